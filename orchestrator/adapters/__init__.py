@@ -1,0 +1,1 @@
+"""Touches the world, one module per thing touched."""

@@ -1,0 +1,1 @@
+"""Speaks with people: one module per command."""

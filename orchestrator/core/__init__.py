@@ -1,0 +1,1 @@
+"""Decides. Standard library only: no clock, I/O, thread, randomness or log."""

@@ -1,0 +1,117 @@
+"""Errors, split by who must act. Each is one sentence and, where there is one, the way out.
+
+Expected failures of the world (a host refused) are events inside the loop, not exceptions; these are what
+reaches a person. `exit_code` is the contract of the command line.
+"""
+
+from __future__ import annotations
+
+
+class OrchestratorError(Exception):
+    """Something a person must know. str() is one sentence; `hint` is what to do about it."""
+
+    exit_code = 1
+    code = "failed"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(OrchestratorError):
+    """The command line asks for something that cannot be."""
+
+    exit_code = 2
+    code = "usage"
+
+
+class SpecError(OrchestratorError):
+    """The cluster spec is wrong; the author of the file must act. One line per complaint, all at once."""
+
+    exit_code = 2
+    code = "spec"
+
+
+class CoordinatorUnreachable(OrchestratorError):
+    """No coordinator answers."""
+
+    exit_code = 3
+    code = "coordinator-unreachable"
+
+
+class SomeHostsOnly(OrchestratorError):
+    """The operation worked on some hosts and not on others."""
+
+    exit_code = 4
+    code = "some-hosts"
+
+
+class HostError(OrchestratorError):
+    """A host refused or failed; its owner must act. `host` is its name in the cluster spec."""
+
+    code = "host"
+
+    def __init__(self, host: str, message: str, *, hint: str | None = None, code: str | None = None) -> None:
+        super().__init__(f"{host}: {message}", hint=hint)
+        self.host = host
+        self.detail = message
+        if code:
+            self.code = code
+
+
+class ConnectFailed(HostError):
+    """No SSH connection: nothing answers, or not in time. Worth another try."""
+
+    code = "connect"
+
+
+class AuthRefused(HostError):
+    """The host refused our keys."""
+
+    exit_code = 5
+    code = "auth"
+
+
+class HostKeyUnknown(HostError):
+    """The host's key is in no known_hosts file."""
+
+    exit_code = 5
+    code = "host-key-unknown"
+
+
+class HostKeyChanged(HostError):
+    """The host's key is not the one that is known. No authentication was tried."""
+
+    exit_code = 5
+    code = "host-key-changed"
+
+
+class HostUnfit(HostError):
+    """The host answers, and cannot do what the run needs: no Python, no space, HOME not writable."""
+
+    code = "host-unfit"
+
+
+class Refused(OrchestratorError):
+    """Refused for safety; nothing was changed."""
+
+    exit_code = 6
+    code = "refused"
+
+
+class WaitTimedOut(OrchestratorError):
+    """`--wait` gave up; the run goes on."""
+
+    exit_code = 7
+    code = "wait-timed-out"
+
+
+class JournalError(OrchestratorError):
+    """The journal is damaged, of another version, or cannot be written."""
+
+    code = "journal"
+
+
+class InvariantViolated(AssertionError):
+    """A fault of ours. Never caught."""

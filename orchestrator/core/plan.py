@@ -1,0 +1,151 @@
+"""The plan: what a cluster spec resolved to. Immutable, complete, and the same on every machine.
+
+Paths of the head node are absolute. Durations are seconds. Nothing in a plan is secret: of a secret it
+holds the name only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import total_ordering
+
+TASK_TYPES = ("chief", "worker", "ps", "evaluator")
+"""TensorFlow's task types, in the order in which people read them."""
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class TaskId:
+    """TensorFlow's task type and task index; shown `worker:3`."""
+
+    type: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.index}"
+
+    def __lt__(self, other: TaskId) -> bool:
+        return (TASK_TYPES.index(self.type), self.index) < (TASK_TYPES.index(other.type), other.index)
+
+    @staticmethod
+    def parse(text: str) -> TaskId:
+        """`worker:3` to a TaskId. ValueError where it is none."""
+        type_, _, index = text.partition(":")
+        if type_ not in TASK_TYPES or not index.isdecimal():
+            raise ValueError(f"not a task: {text!r}; a task reads like worker:3")
+        return TaskId(type_, int(index))
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """One machine: how to reach it, and what of it the run may use."""
+
+    name: str
+    transport: str = "ssh"
+    """`ssh`, or `local`: the head node itself, no SSH."""
+    address: str = ""
+    """What SSH connects to; passes through ~/.ssh/config."""
+    data_address: str = ""
+    """What its peers connect to: the host's part of TF_CONFIG."""
+    user: str | None = None
+    port: int | None = None
+    identity_file: str | None = None
+    known_hosts: str | None = None
+    proxy_jump: str | None = None
+    python: str = "python3"
+    gpus: tuple[int, ...] = ()
+    slots: int = 1
+    """How many tasks of this run it may hold."""
+    spare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """One TensorFlow process and its place."""
+
+    id: TaskId
+    host: str
+    gpus: tuple[int, ...] = ()
+    slot: int = 0
+    """Its number among the run's tasks on this host, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPlan:
+    """Where the training saves, and how many generations' directories are kept."""
+
+    dir: str
+    keep: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """When to give up. The wait before a restart doubles from `backoff_s` up to `backoff_max_s`."""
+
+    without_progress_max: int = 5
+    backoff_s: float = 5.0
+    backoff_max_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long the run waits for things. All in seconds.
+
+    Law: unreachable_after_s >= 3 * heartbeat_s, and lost_after_s > unreachable_after_s: two heartbeats
+    may be lost on the way; a third means that the link is gone, and still says nothing of the task.
+    """
+
+    heartbeat_s: float = 2.0
+    unreachable_after_s: float = 10.0
+    lost_after_s: float = 60.0
+    stall_after_s: float | None = None
+    """None: judged against the pace that this run has shown."""
+    start_after_s: float = 300.0
+    """How long the tasks have to join before the generation is given up, with the names of who is missing."""
+    kill_grace_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that a run needs to know, and nothing that changes while it runs."""
+
+    name: str
+    strategy: str
+    hosts: tuple[HostPlan, ...]
+    tasks: tuple[TaskPlan, ...]
+    script: str
+    """Relative to workdir."""
+    args: tuple[str, ...] = ()
+    workdir: str = "."
+    """Absolute, on the head node; its content is pushed to every host."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    """Names of environment variables whose values travel apart from the plan and are never shown."""
+    ports: tuple[int, int] = (20000, 20999)
+    """First and last port, both included."""
+    checkpoint: CheckpointPlan | None = None
+    restart: RestartPolicy = RestartPolicy()
+    timing: Timing = Timing()
+    runtime: bool = True
+    """False (`runtime: off`): the script is started plain; only its life is watched, not its progress."""
+
+    def host(self, name: str) -> HostPlan:
+        """The host of that name; KeyError where there is none."""
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        raise KeyError(name)
+
+    def task(self, id: TaskId) -> TaskPlan:
+        """The task of that id; KeyError where there is none."""
+        for task in self.tasks:
+            if task.id == id:
+                return task
+        raise KeyError(str(id))
+
+    @property
+    def hosts_used(self) -> tuple[str, ...]:
+        """Names of the hosts that hold a task, in the order of the hosts."""
+        placed = {task.host for task in self.tasks}
+        return tuple(host.name for host in self.hosts if host.name in placed)

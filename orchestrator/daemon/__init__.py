@@ -1,0 +1,1 @@
+"""The loops: coordinator, agent and shim. Threads and signals live here only."""

@@ -1,0 +1,106 @@
+"""The frames that coordinator, agent and shim exchange: a JSON object, and maybe some bytes.
+
+A frame is two big-endian uint32 (length of the JSON, length of the blob), the JSON object in UTF-8, and the
+blob. This module knows nothing of pipes and sockets: whoever reads feeds what came, whoever writes sends
+what `encode` gave.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+JSON_BYTES_MAX = 4 << 20
+BLOB_BYTES_MAX = 1 << 20
+
+_HEADER = struct.Struct(">II")
+
+
+class FrameError(ValueError):
+    """What came is no frame of ours. The stream cannot be trusted any more; its reader must close it."""
+
+
+def encode(message: dict[str, Any], blob: bytes = b"") -> bytes:
+    """One frame. FrameError where it cannot travel: too long, or a value that JSON has no word for."""
+    try:
+        # NaN is what a diverged loss looks like; JSON has no word for it, and a reader must not die of one.
+        text = json.dumps(message, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        try:
+            text = json.dumps(_finite(message), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        except (ValueError, TypeError, RecursionError) as e:
+            raise FrameError(f"the message cannot be written as JSON: {e}") from e
+    except (TypeError, RecursionError) as e:
+        raise FrameError(f"the message cannot be written as JSON: {e}") from e
+    # A name or a log line may hold a lone surrogate (bytes that are no UTF-8): shown as '?', never fatal.
+    body = text.encode("utf-8", "replace")
+    if len(body) > JSON_BYTES_MAX:
+        raise FrameError(f"the message has {len(body)} bytes; at most {JSON_BYTES_MAX} fit in a frame")
+    if len(blob) > BLOB_BYTES_MAX:
+        raise FrameError(f"the blob has {len(blob)} bytes; at most {BLOB_BYTES_MAX} fit in a frame")
+    return _HEADER.pack(len(body), len(blob)) + body + blob
+
+
+class Decoder:
+    """Puts frames together from bytes that arrive in any pieces."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much of an unfinished frame is here; not 0 at the end of a stream means that it was cut off."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
+        """The frames that `data` completes, in order.
+
+        FrameError where the stream is none of ours. The frames before the bad one are lost with it: a
+        report comes again and an order is asked again, so that nothing depends on them.
+        """
+        buffer = self._buffer
+        buffer += data
+        frames = []
+        at = 0
+        while len(buffer) - at >= _HEADER.size:
+            body_bytes, blob_bytes = _HEADER.unpack_from(buffer, at)
+            if body_bytes > JSON_BYTES_MAX or blob_bytes > BLOB_BYTES_MAX:
+                raise FrameError(
+                    f"a frame of {body_bytes} + {blob_bytes} bytes; the limits are "
+                    f"{JSON_BYTES_MAX} + {BLOB_BYTES_MAX}. Does something else write to this channel?"
+                )
+            body_at = at + _HEADER.size
+            blob_at = body_at + body_bytes
+            end = blob_at + blob_bytes
+            if len(buffer) < end:
+                break
+            frames.append((_parse(bytes(buffer[body_at:blob_at])), bytes(buffer[blob_at:end])))
+            at = end
+        if at:
+            del buffer[:at]
+        return frames
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError) as e:
+        raise FrameError(f"a frame that is no JSON: {e}") from e
+    if not isinstance(message, dict):
+        raise FrameError(f"a frame that is no JSON object but a {type(message).__name__}")
+    return message
+
+
+def _finite(value: Any) -> Any:
+    """The same value with null in place of NaN and the infinities."""
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,161 @@
+"""What can happen to a run. Each event carries `at`, an instant of the coordinator's monotonic clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.core.model import Exit, Facts, Problem, Progress, Seed, Swept
+from orchestrator.core.plan import TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A person asked for the run."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBegan:
+    """A coordinator took the journal; nothing is known of the hosts yet."""
+
+    at: float
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostUp:
+    """The agent on the host has said hello."""
+
+    at: float
+    host: str
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostDown:
+    """The connection could not be made, or broke; it is being tried again."""
+
+    at: float
+    host: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostRefused:
+    """The host cannot serve the run until a person acts: keys, Python, space."""
+
+    at: float
+    host: str
+    problem: Problem
+
+
+@dataclass(frozen=True, slots=True)
+class HostPrepared:
+    """The host was probed and holds the code."""
+
+    at: float
+    host: str
+    facts: Facts
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """All that a host knows of one task: a level, not an edge."""
+
+    task: TaskId
+    generation: int
+    phase: str
+    """`starting`, `ready`, `running` or `exited`."""
+    pid: int | None = None
+    port: int | None = None
+    progress: Progress = Progress()
+    exit: Exit | None = None
+    said: tuple[tuple[str, str], ...] = ()
+    """(kind, sentence) of its runtime."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostReported:
+    """A heartbeat: all tasks of the run on that host."""
+
+    at: float
+    host: str
+    tasks: tuple[TaskReport, ...]
+    cpu_percent: float | None = None
+    memory_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSeeded:
+    """The generation's directory holds the newest checkpoint that reads whole."""
+
+    at: float
+    seed: Seed
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointVerified:
+    """The newest checkpoint of the generation was read; `path` is empty where there is none yet."""
+
+    at: float
+    generation: int
+    global_step: int | None
+    path: str
+    saved_time: float | None = None
+    rejected: tuple[tuple[str, str], ...] = ()
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OrderFailed:
+    """A host could not do what it was told. `order` is the verb."""
+
+    at: float
+    host: str
+    order: str
+    generation: int
+    problem: Problem
+    task: TaskId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostSwept:
+    """No marked process of the run is left on the host, or it is named."""
+
+    at: float
+    host: str
+    swept: Swept
+
+
+@dataclass(frozen=True, slots=True)
+class KillRequested:
+    """The user's verb."""
+
+    at: float
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """A deadline of the state has come."""
+
+    at: float
+
+
+Event = (
+    Submitted
+    | EpochBegan
+    | HostUp
+    | HostDown
+    | HostRefused
+    | HostPrepared
+    | HostReported
+    | CheckpointSeeded
+    | CheckpointVerified
+    | OrderFailed
+    | HostSwept
+    | KillRequested
+    | Ticked
+)
+

@@ -1,0 +1,343 @@
+"""The state: what we believe of a run. Immutable values; changed only by `group.step`.
+
+Fields ending in `_at` are instants of the coordinator's monotonic clock, in seconds; they never leave the
+process, and are moved as one when another coordinator takes the journal (`group.rebased`). `ended_time` and its
+kin are Unix time, for people only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
+
+
+class Phase(Enum):
+    """Of a group of tasks that share one fate."""
+
+    PENDING = "PENDING"
+    """Hosts are connected, checked and given the code."""
+    RENDEZVOUS = "RENDEZVOUS"
+    """Every task must have joined before any is released."""
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    """All tasks are ending; `Run.intent` says what comes after."""
+    BACKOFF = "BACKOFF"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    KILLED = "KILLED"
+
+    @property
+    def is_terminal(self) -> bool:
+        """A terminal phase is for ever."""
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.KILLED})
+
+
+class Intent(Enum):
+    """What STOPPING leads to."""
+
+    RESTART = "restart"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    KILL = "kill"
+
+
+class TaskPhase(Enum):
+    """Of one task in one generation."""
+
+    WAITING = "WAITING"
+    """Not ordered yet."""
+    STARTING = "STARTING"
+    """Ordered; its process imports, or the order is on its way."""
+    READY = "READY"
+    """Has joined; waits for its release."""
+    RELEASED = "RELEASED"
+    """The release is on its way."""
+    RUNNING = "RUNNING"
+    EXITED = "EXITED"
+    LOST = "LOST"
+    """Known or judged dead, without an exit record."""
+
+    @property
+    def is_gone(self) -> bool:
+        """No process of it is left, as far as anybody can know."""
+        return self in (TaskPhase.EXITED, TaskPhase.LOST)
+
+    @property
+    def may_live(self) -> bool:
+        """There is, or may be, a process."""
+        return self not in (TaskPhase.WAITING, TaskPhase.EXITED, TaskPhase.LOST)
+
+
+class Link(Enum):
+    """The SSH connection to a host. Says nothing of its tasks."""
+
+    CONNECTING = "CONNECTING"
+    CONNECTED = "CONNECTED"
+    UNREACHABLE = "UNREACHABLE"
+
+
+class Cause(Enum):
+    """Why a task ended, as a class. What counts against the restart budget is in `restart`."""
+
+    FINISHED = "finished"
+    SCRIPT = "script"
+    OOM = "out of memory"
+    SIGNAL = "signal"
+    PREEMPTED = "preempted"
+    PORT = "port"
+    FOLLOWER = "follower"
+    SHIM = "shim died"
+    REBOOTED = "host rebooted"
+    HOST_LOST = "host lost"
+    START = "start"
+    RESUME_MISMATCH = "resume-mismatch"
+    ORDERED = "ordered"
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a task's process ended."""
+
+    cause: Cause
+    code: int | None = None
+    signal: int | None = None
+    at: float = 0.0
+    """By the host's clock, carried over: when it ended, not when we heard of it."""
+    ended_time: float | None = None
+    error: str | None = None
+    """The exception's last line, where the runtime could tell."""
+    last_lines: tuple[str, ...] = ()
+    peak_rss_bytes: int | None = None
+    swept: str | None = None
+    left: tuple[str, ...] = ()
+    """What could not be killed: `pid 4242: D state`."""
+
+    @property
+    def last_line(self) -> str:
+        """The line that says most: the exception, else the last that was printed."""
+        return self.error or next((line for line in reversed(self.last_lines) if line.strip()), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the last heartbeat said of a task."""
+
+    global_step: int | None = None
+    epoch: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    steps_per_s: float | None = None
+    cpu_percent: float | None = None
+    rss_bytes: int | None = None
+    log_bytes: int = 0
+    log_dropped_bytes: int = 0
+    heartbeat_age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task of the current generation."""
+
+    id: TaskId
+    host: str
+    generation: int = 0
+    phase: TaskPhase = TaskPhase.WAITING
+    pid: int | None = None
+    port: int | None = None
+    progress: Progress = Progress()
+    first_step: int | None = None
+    """The first global_step that this generation reported."""
+    heard_at: float | None = None
+    exit: Exit | None = None
+    said: tuple[str, ...] = ()
+    """Sentences of its runtime that were already noted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the probe of a host found."""
+
+    python: str = ""
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    highest_generation: int = 0
+    """Of the generations' directories in the checkpoint directory, as this host sees it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something a person must know: one sentence, and the way out."""
+
+    code: str
+    message: str
+    hint: str | None = None
+    exit_code: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What we believe of a host of this run."""
+
+    name: str
+    link: Link = Link.CONNECTING
+    since_at: float = 0.0
+    heard_at: float | None = None
+    boot_id: str | None = None
+    facts: Facts | None = None
+    """None until it is prepared; None again after a reboot."""
+    problem: str | None = None
+    """Why it is unreachable or being connected for long."""
+    cpu_percent: float | None = None
+    memory_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that was read whole."""
+
+    global_step: int | None
+    path: str
+    generation: int
+    verified_at: float
+    saved_time: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """What a generation starts from."""
+
+    generation: int
+    global_step: int | None = None
+    """None: from the start, there never was a checkpoint; or its step cannot be told."""
+    source: str | None = None
+    path: str = ""
+    rejected: tuple[tuple[str, str], ...] = ()
+    """(path, why) of what did not read whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCause:
+    """What ended a generation: which task went first, and why."""
+
+    task: TaskId | None
+    generation: int
+    cause: Cause
+    sentence: str
+    last_lines: tuple[str, ...] = ()
+    followers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """The proof of a host: what is left of the run there."""
+
+    left: tuple[str, ...] = ()
+    ports_busy: tuple[int, ...] = ()
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How often the run came back, and how often without progress."""
+
+    restarts: int = 0
+    without_progress: int = 0
+    """Restarts in a row, for the script's own fault, with no newer verified checkpoint."""
+    in_a_row: int = 0
+    """Restarts in a row without a newer verified checkpoint, whoever is to blame: sets the wait."""
+    step: int | None = None
+    """The verified step at the last restart; a newer one clears the counts."""
+    signature: str | None = None
+    """The common last line of the last generation, where all its tasks failed alike and early."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One submission, until a terminal phase."""
+
+    run_id: str
+    plan: Plan
+    epoch: int
+    tasks: tuple[Task, ...]
+    hosts: tuple[Host, ...]
+    phase: Phase = Phase.PENDING
+    since_at: float = 0.0
+    generation: int = 0
+    reason: str = ""
+    intent: Intent | None = None
+    """Set in STOPPING only."""
+    deadline_at: float | None = None
+    """When the phase ends by itself: what then happens is the phase's own affair."""
+    force_at: float | None = None
+    """In STOPPING: when those who may end by themselves are killed."""
+    verify_at: float | None = None
+    """In RUNNING: when the newest checkpoint is next looked at."""
+    seed: Seed | None = None
+    checkpoint: Checkpoint | None = None
+    budget: Budget = Budget()
+    first_cause: FirstCause | None = None
+    problem: Problem | None = None
+    proof: Mapping[str, Swept] = field(default_factory=dict)
+    best_step: int | None = None
+    """The highest global_step that any generation reported."""
+    progress_at: float = 0.0
+    from_scratch: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def chief(self) -> TaskId:
+        """The task whose exit code and checkpoints stand for the run."""
+        return min(task.id for task in self.tasks)
+
+    def task(self, id: TaskId) -> Task:
+        """KeyError where there is none."""
+        for task in self.tasks:
+            if task.id == id:
+                return task
+        raise KeyError(str(id))
+
+    def host(self, name: str) -> Host:
+        """KeyError where there is none."""
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        raise KeyError(name)
+
+    def with_task(self, changed: Task) -> Run:
+        """The run with that task in the place of the one of its id."""
+        return replace(self, tasks=tuple(changed if t.id == changed.id else t for t in self.tasks))
+
+    def with_host(self, changed: Host) -> Run:
+        """The run with that host in the place of the one of its name."""
+        return replace(self, hosts=tuple(changed if h.name == changed.name else h for h in self.hosts))
+
+    @property
+    def global_step(self) -> int | None:
+        """The chief's."""
+        return self.task(self.chief).progress.global_step
+
+
+def new_run(run_id: str, plan: Plan, *, epoch: int, at: float, from_scratch: bool = False) -> Run:
+    """The state of a run of which nothing has happened yet."""
+
+    def task(planned: TaskPlan) -> Task:
+        return Task(id=planned.id, host=planned.host)
+
+    def host(planned: HostPlan) -> Host:
+        return Host(name=planned.name, since_at=at)
+
+    return Run(
+        run_id=run_id,
+        plan=plan,
+        epoch=epoch,
+        tasks=tuple(task(t) for t in sorted(plan.tasks, key=lambda t: t.id)),
+        hosts=tuple(host(plan.host(name)) for name in plan.hosts_used),
+        since_at=at,
+        progress_at=at,
+        reason="connecting to the hosts",
+        from_scratch=from_scratch,
+    )

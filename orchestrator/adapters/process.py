@@ -1,0 +1,345 @@
+"""Processes of this host: who they are, whether they live, and how to kill exactly those that are meant.
+
+A pid is a number that the kernel gives again. A process is (boot id, pid, start time); what does not match
+in all three is never signalled. Linux only: everything here is read from /proc.
+"""
+
+from __future__ import annotations
+
+import os
+import signal as _signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Identity:
+    """One process of one boot of one host, for ever."""
+
+    __slots__ = ("boot_id", "pid", "start_time")
+
+    def __init__(self, boot_id: str, pid: int, start_time: int) -> None:
+        self.boot_id = boot_id
+        self.pid = pid
+        self.start_time = start_time
+        """Clock ticks since the boot, as in /proc/<pid>/stat."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        return f"Identity({self.boot_id!r}, {self.pid}, {self.start_time})"
+
+    def _key(self) -> tuple[str, int, int]:
+        return (self.boot_id, self.pid, self.start_time)
+
+    def to_json(self) -> dict[str, Any]:
+        """For a file or a frame."""
+        return {"boot_id": self.boot_id, "pid": self.pid, "start_time": self.start_time}
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> Identity:
+        """The inverse of `to_json`. KeyError, TypeError or ValueError where it is none."""
+        return Identity(str(value["boot_id"]), int(value["pid"]), int(value["start_time"]))
+
+
+def boot_id() -> str:
+    """Differs after every boot of this kernel."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def identity(pid: int) -> Identity | None:
+    """Who has this pid now; None for nobody, or a zombie: it runs nothing any more."""
+    stat = _stat(pid)
+    if stat is None or stat.state in "ZX":
+        return None
+    return Identity(boot_id(), pid, stat.start_time)
+
+
+def alive(who: Identity) -> bool:
+    """Whether that very process still runs."""
+    return identity(who.pid) == who
+
+
+def signal(who: Identity, number: int) -> bool:
+    """Signals that very process. False where it is gone, or the pid has become somebody else.
+
+    PermissionError where it is not ours to signal.
+    """
+    try:
+        handle = os.pidfd_open(who.pid)
+    except ProcessLookupError:
+        return False
+    except (OSError, AttributeError):
+        return _signal_by_pid(who, number)  # a kernel before 5.3
+    try:
+        # The handle now names one process for ever; if that is the one we mean, no race is left.
+        if not alive(who):
+            return False
+        _signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _signal_by_pid(who: Identity, number: int) -> bool:
+    if not alive(who):
+        return False
+    try:
+        os.kill(who.pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def state(who: Identity) -> str | None:
+    """The kernel's letter for what it does (R, S, D, T …); None where it is gone."""
+    stat = _stat(who.pid)
+    if stat is None or stat.state in "ZX" or stat.start_time != who.start_time:
+        return None
+    return stat.state
+
+
+def marked(
+    run: str, generation_max: int, *, host_dir: str | None = None, task: str | None = None
+) -> list[Identity]:
+    """Processes of ours whose environment says that they belong to the run, up to that generation.
+
+    With `host_dir`, ORCH_HOST_DIR must match too: two hosts may share one kernel. With `task`, only that
+    task's. Never this process itself. Others' processes are not looked at.
+    """
+    wanted = {b"ORCH_RUN": run.encode()}
+    if host_dir is not None:
+        wanted[b"ORCH_HOST_DIR"] = os.fsencode(host_dir)
+    if task is not None:
+        wanted[b"ORCH_TASK"] = task.encode()
+    found = []
+    me, my_uid = os.getpid(), os.getuid()
+    for pid in _pids():
+        if pid == me:
+            continue
+        environ = _environ(pid, my_uid)
+        if any(environ.get(name) != value for name, value in wanted.items()):
+            continue
+        generation = environ.get(b"ORCH_GENERATION", b"")
+        if generation.isdigit() and int(generation) <= generation_max:
+            who = identity(pid)
+            if who is not None:
+                found.append(who)
+    return found
+
+
+def descendants(pid: int) -> list[Identity]:
+    """All living processes below `pid`, itself not included. A subreaper's own orphans are among them."""
+    boot = boot_id()
+    children: dict[int, list[_Stat]] = {}
+    for other in _pids():
+        stat = _stat(other)
+        if stat is not None:
+            children.setdefault(stat.parent, []).append(stat)
+    found = []
+    below = list(children.get(pid, ()))
+    while below:
+        stat = below.pop()
+        if stat.state not in "ZX":
+            found.append(Identity(boot, stat.pid, stat.start_time))
+        below += children.get(stat.pid, ())
+    return found
+
+
+def tree(pid: int) -> list[int]:
+    """`pid` and the pids below it, by way of /proc/<pid>/task/*/children.
+
+    Much cheaper than `descendants` on a host with thousands of processes, and less exact: fit to sample,
+    not to kill.
+    """
+    pids = []
+    below = [pid]
+    while below:
+        parent = below.pop()
+        pids.append(parent)
+        try:
+            for thread in os.listdir(f"/proc/{parent}/task"):
+                with open(f"/proc/{parent}/task/{thread}/children") as file:
+                    below += [int(child) for child in file.read().split()]
+        except OSError:
+            continue
+    return pids
+
+
+class Sampler:
+    """CPU and memory of a process and all below it, from one call to the next."""
+
+    def __init__(self, psutil_path: str | None = None) -> None:
+        self._psutil = _import_psutil(psutil_path)
+        self._cpu_s: dict[int, float] = {}
+        self._at: float | None = None
+
+    def sample(self, pid: int, at: float) -> tuple[float | None, int | None]:
+        """(CPU in percent of one core since the last call, resident bytes), None where not known.
+
+        `at` is an instant of a monotonic clock.
+        """
+        cpu_s: dict[int, float] = {}
+        rss_bytes = 0
+        for each in tree(pid):
+            usage = self._usage(each)
+            if usage is not None:
+                cpu_s[each], rss = usage
+                rss_bytes += rss
+        percent = None
+        if self._at is not None and at > self._at:
+            # One that is new since then counts from its start; one that is gone counts no more.
+            spent_s = sum(used - self._cpu_s.get(each, 0.0) for each, used in cpu_s.items())
+            percent = round(max(0.0, 100.0 * spent_s / (at - self._at)), 1)
+        self._cpu_s, self._at = cpu_s, at
+        return percent, rss_bytes if cpu_s else None
+
+    def _usage(self, pid: int) -> tuple[float, int] | None:
+        """(CPU seconds, resident bytes)"""
+        if self._psutil is None:
+            stat = _stat(pid)
+            return None if stat is None else (stat.cpu_ticks / _TICKS_PER_S, stat.rss_pages * _PAGE_BYTES)
+        try:
+            process = self._psutil.Process(pid)
+            times = process.cpu_times()
+            return times.user + times.system, process.memory_info().rss
+        except self._psutil.Error:
+            return None
+
+
+def _import_psutil(path: str | None) -> Any:
+    """The psutil of that directory, else the host's own, else None: /proc gives the basics."""
+    import sys
+
+    if path is not None and path not in sys.path:
+        sys.path.append(path)
+    try:
+        import psutil
+    except Exception:  # of another platform or Python: whatever it raises, we can do without it
+        return None
+    return psutil
+
+
+def peak_rss_bytes(pid: int) -> int | None:
+    """The most memory that this one process has had resident."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
+
+
+def oom_kills() -> int | None:
+    """How many processes the kernel has killed for memory since the boot, of anybody; None where not told."""
+    try:
+        with open("/proc/vmstat", "rb") as file:
+            for line in file:
+                if line.startswith(b"oom_kill "):
+                    return int(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
+
+
+def kernel_view(pid: int) -> str:
+    """What the kernel says of a process that does not answer: its state, and where it waits."""
+    parts = []
+    for name in ("status", "wchan", "stack"):
+        try:
+            with open(f"/proc/{pid}/{name}", errors="replace") as file:
+                text = file.read(16384).strip()
+        except OSError as e:
+            text = e.strerror or str(e)
+        if name == "status":
+            keep = ("State:", "Threads:", "VmRSS:", "SigBlk:", "SigIgn:", "SigCgt:")
+            text = "\n".join(line for line in text.splitlines() if line.startswith(keep)) or text
+        parts.append(f"{name}: {text}" if "\n" not in text else f"{name}:\n{text}")
+    return "\n".join(parts)
+
+
+_libc: Any = None
+
+
+def load_prctl() -> bool:
+    """Makes prctl ready before a fork: to load a library after one is not safe. False without ctypes."""
+    global _libc
+    if _libc is None:
+        try:
+            import ctypes
+
+            _libc = ctypes.CDLL(None, use_errno=True)
+        except (ImportError, OSError):
+            return False
+    return True
+
+
+def die_with_parent(parent: int) -> None:
+    """In a fresh child: the kernel kills us when the parent's *thread* that forked us ends.
+
+    ProcessLookupError where the parent is gone already. Needs `load_prctl` before the fork.
+    """
+    if _libc is not None:
+        _libc.prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        raise ProcessLookupError("the shim died before its task had started")
+
+
+def become_subreaper() -> bool:
+    """Orphans below us become our children, and not those of process 1. False where the host cannot do it."""
+    return load_prctl() and _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+
+
+class _Stat:
+    __slots__ = ("cpu_ticks", "parent", "pid", "rss_pages", "start_time", "state")
+
+    def __init__(self, pid: int, fields: list[bytes]) -> None:
+        self.pid = pid
+        self.state = fields[0].decode()
+        self.parent = int(fields[1])
+        self.cpu_ticks = int(fields[11]) + int(fields[12])
+        self.start_time = int(fields[19])
+        self.rss_pages = int(fields[21])
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            # The name in parentheses is the process's own choice and may hold spaces and parentheses.
+            return _Stat(pid, file.read().rpartition(b")")[2].split())
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _environ(pid: int, uid: int) -> dict[bytes, bytes]:
+    """The environment that it was started with; empty where it is not ours, or has none."""
+    try:
+        if os.stat(f"/proc/{pid}").st_uid != uid:
+            return {}
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+            data = file.read()
+    except OSError:
+        return {}
+    entries: Iterable[bytes] = data.split(b"\0")
+    return {name: value for name, _, value in (entry.partition(b"=") for entry in entries)}
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.core.model import Exit, Facts, Problem, Progress, Seed, Swept
 from orchestrator.core.plan import TaskId
@@ -69,7 +69,7 @@ class TaskReport:
     """`starting`, `ready`, `running` or `exited`."""
     pid: int | None = None
     port: int | None = None
-    progress: Progress = Progress()
+    progress: Progress = field(default_factory=Progress)
     exit: Exit | None = None
     said: tuple[tuple[str, str], ...] = ()
     """(kind, sentence) of its runtime."""
@@ -158,4 +158,3 @@ Event = (
     | KillRequested
     | Ticked
 )
-

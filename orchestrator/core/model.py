@@ -164,6 +164,8 @@ class Facts:
 
     python: str = ""
     versions: Mapping[str, str | None] = field(default_factory=dict)
+    code: str = ""
+    """The digest of the pushed tree: the same on all hosts."""
     highest_generation: int = 0
     """Of the generations' directories in the checkpoint directory, as this host sees it."""
 
@@ -281,7 +283,8 @@ class Run:
     budget: Budget = Budget()
     first_cause: FirstCause | None = None
     problem: Problem | None = None
-    proof: Mapping[str, Swept] = field(default_factory=dict)
+    proof: Mapping[str, Swept] | None = None
+    """By host. None until the hosts are asked to look that nothing is left."""
     best_step: int | None = None
     """The highest global_step that any generation reported."""
     progress_at: float = 0.0

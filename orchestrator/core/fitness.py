@@ -1,0 +1,41 @@
+"""Whether the hosts fit together: a gang computes one gradient, so its members must agree in their software."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from orchestrator.core.model import Host, Problem
+
+MUST_AGREE = ("tensorflow", "keras", "tf_keras")
+
+
+def differences(hosts: Sequence[Host]) -> Problem | None:
+    """The table of what differs between the hosts, or None. Python must agree in its minor version."""
+    rows = {"python": [_minor(host.facts.python) if host.facts else "" for host in hosts]}
+    for package in MUST_AGREE:
+        rows[package] = [(host.facts.versions.get(package) if host.facts else None) or "-" for host in hosts]
+    rows["code"] = [host.facts.code[:12] if host.facts else "" for host in hosts]
+    differing = {name: values for name, values in rows.items() if len(set(values)) > 1}
+    if not differing:
+        return None
+    width = max(len(host.name) for host in hosts)
+    lines = [" " * width + "".join(f"  {name:>12}" for name in differing)]
+    for i, host in enumerate(hosts):
+        lines.append(f"{host.name:<{width}}" + "".join(f"  {values[i]:>12}" for values in differing.values()))
+    table = "\n".join(lines)
+    return Problem(
+        code="hosts-differ",
+        message=f"the hosts differ in {', '.join(differing)}:\n{table}",
+        hint=_hint(differing),
+        exit_code=6,
+    )
+
+
+def _hint(differing: Mapping[str, object]) -> str:
+    if "code" in differing:
+        return "the working directory changed while it was pushed: `orch up` again"
+    return "install the same versions on all hosts, or name another Python per host with `python:`"
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

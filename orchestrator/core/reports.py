@@ -1,0 +1,124 @@
+"""What a host's report changes: levels in, beliefs out. Never decides what comes next; that is `phases`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.core import cause
+from orchestrator.core.actions import StopTask
+from orchestrator.core.events import HostReported, TaskReport
+from orchestrator.core.model import Cause, Exit, Host, Link, Phase, Task, TaskPhase
+from orchestrator.core.turn import Turn
+
+_PHASES = {"starting": TaskPhase.STARTING, "ready": TaskPhase.READY, "running": TaskPhase.RUNNING}
+
+
+def absorb(turn: Turn, event: HostReported) -> None:
+    """Believe what the host says of the current generation; end what it holds of older ones."""
+    host = turn.run.host(event.host)
+    adopting = host.heard_at is None
+    _hear(turn, host, event)
+    current = {r.task: r for r in event.tasks if r.generation == turn.run.generation}
+    for report in event.tasks:
+        if report.generation < turn.run.generation and report.phase != "exited":
+            turn.do(StopTask(host=host.name, task=report.task, generation=report.generation, grace_s=0.0))
+    for task in turn.run.tasks:
+        if task.host != host.name:
+            continue
+        if task.id in current:
+            _absorb_task(turn, task, current[task.id], adopting=adopting)
+        elif task.pid is not None and task.phase.may_live:
+            _gone_without_record(turn, task)
+
+
+def _hear(turn: Turn, host: Host, event: HostReported) -> None:
+    if host.link is Link.UNREACHABLE:
+        turn.note("host-back", f"{host.name} is reachable again after {turn.at - host.since_at:.0f} s")
+    since_at = host.since_at if host.link is Link.CONNECTED else turn.at
+    turn.set_host(
+        host,
+        link=Link.CONNECTED,
+        since_at=since_at,
+        heard_at=turn.at,
+        problem=None,
+        cpu_percent=event.cpu_percent,
+        memory_percent=event.memory_percent,
+    )
+
+
+def _absorb_task(turn: Turn, task: Task, report: TaskReport, *, adopting: bool) -> None:
+    """One task, as its host sees it now."""
+    task = turn.set_task(
+        task,
+        pid=report.pid or task.pid,
+        port=report.port or task.port,
+        progress=report.progress,
+        heard_at=turn.at,
+    )
+    _say(turn, task, report)
+    task = turn.run.task(task.id)
+    if report.phase == "exited":
+        if task.phase is not TaskPhase.EXITED:
+            _record_exit(turn, task, report.exit or Exit(cause=Cause.SHIM, at=turn.at))
+        return
+    if task.phase is TaskPhase.EXITED:
+        return
+    if task.phase is TaskPhase.LOST and turn.run.phase in (Phase.STOPPING, Phase.BACKOFF):
+        turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=0.0))
+    if adopting and report.pid is not None:
+        turn.note(
+            "adopted", f"{task.id} on {task.host} goes on under this coordinator (pid {report.pid})", task.id
+        )
+    phase = _PHASES[report.phase]
+    if task.phase is TaskPhase.RELEASED and phase is TaskPhase.READY:
+        phase = TaskPhase.RELEASED  # the report was sent before the release arrived
+    turn.set_task(task, phase=phase)
+    _follow_steps(turn, turn.run.task(task.id))
+
+
+def _follow_steps(turn: Turn, task: Task) -> None:
+    """Remember the generation's first step, and when the run last got further than ever."""
+    now = task.progress.global_step
+    if now is None:
+        return
+    if task.first_step is None:
+        turn.set_task(task, first_step=now)
+    if turn.run.best_step is None or now > turn.run.best_step:
+        turn.set(best_step=now, progress_at=turn.at)
+
+
+def _say(turn: Turn, task: Task, report: TaskReport) -> None:
+    """Pass on what the runtime said, each sentence once."""
+    fresh = [(kind, message) for kind, message in report.said if message not in task.said]
+    for kind, message in fresh:
+        turn.note(kind, f"{task.id}: {message}", task.id)
+    if fresh:
+        turn.set_task(task, said=(*task.said, *(message for _, message in fresh)))
+
+
+def _record_exit(turn: Turn, task: Task, ended: Exit) -> None:
+    ended = cause.classify(ended)
+    turn.set_task(task, phase=TaskPhase.EXITED, exit=ended)
+    turn.note(
+        "task-exited",
+        f"{task.id} on {task.host} {cause.how(ended)}",
+        task.id,
+        cause=ended.cause.value,
+        exit_code=ended.code,
+        signal=ended.signal,
+        ended_time=ended.ended_time,
+    )
+
+
+def _gone_without_record(turn: Turn, task: Task) -> None:
+    """The host answers and knows nothing of a task that it ran: its directory is gone, and so is the task."""
+    ended = Exit(cause=Cause.HOST_LOST, at=turn.at)
+    turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
+    turn.note("task-lost", f"{task.host} answers and knows nothing of {task.id}: its record is gone", task.id)
+
+
+def lose(turn: Turn, task: Task) -> None:
+    """Judge a task dead whose host has been silent for too long."""
+    ended = replace(task.exit or Exit(cause=Cause.HOST_LOST, at=turn.at), cause=Cause.HOST_LOST)
+    turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
+    turn.note("task-lost", f"{task.id} is given up: {task.host} has been silent for too long", task.id)

@@ -1,0 +1,94 @@
+"""Whether to restart, and after how long. All of the policy is here; each verdict has its reason.
+
+Budgets count progress, not time: a newer verified checkpoint clears the counts. The wait doubles from
+`backoff_s` to `backoff_max_s`, ± 20 %; the first restart after progress has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from zlib import crc32
+
+from orchestrator.core.model import Budget, Cause
+from orchestrator.core.plan import RestartPolicy
+
+NOT_THE_SCRIPTS_FAULT = frozenset({Cause.PREEMPTED, Cause.PORT, Cause.SHIM, Cause.REBOOTED, Cause.HOST_LOST})
+"""These leave `without_progress` as it is."""
+
+IN_A_ROW_FACTOR = 4
+"""Even without fault, a run that comes back this many times its budget without a checkpoint is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Start the next generation after `delay_s`."""
+
+    delay_s: float
+    budget: Budget
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """No further generation."""
+
+    budget: Budget
+    reason: str
+
+
+def is_progress(budget: Budget, verified_step: int | None) -> bool:
+    """Whether a checkpoint that was verified at that step is newer than the last restart's."""
+    return verified_step is not None and (budget.step is None or verified_step > budget.step)
+
+
+def cleared(budget: Budget, verified_step: int | None) -> Budget:
+    """The budget with its counts cleared by a newer verified checkpoint; unchanged where it is not newer."""
+    if not is_progress(budget, verified_step):
+        return budget
+    return replace(budget, without_progress=0, in_a_row=0, step=verified_step)
+
+
+def verdict(
+    budget: Budget,
+    policy: RestartPolicy,
+    cause: Cause,
+    *,
+    verified_step: int | None,
+    common: str | None,
+    identity: str,
+) -> Restart | GiveUp:
+    """What follows a generation that ended.
+
+    Args:
+        budget: the counts so far.
+        verified_step: of the newest checkpoint that read whole, if there is one.
+        common: the line with which all tasks failed before any step, if so.
+        identity: names this restart; the jitter follows from it.
+    """
+    if is_progress(budget, verified_step):
+        fresh = Budget(restarts=budget.restarts + 1, step=verified_step)
+        return Restart(0.0, fresh, "at once: there is a newer verified checkpoint")
+    if common is not None and common == budget.signature:
+        return GiveUp(budget, "all tasks failed twice in a row in the same way before the first step")
+    if cause is Cause.PREEMPTED:
+        again = replace(budget, restarts=budget.restarts + 1)
+        return Restart(0.0, again, "at once: it saved and asked for it; the restart budget is untouched")
+    blamed = cause not in NOT_THE_SCRIPTS_FAULT
+    used, nth = budget.without_progress + blamed, budget.in_a_row + 1
+    if used >= policy.without_progress_max:
+        return GiveUp(budget, f"{used} failures in a row without a newer verified checkpoint")
+    if nth >= IN_A_ROW_FACTOR * policy.without_progress_max:
+        return GiveUp(budget, f"{nth} ends in a row without a newer verified checkpoint")
+    counted = replace(
+        budget, restarts=budget.restarts + 1, without_progress=used, in_a_row=nth, signature=common
+    )
+    if not blamed and nth == 1:
+        return Restart(0.0, counted, "at once: not the script's fault")
+    why = f"{used} of {policy.without_progress_max} failures without progress"
+    return Restart(_backoff_s(policy, nth, identity), counted, why)
+
+
+def _backoff_s(policy: RestartPolicy, nth: int, identity: str) -> float:
+    """`backoff_s` doubled for each restart in a row, at most `backoff_max_s`, ± 20 % by identity."""
+    jitter = 0.8 + 0.4 * crc32(identity.encode()) / 2**32
+    return float(min(policy.backoff_s * 2 ** min(nth - 1, 30), policy.backoff_max_s) * jitter)

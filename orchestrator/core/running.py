@@ -1,0 +1,111 @@
+"""RUNNING: what ends it, and what is looked after meanwhile."""
+
+from __future__ import annotations
+
+from orchestrator.core import cause
+from orchestrator.core.actions import VerifyCheckpoint
+from orchestrator.core.model import Cause, FirstCause, Intent, Link, Phase, Problem, Run
+from orchestrator.core.reports import lose
+from orchestrator.core.stopping import stop_all
+from orchestrator.core.turn import Turn, is_due
+
+EARLY_FAILURE_WAIT_S = 2.0
+"""Before the first step no training is lost by waiting: the others may show that they fail alike."""
+
+VERIFY_INTERVAL_MIN_S = 10.0
+VERIFY_COST_FACTOR = 50.0
+"""Reading a checkpoint costs CPU on the chief's host: it may take a fiftieth of the time, no more."""
+
+
+def advance_running(turn: Turn) -> None:
+    run = turn.run
+    if any(task.phase.is_gone for task in run.tasks):
+        react_to_end(turn)
+        if turn.run.phase is not Phase.RUNNING:
+            return
+    if _resumed_wrongly(turn):
+        return
+    if lost_at(run) is not None and is_due(lost_at(run), turn.at):
+        _lose_silent_hosts(turn)
+        return
+    if is_due(run.verify_at, turn.at):
+        turn.set(verify_at=None)
+        turn.do(VerifyCheckpoint(host=run.task(run.chief).host, generation=run.generation))
+
+
+def next_verification(run: Run, at: float, took_s: float) -> float | None:
+    if run.plan.checkpoint is None:
+        return None
+    return at + max(VERIFY_INTERVAL_MIN_S, VERIFY_COST_FACTOR * took_s)
+
+
+def verification_ended(turn: Turn, took_s: float) -> None:
+    """Set when the newest checkpoint is next looked at."""
+    if turn.run.phase is Phase.RUNNING:
+        turn.set(verify_at=next_verification(turn.run, turn.at, took_s))
+
+
+def react_to_end(turn: Turn) -> None:
+    """A task has ended while others may live: what becomes of all."""
+    run = turn.run
+    chief = run.task(run.chief)
+    first = cause.first_of(run.tasks)
+    if chief.exit is not None and chief.exit.cause is Cause.FINISHED:
+        wait_until = turn.at + run.plan.timing.kill_grace_s
+        stop_all(
+            turn, Intent.SUCCEED, f"{chief.id} has finished; the others may end by themselves", wait_until
+        )
+        return
+    if first is None or first.exit is None:
+        return  # a worker ended well before the chief: nothing to do
+    why = f"{first.id} on {first.host} {cause.how(first.exit)}"
+    early = first.exit.cause is Cause.SCRIPT and all(t.first_step is None for t in run.tasks)
+    if first.exit.cause is Cause.PREEMPTED:
+        stop_all(turn, Intent.RESTART, why, turn.at + run.plan.timing.kill_grace_s)
+    elif early:
+        stop_all(turn, Intent.RESTART, why, turn.at + EARLY_FAILURE_WAIT_S)
+    else:
+        stop_all(turn, Intent.RESTART, why)
+
+
+def _resumed_wrongly(turn: Turn) -> bool:
+    """FAULTS: the script restores nothing although a checkpoint was given. Going on would lose those steps."""
+    run = turn.run
+    chief = run.task(run.chief)
+    given = run.seed.global_step if run.seed else None
+    if given is None or chief.first_step is None or chief.first_step >= given:
+        return False
+    sentence = (
+        f"resume-mismatch: {chief.id} was given the checkpoint of step {given} and reports step "
+        f"{chief.first_step}: the script does not restore from ORCH_CHECKPOINT_DIR"
+    )
+    turn.set(
+        problem=Problem(
+            code="resume-mismatch",
+            message=sentence,
+            hint="restore from ORCH_CHECKPOINT_DIR in the script, or start over with `orch up --from-scratch`",
+        ),
+        first_cause=FirstCause(chief.id, run.generation, Cause.RESUME_MISMATCH, sentence),
+    )
+    stop_all(turn, Intent.FAIL, sentence)
+    return True
+
+
+def lost_at(run: Run) -> float | None:
+    """When silent hosts count as lost: nothing was heard of them, and no peer got further, for `lost_after_s`.
+
+    None while all speak, and where more than half are silent: then it is the coordinator that is cut off.
+    """
+    silent = [host for host in run.hosts if host.link is Link.UNREACHABLE]
+    if not silent or 2 * len(silent) > len(run.hosts) or run.phase is not Phase.RUNNING:
+        return None
+    heard_at = max(host.heard_at if host.heard_at is not None else host.since_at for host in silent)
+    return max(heard_at, run.progress_at) + run.plan.timing.lost_after_s
+
+
+def _lose_silent_hosts(turn: Turn) -> None:
+    silent = {host.name for host in turn.run.hosts if host.link is Link.UNREACHABLE}
+    for task in turn.run.tasks:
+        if task.host in silent and task.phase.may_live:
+            lose(turn, task)
+    react_to_end(turn)

@@ -1,0 +1,159 @@
+"""From PENDING through RENDEZVOUS, and from BACKOFF into it again: how a generation comes to run."""
+
+from __future__ import annotations
+
+from orchestrator.core import fitness
+from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
+from orchestrator.core.model import (
+    Cause,
+    FirstCause,
+    Host,
+    Intent,
+    Link,
+    Phase,
+    Problem,
+    Run,
+    Task,
+    TaskPhase,
+)
+from orchestrator.core.plan import TaskId
+from orchestrator.core.running import next_verification, react_to_end
+from orchestrator.core.stopping import finish, stop_all
+from orchestrator.core.turn import Turn, is_due
+
+
+def prepare(turn: Turn) -> None:
+    """The first turn of a run."""
+    timing = turn.run.plan.timing
+    turn.set(deadline_at=turn.at + timing.start_after_s)
+    turn.note("submitted", f"{turn.run.run_id}: {len(turn.run.tasks)} tasks on {len(turn.run.hosts)} hosts")
+    turn.do(*(PrepareHost(host=host.name) for host in turn.run.hosts))
+
+
+def advance_pending(turn: Turn) -> None:
+    run = turn.run
+    missing = [host for host in run.hosts if host.facts is None]
+    if missing:
+        if is_due(run.deadline_at, turn.at):
+            fail_now(turn, _never_prepared(missing, run.plan.timing.start_after_s))
+        return
+    problem = fitness.differences(run.hosts)
+    if problem is not None:
+        fail_now(turn, problem)
+        return
+    turn.note("prepared", f"{len(run.hosts)} hosts are ready: checked, and given the code")
+    highest = max(host.facts.highest_generation for host in run.hosts if host.facts)
+    begin_generation(turn, max(highest, run.generation) + 1)
+
+
+def _never_prepared(missing: list[Host], waited_s: float) -> Problem:
+    told = "; ".join(f"{host.name}: {host.problem or 'no answer'}" for host in missing)
+    return Problem(
+        code="host-missing",
+        message=f"not all hosts could be prepared within {waited_s:.0f} s: {told}",
+        hint="check with `ssh HOST true` from this machine, then `orch up` again",
+        exit_code=4,
+    )
+
+
+def fail_now(turn: Turn, problem: Problem) -> None:
+    """End a run of which no process was ever started."""
+    turn.set(problem=problem)
+    finish(turn, Phase.FAILED, problem.message)
+
+
+def begin_generation(turn: Turn, generation: int) -> None:
+    """Start all tasks up to their gates, and beside them make ready the checkpoint that they start from."""
+    run = turn.run
+    fresh = tuple(
+        Task(id=t.id, host=t.host, generation=generation, phase=TaskPhase.WAITING) for t in run.tasks
+    )
+    turn.enter(
+        Phase.RENDEZVOUS,
+        f"starting {len(fresh)} tasks",
+        deadline_at=turn.at + run.plan.timing.start_after_s,
+        generation=generation,
+        tasks=fresh,
+        seed=None,
+        proof=None,
+        progress_at=turn.at,
+    )
+    turn.note("generation", f"generation {generation} starts: {len(fresh)} tasks on {len(run.hosts)} hosts")
+    if run.plan.checkpoint is not None:
+        turn.do(SeedCheckpoint(host=run.task(run.chief).host, generation=generation))
+    for task in fresh:
+        start(turn, task)
+
+
+def start(turn: Turn, task: Task) -> None:
+    """Order one task."""
+    turn.set_task(task, phase=TaskPhase.STARTING)
+    turn.do(StartTask(host=task.host, task=task.id, generation=task.generation))
+
+
+def advance_rendezvous(turn: Turn) -> None:
+    run = turn.run
+    if any(task.phase.is_gone for task in run.tasks):
+        react_to_end(turn)
+    elif is_due(run.deadline_at, turn.at):
+        _start_deadline(turn)
+    elif is_seeded(run) and all(t.phase is TaskPhase.READY and t.port is not None for t in run.tasks):
+        for task in run.tasks:
+            turn.set_task(task, phase=TaskPhase.RELEASED)
+        turn.do(*(release(turn.run, task) for task in turn.run.tasks))
+        turn.enter(Phase.RUNNING, "all tasks have joined", verify_at=next_verification(run, turn.at, 0.0))
+        turn.set(progress_at=turn.at)
+        turn.note("running", f"all {len(run.tasks)} tasks have joined and are released")
+
+
+def is_seeded(run: Run) -> bool:
+    """Whether the generation's checkpoint directory is as it must be before a script may look at it."""
+    return run.plan.checkpoint is None or (run.seed is not None and run.seed.generation == run.generation)
+
+
+def release(run: Run, task: Task) -> ReleaseTask:
+    """The order that opens one task's gate."""
+    addresses: dict[TaskId, str] = {t.id: f"{run.plan.host(t.host).data_address}:{t.port}" for t in run.tasks}
+    return ReleaseTask(host=task.host, task=task.id, generation=task.generation, addresses=addresses)
+
+
+def _start_deadline(turn: Turn) -> None:
+    run = turn.run
+    missing = [t for t in run.tasks if t.phase in (TaskPhase.STARTING, TaskPhase.WAITING)]
+    if not missing:
+        what = "the checkpoint was not read within the start deadline"
+    else:
+        named = ", ".join(f"{t.id} on {t.host}{_silence(run, t)}" for t in missing)
+        what = f"{named} did not join within {run.plan.timing.start_after_s:.0f} s"
+    for task in missing:
+        turn.note("missing", f"{task.id} on {task.host} never joined{_silence(run, task)}", task.id)
+    first = missing[0] if missing else None
+    turn.set(
+        first_cause=FirstCause(
+            task=first.id if first else None, generation=run.generation, cause=Cause.START, sentence=what
+        )
+    )
+    stop_all(turn, Intent.RESTART, what)
+
+
+def _silence(run: Run, task: Task) -> str:
+    host = run.host(task.host)
+    if host.link is not Link.CONNECTED:
+        return f" (host unreachable: {host.problem or 'no answer'})"
+    return f" (pid {task.pid} is alive and still importing)" if task.pid else " (no process yet)"
+
+
+def advance_backoff(turn: Turn) -> None:
+    """Start again when the wait is over and every host is there, and free of the old generation."""
+    run = turn.run
+    if not is_due(run.deadline_at, turn.at) and run.deadline_at is not None:
+        return
+    turn.set(deadline_at=None)
+    if absent(run) or any(task.phase.may_live for task in run.tasks):
+        return
+    begin_generation(turn, run.generation + 1)
+
+
+def absent(run: Run) -> list[Host]:
+    """The hosts that a new generation must wait for."""
+    return [host for host in run.hosts if host.link is not Link.CONNECTED or host.facts is None]

@@ -1,0 +1,177 @@
+"""STOPPING: how a generation ends, what follows it, and how a run ends for ever."""
+
+from __future__ import annotations
+
+from orchestrator.core import cause, restart
+from orchestrator.core.actions import CloseHost, StopTask, SweepHost
+from orchestrator.core.errors import InvariantViolated
+from orchestrator.core.model import Cause, Exit, Intent, Link, Phase, Problem, Run, Task, TaskPhase
+from orchestrator.core.reports import lose
+from orchestrator.core.turn import Turn, is_due
+
+SWEEP_WAIT_S = 10.0
+"""How long a host may take for the proof, on top of the tasks' own grace."""
+
+
+def stop_all(turn: Turn, intent: Intent, reason: str, force_at: float | None = None) -> None:
+    """End the generation. With `force_at`, the tasks may end by themselves until then; else all are killed now."""
+    timing = turn.run.plan.timing
+    found = turn.run.first_cause
+    if found is None or found.generation != turn.run.generation:
+        found = cause.first_cause(turn.run)
+    grace_s = timing.kill_grace_s if intent is Intent.KILL else 0.0
+    patience = grace_s + SWEEP_WAIT_S if intent is Intent.KILL else max(timing.lost_after_s, SWEEP_WAIT_S)
+    deadline_at = max(turn.at, force_at or turn.at) + patience
+    turn.enter(Phase.STOPPING, reason, deadline_at=deadline_at, intent=intent, force_at=force_at)
+    turn.set(first_cause=found, proof=None)
+    turn.note("stopping", f"all tasks are stopped: {reason}")
+    if force_at is None:
+        order_stop(turn, grace_s)
+
+
+def order_stop(turn: Turn, grace_s: float) -> None:
+    """Order the end of every task that may live."""
+    for task in turn.run.tasks:
+        if task.phase.may_live:
+            turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=grace_s))
+
+
+def advance_stopping(turn: Turn) -> None:
+    if is_due(turn.run.force_at, turn.at):
+        turn.set(force_at=None)
+        order_stop(turn, 0.0)
+    if is_due(turn.run.deadline_at, turn.at):
+        _stop_deadline(turn)
+        return
+    if any(task.phase.may_live for task in turn.run.tasks):
+        return
+    _settle_intent(turn)
+    if turn.run.intent is Intent.RESTART:
+        _restart_or_give_up(turn)
+    else:
+        _prove(turn)
+
+
+def _settle_intent(turn: Turn) -> None:
+    """The chief's exit 0 decides, even where the report of another's failure came first."""
+    run = turn.run
+    chief = run.task(run.chief)
+    if run.intent is Intent.RESTART and chief.exit is not None and chief.exit.cause is Cause.FINISHED:
+        turn.set(intent=Intent.SUCCEED)
+    found = cause.first_cause(turn.run)
+    if found is not None and (run.first_cause is None or run.first_cause.cause is not Cause.RESUME_MISMATCH):
+        turn.set(first_cause=found)
+
+
+def _restart_or_give_up(turn: Turn) -> None:
+    run = turn.run
+    found = run.first_cause
+    decided = restart.verdict(
+        run.budget,
+        run.plan.restart,
+        _blamed(run),
+        verified_step=run.checkpoint.global_step if run.checkpoint else None,
+        common=cause.common_failure(run),
+        identity=f"{run.run_id}/{run.generation}",
+    )
+    turn.set(budget=decided.budget)
+    what = found.sentence if found else run.reason
+    if isinstance(decided, restart.GiveUp):
+        turn.set(intent=Intent.FAIL, reason=f"{what}; given up: {decided.reason}")
+        _prove(turn)
+        return
+    turn.enter(Phase.BACKOFF, what, deadline_at=turn.at + decided.delay_s)
+    turn.note(
+        "backoff",
+        f"restart in {decided.delay_s:.1f} s ({decided.reason}): {what}",
+        found.task if found else None,
+    )
+
+
+def _blamed(run: Run) -> Cause:
+    """What the budget is charged for. A host that is lost explains what its peers then say."""
+    if any(task.phase is TaskPhase.LOST for task in run.tasks):
+        return Cause.HOST_LOST
+    return run.first_cause.cause if run.first_cause else Cause.SCRIPT
+
+
+def _prove(turn: Turn) -> None:
+    """Ask every host for the proof that nothing is left, then end."""
+    run = turn.run
+    if run.proof is None:
+        turn.set(proof={}, deadline_at=turn.at + SWEEP_WAIT_S)
+        turn.do(*(SweepHost(host=host.name, generation=run.generation) for host in run.hosts))
+    elif all(host.name in run.proof for host in run.hosts):
+        _conclude(turn)
+
+
+def _stop_deadline(turn: Turn) -> None:
+    """What has not ended by now: lost with its host, or not to be killed."""
+    run = turn.run
+    for task in run.tasks:
+        if task.phase.may_live and run.host(task.host).link is Link.CONNECTED:
+            _give_up_on(turn, task)
+        elif task.phase.may_live:
+            lose(turn, task)
+    if run.proof is not None:
+        _conclude(turn)
+    else:
+        turn.set(deadline_at=turn.at + SWEEP_WAIT_S)
+
+
+def _give_up_on(turn: Turn, task: Task) -> None:
+    """A process that SIGKILL does not end (D state). No new task may start beside it."""
+    left = f"pid {task.pid}: cannot be killed"
+    turn.set_task(task, phase=TaskPhase.LOST, exit=Exit(cause=Cause.ORDERED, at=turn.at, left=(left,)))
+    sentence = f"{task.id} on {task.host} cannot be killed (pid {task.pid})"
+    hint = "it waits in the kernel, for a disk, a network file system or a GPU; the host may need a reboot"
+    turn.set(problem=Problem(code="unkillable", message=sentence, hint=hint, exit_code=6))
+    turn.note("unkillable", sentence, task.id)
+    if turn.run.intent is Intent.RESTART:
+        turn.set(intent=Intent.FAIL, reason=sentence)
+
+
+_ENDS = {Intent.SUCCEED: Phase.SUCCEEDED, Intent.FAIL: Phase.FAILED, Intent.KILL: Phase.KILLED}
+
+
+def _conclude(turn: Turn) -> None:
+    """The end, with what is to be said of it."""
+    run = turn.run
+    if run.intent is None:
+        raise InvariantViolated("STOPPING without an intent")
+    phase = _ENDS.get(run.intent, Phase.FAILED)
+    reason = run.reason
+    if phase is Phase.SUCCEEDED:
+        late = [t for t in run.tasks if t.exit and t.exit.cause not in (Cause.FINISHED, Cause.ORDERED)]
+        warnings = tuple(
+            f"{t.id} on {t.host} {cause.how(t.exit)}, after the chief's exit 0" for t in late if t.exit
+        )
+        turn.set(warnings=warnings, problem=None, first_cause=None)
+        step = run.global_step
+        reason = f"{run.chief} ended with exit code 0" + (f" at step {step}" if step is not None else "")
+        for warning in warnings:
+            turn.note("warning", warning)
+    finish(turn, phase, reason)
+
+
+def finish(turn: Turn, phase: Phase, reason: str) -> None:
+    """Enter a terminal phase. A host without its proof is kept, and swept when it is back."""
+    turn.enter(phase, reason)
+    proof = turn.run.proof or {}
+    left = [f"{name}: {what}" for name, swept in proof.items() for what in swept.left]
+    if left and turn.run.problem is None:
+        turn.set(problem=Problem(code="left", message=f"left behind: {'; '.join(left)}", exit_code=6))
+    if phase is Phase.FAILED and turn.run.problem is None:
+        turn.set(problem=Problem(code="failed", message=reason))
+    turn.note(phase.value.lower(), reason)
+    for host in turn.run.hosts:
+        if host.name in proof or turn.run.generation == 0:
+            turn.do(CloseHost(host=host.name))
+
+
+def unproven(run: Run) -> list[str]:
+    """Hosts of an ended run that were not reached for the proof."""
+    proof = run.proof or {}
+    if not run.phase.is_terminal or run.generation == 0:
+        return []
+    return [host.name for host in run.hosts if host.name not in proof]

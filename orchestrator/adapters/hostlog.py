@@ -5,8 +5,9 @@ segments: `log`, and the older `log.1`, `log.2` …; their sum stays within the 
 count from the task's first byte and go on across rotations. Where the disk is full, what does not fit is
 counted and dropped: a log must never stop a training.
 
-A reader in another process must know where each segment begins. `log.head` says it by inode, and is written
-before a new segment gets its name: whoever holds a segment open finds it there, whatever is renamed meanwhile.
+A reader in another process must know where each segment begins. `log.head` says it by inode, and is
+written before a new segment gets its name: whoever holds a segment open finds it there, whatever is renamed
+meanwhile.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class LogWriter:
 
     def _append(self, data: bytes) -> None:
         """Whole lines, all of them or none, at the end of the newest segment."""
-        if self._untold_bytes and self._file is not None:
+        if self._untold_bytes:
             told = self._untold_bytes
             note = b"%.6f e [orch: %d bytes were dropped here: the log's disk was full]\n" % (
                 self._now(),
@@ -121,10 +122,9 @@ class LogWriter:
             self.dropped_bytes += len(data)
 
     def _append_raw(self, data: bytes) -> bool:
-        if self._file is None or (
-            self._file_bytes and self._file_bytes + len(data) > self._segment_bytes_max
-        ):
-            self._rotate()
+        full = self._file_bytes and self._file_bytes + len(data) > self._segment_bytes_max
+        if (self._file is None or full) and not self._rotate():
+            return False
         if self._file is None:
             return False
         try:
@@ -139,15 +139,15 @@ class LogWriter:
         self.end += written
         return True
 
-    def _rotate(self) -> None:
-        """Opens the next segment. Where the disk lets it not, the old one stays, or none: both may change."""
+    def _rotate(self) -> bool:
+        """Opens the next segment. False where the disk does not let it: the next write tries again."""
         path = os.path.join(self._directory, NAME)
         fresh = path + ".new"
         _remove(f"{path}.{SEGMENTS - 1}")  # first: on a full disk this is the room for the new one
         try:
             file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError:
-            return
+            return False
         try:
             self._write_head(str(os.fstat(file).st_ino))
             for number in range(SEGMENTS - 2, -1, -1):
@@ -157,10 +157,11 @@ class LogWriter:
             os.rename(fresh, path)
         except OSError:
             os.close(file)
-            return
+            return False
         if self._file is not None:
             os.close(self._file)
         self._file, self._file_bytes = file, 0
+        return True
 
     def _write_head(self, newest: str) -> None:
         live = set()

@@ -1,0 +1,232 @@
+"""The journal: what was decided and what happened, in SQLite, so that a coordinator may die at any moment.
+
+One transaction holds the event, the state that followed from it, and the notes; only then is anything done about
+it. Instants of the monotonic clock are kept with the instant of the writing, so that a later coordinator can move
+them (`group.rebased`). One writer; readers open the file read-only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from orchestrator.core.actions import Note
+from orchestrator.core.errors import JournalError
+from orchestrator.core.events import Event
+from orchestrator.core.model import Run
+
+VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE runs (
+    run_id TEXT PRIMARY KEY, name TEXT NOT NULL, created TEXT NOT NULL, ended TEXT,
+    written_at REAL NOT NULL, state TEXT NOT NULL
+) STRICT;
+CREATE TABLE journal (
+    seq INTEGER PRIMARY KEY, time TEXT NOT NULL, run_id TEXT NOT NULL, type TEXT NOT NULL, event TEXT NOT NULL
+) STRICT;
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, time TEXT NOT NULL, run_id TEXT NOT NULL, name TEXT NOT NULL,
+    kind TEXT NOT NULL, task TEXT, generation INTEGER NOT NULL, message TEXT NOT NULL, data TEXT NOT NULL
+) STRICT;
+CREATE INDEX events_by_name ON events (name, seq);
+CREATE INDEX journal_by_run ON journal (run_id, seq);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A run as the journal holds it."""
+
+    run: Run
+    created: str
+    ended: str | None
+    written_at: float
+    """The monotonic instant at which the state was written, by the clock of its writer."""
+
+
+class Journal:
+    """Open for writing. Raises JournalError with the file and the way back where it cannot be trusted."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        is_new = not os.path.exists(path)
+        try:
+            # 0600 from the first byte on: the plan holds paths and host names.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            if is_new or not self._db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+                self._create()
+            self._check()
+        except sqlite3.DatabaseError as e:
+            raise self._damaged(str(e)) from e
+        except OSError as e:
+            raise JournalError(f"the journal {path} cannot be opened: {e.strerror}") from e
+
+    def _create(self) -> None:
+        with self._transaction():
+            for statement in _SCHEMA.split(";"):
+                self._db.execute(statement)
+            self._db.execute("INSERT INTO meta VALUES ('version', ?), ('epoch', '0')", (str(VERSION),))
+
+    def _check(self) -> None:
+        result = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if result != "ok":
+            raise self._damaged(result)
+        version = int(self._meta("version"))
+        if version != VERSION:
+            raise JournalError(
+                f"the journal {self.path} is of version {version}, and this program reads version {VERSION}",
+                hint="use the orch that wrote it, or move the file away to start with an empty journal",
+            )
+
+    def _damaged(self, why: str) -> JournalError:
+        return JournalError(
+            f"the journal {self.path} is damaged: {why}",
+            hint=f"move {self.path} and its -wal and -shm files away and start again: tasks that run are "
+            "not touched, and must then be ended by hand",
+        )
+
+    def _meta(self, key: str) -> str:
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            raise self._damaged(f"it has no {key}")
+        return str(row[0])
+
+    def _transaction(self) -> _Transaction:
+        return _Transaction(self._db)
+
+    def close(self) -> None:
+        """Fold the write-ahead log back and close."""
+        self._db.close()
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def take_epoch(self) -> int:
+        """Begin an epoch: durable before it is returned, so that two coordinators never share one."""
+        with self._transaction():
+            epoch = int(self._meta("epoch")) + 1
+            self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
+        return epoch
+
+    def add(self, run: Run, *, at: float) -> None:
+        """A new run, before its first event."""
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO runs VALUES (?, ?, ?, NULL, ?, ?)",
+                (run.run_id, run.plan.name, now_utc(), at, _dump(Run, run)),
+            )
+
+    def commit(self, run: Run, event: Event, notes: Sequence[Note]) -> None:
+        """Event, state and notes, all or none."""
+        time = now_utc()
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO journal (time, run_id, type, event) VALUES (?, ?, ?, ?)",
+                (time, run.run_id, type(event).__name__, _dump(type(event), event)),
+            )
+            self._db.execute(
+                "UPDATE runs SET state = ?, written_at = ?, ended = ? WHERE run_id = ?",
+                (_dump(Run, run), event.at, time if run.phase.is_terminal else None, run.run_id),
+            )
+            self._db.executemany(
+                "INSERT INTO events (time, run_id, name, kind, task, generation, message, data) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [_row(time, run, note) for note in notes],
+            )
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def runs(self, *, ended_max: int = 50) -> list[Kept]:
+        """All runs that have not ended, and the newest that have; oldest first."""
+        rows = self._db.execute(
+            "SELECT state, created, ended, written_at FROM runs WHERE ended IS NULL OR run_id IN "
+            "(SELECT run_id FROM runs WHERE ended IS NOT NULL ORDER BY ended DESC LIMIT ?) ORDER BY rowid",
+            (ended_max,),
+        ).fetchall()
+        return [Kept(_load(Run, state), created, ended, at) for state, created, ended, at in rows]
+
+    def next_run_id(self, name: str) -> str:
+        """`mnist-20261120-1`: the name, today's date (UTC), and a number."""
+        prefix = f"{name}-{datetime.now(UTC):%Y%m%d}-"
+        rows = self._db.execute("SELECT run_id FROM runs WHERE name = ?", (name,)).fetchall()
+        used = [
+            int(r[len(prefix) :]) for (r,) in rows if r.startswith(prefix) and r[len(prefix) :].isdecimal()
+        ]
+        return f"{prefix}{max(used, default=0) + 1}"
+
+    def events(self, *, name: str | None = None, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
+        """What `orch events` shows: of one run (by its name or id) or of all, in order."""
+        rows = self._db.execute(
+            "SELECT seq, time, run_id, kind, task, generation, message, data FROM events "
+            "WHERE seq > ? AND (? IS NULL OR name = ? OR run_id = ?) ORDER BY seq LIMIT ?",
+            (after, name, name, name, limit),
+        ).fetchall()
+        keys = ("seq", "time", "run", "kind", "task", "generation", "message")
+        return [{**dict(zip(keys, row[:7], strict=True)), "data": json.loads(row[7])} for row in rows]
+
+    def history(self, run_id: str) -> list[tuple[str, Any]]:
+        """The run's journaled events, in order: (type, JSON)."""
+        rows = self._db.execute(
+            "SELECT type, event FROM journal WHERE run_id = ? ORDER BY seq", (run_id,)
+        ).fetchall()
+        return [(type_, json.loads(event)) for type_, event in rows]
+
+
+class _Transaction:
+    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK. `with connection:` of sqlite3 would not begin one here."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            try:
+                self._db.execute("COMMIT")
+                return
+            except sqlite3.Error:
+                self._rollback()
+                raise
+        self._rollback()
+
+    def _rollback(self) -> None:
+        if self._db.in_transaction:  # a full disk may have rolled back already
+            self._db.execute("ROLLBACK")
+
+
+def now_utc() -> str:
+    """ISO 8601 in UTC, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _row(time: str, run: Run, note: Note) -> tuple[object, ...]:
+    task = str(note.task) if note.task else None
+    data = json.dumps(dict(note.data), default=str)
+    return (time, run.run_id, run.plan.name, note.kind, task, run.generation, note.message, data)
+
+
+@cache
+def _adapter(type_: Hashable) -> TypeAdapter[Any]:
+    return TypeAdapter(type_)
+
+
+def _dump(type_: type[Any], value: object) -> str:
+    return _adapter(type_).dump_json(value).decode()
+
+
+def _load(type_: type[Any], text: str) -> Any:
+    return _adapter(type_).validate_json(text)

@@ -1,0 +1,115 @@
+"""What a task is started with: TF_CONFIG, ports, environment. Pure functions of the plan."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core.plan import Plan, TaskId
+from orchestrator.core.strategy import STRATEGIES, chief_of
+
+PORT_CANDIDATES_MAX = 16
+"""How many ports a task may try. More than a few are never taken by strangers at once."""
+
+
+def endpoint(data_address: str, port: int) -> str:
+    """`address:port` as TF_CONFIG wants it; an IPv6 address goes into brackets.
+
+    >>> endpoint("fd00::7", 20000)
+    '[fd00::7]:20000'
+    """
+    bare = data_address.strip("[]")
+    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
+
+
+def tf_config(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict[str, Any] | None:
+    """TF_CONFIG for one task, or None where TensorFlow should see none.
+
+    The evaluator is in nobody's cluster but its own: TensorFlow counts an evaluator's replicas in its own
+    TF_CONFIG, and would have the others wait for it if it were in theirs.
+
+    Args:
+        addresses: `host:port` of every task.
+    """
+    if not STRATEGIES[plan.strategy].tf_config or len(plan.tasks) == 1:
+        return None
+    cluster: dict[str, list[str]] = {}
+    for peer in sorted(placed.id for placed in plan.tasks):
+        if peer.type != "evaluator" or peer == task:
+            cluster.setdefault(peer.type, []).append(addresses[peer])
+    return {"cluster": cluster, "task": {"type": task.type, "index": task.index}}
+
+
+def ports_needed(plan: Plan) -> int:
+    """How many ports the range must have: two for each task of the fullest machine.
+
+    A generation never uses a port of the one before it, so that a stale process cannot join a new gang.
+    """
+    machines = [_machine(plan, task.id) for task in plan.tasks]
+    return 2 * max((machines.count(machine) for machine in machines), default=0)
+
+
+def port_candidates(plan: Plan, run_id: str, generation: int, task: TaskId) -> tuple[int, ...]:
+    """Ports that this task may take, the preferred one first.
+
+    The range is cut into blocks of equal width, and a generation takes as many blocks as its machine has
+    tasks, each time the next ones. As there are twice as many blocks as tasks, or more, no port is offered to
+    two tasks of a machine, nor to two generations in a row. Where a run begins depends on its id, so that two
+    runs that share a range seldom meet.
+
+    Raises:
+        ValueError: the range has fewer than `ports_needed(plan)` ports.
+    """
+    first, last = plan.ports
+    size = last - first + 1
+    machine = _machine(plan, task)
+    neighbours = sorted(other.id for other in plan.tasks if _machine(plan, other.id) == machine)
+    width = min(PORT_CANDIDATES_MAX, size // (2 * len(neighbours)))
+    if width < 1:
+        raise ValueError(f"ports {first}-{last}: {len(neighbours)} tasks need {2 * len(neighbours)}")
+    blocks = size // width
+    turn = zlib.crc32(run_id.encode()) + generation * len(neighbours) + neighbours.index(task)
+    start = first + (turn % blocks) * width
+    return tuple(range(start, start + width))
+
+
+def _machine(plan: Plan, task: TaskId) -> str:
+    """What tells machines apart where ports are concerned: two hosts of a spec may be one machine."""
+    host = plan.host(plan.task(task).host)
+    return host.data_address or host.address or host.name
+
+
+def environment(
+    plan: Plan,
+    run_id: str,
+    generation: int,
+    task: TaskId,
+    restarts: int,
+    checkpoint_dir: str | None,
+    log_dir: str,
+) -> dict[str, str]:
+    """The environment of one task, without TF_CONFIG (which waits for the ports) and without secrets.
+
+    Ours goes over the user's. CUDA_VISIBLE_DEVICES is always set: left out, TensorFlow would take every GPU.
+    """
+    placed = plan.task(task)
+    ours = {
+        "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in placed.gpus),
+        "ORCH_RUN": run_id,
+        "ORCH_TASK": str(task),
+        "ORCH_HOST": placed.host,
+        "ORCH_GENERATION": str(generation),
+        "ORCH_RESTARTS": str(restarts),
+        "ORCH_LOG_DIR": log_dir,
+    }
+    if checkpoint_dir is not None:
+        ours["ORCH_CHECKPOINT_DIR"] = checkpoint_dir
+    return {**plan.env, **ours}
+
+
+def checkpoint_dir(plan: Plan, generation: int, task: TaskId) -> str | None:
+    """The generation's directory for the chief of the run; None for the others, who get scratch on their host."""
+    if plan.checkpoint is None or task != chief_of(plan.tasks):
+        return None
+    return f"{plan.checkpoint.dir.rstrip('/')}/gen-{generation:06d}"

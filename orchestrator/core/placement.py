@@ -1,0 +1,195 @@
+"""Which task runs on which host, with which GPUs. Pure: the same asks give the same places.
+
+Rules:
+- A host holds as many tasks as it has slots; a spare host holds none.
+- Tasks spread: the next one goes where the fewest are. Then the tasks of a type are numbered in the order of
+  the hosts, so that neighbours in a ring of workers share a machine where they can.
+- A task's GPUs come from its host's list, in order, and no two tasks share one. Who asks for none by number
+  gets an equal share of what its host has left (chief, worker), or none at all (ps, evaluator).
+- The hungriest tasks are placed first, each where the least is left over. For tasks that ask alike this finds a
+  place whenever there is one; for a mix it is a good guess, and what finds no room is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.core.plan import TASK_TYPES, HostPlan, TaskId, TaskPlan
+
+COMPUTING_TYPES = ("chief", "worker")
+"""Task types that share their host's GPUs when the spec names no number, and that must be equal when mirrored."""
+
+_HOSTS_NAMED_MAX = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """So many tasks of one type. `gpus` is the count for each; None leaves it to the rules above."""
+
+    type: str
+    replicas: int
+    gpus: int | None = None
+
+    @property
+    def shares(self) -> bool:
+        """Whether its tasks take an equal share of what is left on their host."""
+        return self.gpus is None and self.type in COMPUTING_TYPES
+
+    @property
+    def needs(self) -> int:
+        """GPUs that each of its tasks cannot do without."""
+        return self.gpus or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why there is no placement. `kind` is slots, gpus or unequal; `task_type` is who has the problem."""
+
+    kind: str
+    task_type: str
+    message: str
+
+
+@dataclass(slots=True)
+class _Seats:
+    """One host while it is being filled."""
+
+    index: int
+    host: HostPlan
+    free_gpus: int
+    taken: list[str] = field(default_factory=list)
+
+
+def place(
+    hosts: Sequence[HostPlan], asks: Iterable[Ask], *, equal_gpus: bool
+) -> tuple[tuple[TaskPlan, ...], tuple[Problem, ...]]:
+    """The tasks with their places, in the order of their ids; or no task, and every problem found."""
+    wanted = {ask.type: ask for ask in sorted(asks, key=lambda ask: TASK_TYPES.index(ask.type))}
+    seats = [_Seats(i, host, len(host.gpus)) for i, host in enumerate(hosts) if not host.spare]
+    problems = [*_too_many(seats, wanted), *_too_hungry(seats, wanted)]
+    if not problems:
+        problems = _fill(seats, wanted)
+    if problems:
+        return (), tuple(problems)
+    tasks = _hand_out(seats, wanted)
+    unequal = _unequal(tasks) if equal_gpus else []
+    return ((), tuple(unequal)) if unequal else (tasks, ())
+
+
+def _too_many(seats: Sequence[_Seats], wanted: dict[str, Ask]) -> list[Problem]:
+    tasks = sum(ask.replicas for ask in wanted.values())
+    slots = sum(seat.host.slots for seat in seats)
+    if tasks <= slots:
+        return []
+    most = max(wanted.values(), key=lambda ask: ask.replicas)
+    have = _listed([f"{seat.host.name} {seat.host.slots}" for seat in seats])
+    return [
+        Problem(
+            "slots",
+            most.type,
+            f"{_count(tasks, 'task')} for {_count(slots, 'slot')} ({have or 'every host is a spare'}); "
+            "a host holds one task unless its `slots` says more, and a spare holds none",
+        )
+    ]
+
+
+def _too_hungry(seats: Sequence[_Seats], wanted: dict[str, Ask]) -> list[Problem]:
+    """A number that no host has, whatever the others ask for."""
+    most = max(seats, key=lambda seat: seat.free_gpus, default=None)
+    if most is None:
+        return []
+    return [
+        Problem(
+            "gpus",
+            ask.type,
+            f"each {ask.type} wants {_count(ask.needs, 'GPU')}, and no host has that many "
+            f"(the most is {most.free_gpus}, on {most.host.name})",
+        )
+        for ask in wanted.values()
+        if ask.needs > most.free_gpus
+    ]
+
+
+def _fill(seats: Sequence[_Seats], wanted: dict[str, Ask]) -> list[Problem]:
+    """Take a seat for each task, the hungriest first. Who shares comes next, who needs no GPU last."""
+    problems = []
+    for ask in sorted(wanted.values(), key=lambda ask: (-ask.needs, not ask.shares)):
+        for number in range(ask.replicas):
+            seat = _best_seat(seats, ask)
+            if seat is None:
+                problems.append(_no_room(seats, ask, number))
+                break
+            seat.taken.append(ask.type)
+            seat.free_gpus -= ask.needs
+    return problems
+
+
+def _best_seat(seats: Sequence[_Seats], ask: Ask) -> _Seats | None:
+    fitting = (s for s in seats if len(s.taken) < s.host.slots and s.free_gpus >= ask.needs)
+    if ask.shares:
+        return min(fitting, key=lambda s: (len(s.taken), s.free_gpus == 0, s.index), default=None)
+    return min(fitting, key=lambda s: (len(s.taken), s.free_gpus - ask.needs, s.index), default=None)
+
+
+def _no_room(seats: Sequence[_Seats], ask: Ask, placed: int) -> Problem:
+    left = [
+        f"{seat.host.name} has {_count(seat.host.slots - len(seat.taken), 'slot')} and "
+        f"{_count(seat.free_gpus, 'GPU')} left"
+        for seat in seats
+        if len(seat.taken) < seat.host.slots
+    ]
+    return Problem(
+        "gpus",
+        ask.type,
+        f"only {placed} of {_count(ask.replicas, ask.type)} with {_count(ask.needs, 'GPU')} each find room: "
+        f"{_listed(left) or 'no slot is left'}",
+    )
+
+
+def _hand_out(seats: Sequence[_Seats], wanted: dict[str, Ask]) -> tuple[TaskPlan, ...]:
+    """Number the tasks in the order of the hosts, and give each its GPUs."""
+    numbered: dict[str, int] = dict.fromkeys(wanted, 0)
+    tasks: list[TaskPlan] = []
+    for seat in seats:
+        sharing = sum(wanted[type_].shares for type_ in seat.taken)
+        share = seat.free_gpus // sharing if sharing else 0
+        first = 0
+        for slot, type_ in enumerate(sorted(seat.taken, key=TASK_TYPES.index)):
+            count = share if wanted[type_].shares else wanted[type_].needs
+            gpus = seat.host.gpus[first : first + count]
+            tasks.append(TaskPlan(TaskId(type_, numbered[type_]), seat.host.name, gpus, slot))
+            numbered[type_] += 1
+            first += count
+    return tuple(sorted(tasks, key=lambda task: task.id))
+
+
+def _unequal(tasks: Sequence[TaskPlan]) -> list[Problem]:
+    mirrored = [task for task in tasks if task.id.type in COMPUTING_TYPES]
+    if len({len(task.gpus) for task in mirrored}) <= 1:
+        return []
+    least = min(mirrored, key=lambda task: len(task.gpus))
+    most = max(mirrored, key=lambda task: len(task.gpus))
+    way_out = (
+        f"write `gpus: {len(least.gpus)}` for every task"
+        if least.gpus
+        else f"take {least.host} out, or give it GPUs"
+    )
+    return [
+        Problem(
+            "unequal",
+            most.id.type,
+            f"mirrored tasks need equal GPU counts: {most.id} on {most.host} would have {len(most.gpus)}, and "
+            f"{least.id} on {least.host} {len(least.gpus)}; {way_out}",
+        )
+    ]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _listed(items: Sequence[str]) -> str:
+    if len(items) <= _HOSTS_NAMED_MAX:
+        return ", ".join(items)
+    return ", ".join(items[:_HOSTS_NAMED_MAX]) + f", and {len(items) - _HOSTS_NAMED_MAX} more"

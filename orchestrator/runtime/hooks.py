@@ -1,0 +1,129 @@
+"""Changes to Keras, made when the script imports it, and never before.
+
+A finder stands first in sys.meta_path; when one of the modules below has been executed, its patch runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+    from orchestrator.runtime.link import Link
+    from orchestrator.runtime.progress import Progress
+
+KERAS3 = "keras.src.backend.tensorflow.trainer"
+KERAS2 = ("tf_keras.src.engine.training", "keras.src.engine.training")
+
+
+def install(link: Link, progress: Progress) -> None:
+    """Patch what is imported already, and the rest when its time comes."""
+
+    def patch_keras3(module: ModuleType) -> None:
+        from orchestrator.runtime import keras3
+
+        keras3.mend(module, link)
+        wrap_fit(module.TensorFlowTrainer, "keras", progress)
+
+    def patch_keras2(module: ModuleType) -> None:
+        wrap_fit(module.Model, module.__name__.partition(".")[0], progress)
+
+    patches: dict[str, Callable[[ModuleType], None]] = {KERAS3: patch_keras3}
+    patches.update(dict.fromkeys(KERAS2, patch_keras2))
+    for name in list(patches):
+        module = sys.modules.get(name)
+        if module is not None:
+            guarded(patches.pop(name), module)
+    sys.meta_path.insert(0, _Finder(patches))
+
+
+def guarded(patch: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """A Keras that we do not know is left as it is, and that is said: training counts more than progress."""
+    try:
+        patch(module)
+    except Exception as e:
+        print(f"orch: {module.__name__} was not patched: {type(e).__name__}: {e}", file=sys.stderr)
+
+
+class _Finder:
+    """Finds nothing itself; lets the others find, and adds a patch after the module's own code."""
+
+    def __init__(self, patches: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._patches = patches
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        patch = self._patches.pop(name, None)
+        if patch is None:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(name, path, target) if find and finder is not self else None
+            if spec is not None:
+                _patch_after(spec, patch)
+                return spec
+        return None
+
+
+def _patch_after(spec: ModuleSpec, patch: Callable[[ModuleType], None]) -> None:
+    loader: Any = spec.loader
+    if loader is None or not hasattr(loader, "exec_module"):
+        return
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        guarded(patch, module)
+
+    loader.exec_module = exec_module
+
+
+def wrap_fit(trainer: Any, library: str, progress: Progress) -> None:
+    """Let `fit` of this class add our callback to whatever callbacks it is given."""
+    fit = trainer.fit
+
+    @functools.wraps(fit)
+    def fit_with_progress(self: Any, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = _with_callback(self, library, progress, args, kwargs)
+        return fit(self, *args, **kwargs)
+
+    trainer.fit = fit_with_progress
+
+
+_CALLBACKS_AT = 5
+"""Place of `callbacks` among fit's arguments after self: x, y, batch_size, epochs, verbose, callbacks."""
+
+
+def _with_callback(
+    model: Any, library: str, progress: Progress, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    try:
+        keras_callbacks = sys.modules[f"{library}.src.callbacks"]
+        given = args[_CALLBACKS_AT] if len(args) > _CALLBACKS_AT else kwargs.get("callbacks")
+        ours = _reporter(model, keras_callbacks, progress)
+        if isinstance(given, keras_callbacks.CallbackList):
+            given.append(ours)
+            ours.set_model(model)
+            return args, kwargs
+        # Ours goes last: by then BackupAndRestore has restored, and `iterations` is true.
+        every = [*given, ours] if isinstance(given, (list, tuple)) else [*([given] if given else []), ours]
+    except Exception as e:
+        print(f"orch: no progress from this fit: {type(e).__name__}: {e}", file=sys.stderr)
+        return args, kwargs
+    if len(args) > _CALLBACKS_AT:
+        return (*args[:_CALLBACKS_AT], every, *args[_CALLBACKS_AT + 1 :]), kwargs
+    return args, {**kwargs, "callbacks": every}
+
+
+def _reporter(model: Any, keras_callbacks: Any, progress: Progress) -> Any:
+    from orchestrator.runtime.callbacks import reporter
+
+    strategy = getattr(model, "distribute_strategy", None)
+    return reporter(keras_callbacks.Callback, progress, "ParameterServer" not in type(strategy).__name__)

@@ -1,0 +1,116 @@
+"""Mends `model.fit` of Keras 3 under MultiWorkerMirroredStrategy (keras-team/keras#20585).
+
+Two functions of Keras's TensorFlow trainer are at fault. `_maybe_symbolic_build` reduces a batch whose parts
+live on several workers, only to learn its shape; and `reduce_per_replica` averages the metrics over an axis
+that scalars do not have. Both are replaced, for several workers only; everything else runs Keras's own code.
+On a Keras on which this was not tested, nothing is replaced, and `fit` says what to install.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from orchestrator.runtime import keras_versions
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    from orchestrator.runtime.link import Link
+
+
+class UnsupportedKeras(RuntimeError):
+    """This Keras cannot train under this strategy, and ours was not tested to help it."""
+
+
+def mend(trainer: ModuleType, link: Link) -> None:
+    """Replace the two functions in the module `keras.src.backend.tensorflow.trainer`."""
+    version = _version()
+    if keras_versions.mended(version):
+        say = _once(lambda: _say(link, version))
+        _mend_build(trainer, say)
+        _mend_reduce(trainer)
+    else:
+        _refuse(trainer, version, link)
+
+
+def _version() -> str:
+    return str(sys.modules["keras.src.version"].__version__)
+
+
+def multi_worker(strategy: Any) -> bool:
+    """Whether it is a MultiWorkerMirroredStrategy over more than one process."""
+    if not type(strategy).__name__.startswith(("CollectiveAllReduceStrategy", "MultiWorkerMirroredStrategy")):
+        return False
+    return bool(strategy.extended._in_multi_worker_mode())
+
+
+def _mend_build(trainer: Any, say: Callable[[], None]) -> None:
+    original = trainer.TensorFlowTrainer._maybe_symbolic_build
+
+    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        strategy = self._distribute_strategy
+        if strategy is None or not multi_worker(strategy):
+            original(self, iterator=iterator, data_batch=data_batch)
+            return
+        say()
+        if iterator is not None:
+            for _, _, batches in iterator:
+                data_batch = trainer.tree.map_structure(
+                    lambda leaf: strategy.experimental_local_results(leaf)[0], next(batches)
+                )
+                break
+        with strategy.scope():
+            self._symbolic_build(data_batch=data_batch)
+
+    trainer.TensorFlowTrainer._maybe_symbolic_build = _maybe_symbolic_build
+
+
+def _mend_reduce(trainer: Any) -> None:
+    original = trainer.reduce_per_replica
+
+    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
+        how = "mean" if reduction == "auto" else reduction
+        if how not in ("mean", "sum") or not multi_worker(strategy):
+            return original(values, strategy, reduction)
+        return trainer.tree.map_structure(lambda leaf: strategy.reduce(how.upper(), leaf, axis=None), values)
+
+    trainer.reduce_per_replica = reduce_per_replica
+
+
+def _refuse(trainer: Any, version: str, link: Link) -> None:
+    original = trainer.TensorFlowTrainer._maybe_symbolic_build
+
+    def _maybe_symbolic_build(self: Any, *args: Any, **kwargs: Any) -> Any:
+        strategy = getattr(self, "_distribute_strategy", None)
+        if strategy is not None and multi_worker(strategy):
+            versions = {"keras": version, "tensorflow": getattr(trainer.tf, "__version__", None)}
+            sentence = keras_versions.unsupported("multi_worker_mirrored", versions, legacy_keras=False)
+            link.send({"error": {"kind": "unsupported", "message": sentence}}, wait_s=1.0)
+            raise UnsupportedKeras(sentence)
+        return original(self, *args, **kwargs)
+
+    trainer.TensorFlowTrainer._maybe_symbolic_build = _maybe_symbolic_build
+
+
+def _say(link: Link, version: str) -> None:
+    message = (
+        f"Keras {version} was mended for MultiWorkerMirroredStrategy "
+        "(model.fit fails there without it: keras-team/keras#20585)"
+    )
+    print(f"orch: {message}", file=sys.stderr, flush=True)
+    link.send({"say": {"kind": "keras3-mended", "message": message}}, wait_s=1.0)
+
+
+def _once(action: Callable[[], None]) -> Callable[[], None]:
+    done = False
+
+    def run() -> None:
+        nonlocal done
+        if not done:
+            done = True
+            action()
+
+    return run

@@ -1,0 +1,77 @@
+"""Which Keras trains under which strategy. Pure: the coordinator asks before the start, the runtime in `fit`."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MENDED_FROM = (3, 12, 0)
+MENDED_BEFORE = (3, 16)
+"""Keras 3 of these versions was seen to train under MultiWorkerMirroredStrategy with `runtime/keras3.py`."""
+
+INSTALL = 'pip install "keras>=3.12,<3.16"'
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """`3.15.1` or `3.13.0rc1` to its leading numbers."""
+    found = []
+    for part in version.split("."):
+        digits = ""
+        for letter in part:
+            if not letter.isdecimal():
+                break
+            digits += letter
+        if not digits:
+            break
+        found.append(int(digits))
+        if digits != part:
+            break
+    return tuple(found)
+
+
+def mended(keras: str) -> bool:
+    """Whether our mending of Keras 3 was tested on this version."""
+    return MENDED_FROM <= numbers(keras) < MENDED_BEFORE
+
+
+def unsupported(strategy: str, versions: Mapping[str, str | None], legacy_keras: bool) -> str | None:
+    """The sentence that says why `model.fit` would fail under this strategy, and the way out; or None.
+
+    `versions` are those of `tensorflow`, `keras` and `tf_keras`, None or absent where not installed;
+    `legacy_keras` is whether TF_USE_LEGACY_KERAS is set. Nothing is said of what is not installed, unless
+    it was asked for: a custom training loop needs no Keras.
+    """
+    if strategy != "multi_worker_mirrored":
+        return None
+    if legacy_keras:
+        return _legacy(versions.get("tensorflow"), versions.get("tf_keras"))
+    keras = versions.get("keras")
+    if not keras or numbers(keras) < (3,) or mended(keras):
+        return None
+    return (
+        f"Keras {keras} cannot train with model.fit under MultiWorkerMirroredStrategy, and the mending was tested "
+        f"on 3.12.0 up to 3.15 only: {INSTALL}, or set TF_USE_LEGACY_KERAS=1 and "
+        f"{_install_tf_keras(versions.get('tensorflow'))}"
+    )
+
+
+def _legacy(tensorflow: str | None, tf_keras: str | None) -> str | None:
+    if not tensorflow or numbers(tensorflow) < (2, 16):
+        return None  # its own Keras is Keras 2
+    if tf_keras and numbers(tf_keras)[:2] == numbers(tensorflow)[:2]:
+        return None
+    have = f"tf_keras is {tf_keras}" if tf_keras else "tf_keras is not installed"
+    return (
+        f"TF_USE_LEGACY_KERAS is set, and {have}; it must have TensorFlow's minor version "
+        f"({tensorflow}): {_install_tf_keras(tensorflow)}"
+    )
+
+
+def _install_tf_keras(tensorflow: str | None) -> str:
+    minor = ".".join(str(n) for n in numbers(tensorflow or "")[:2])
+    return (
+        f'pip install "tf_keras~={minor}.0"'
+        if minor
+        else "pip install tf_keras of TensorFlow's minor version"
+    )

@@ -1,0 +1,130 @@
+"""`python <bundle> run script.py args…`: the user's script under the runtime.
+
+In order: compile the script, import TensorFlow early where the script names it, say ready, wait for the
+release (TF_CONFIG comes with it), run. Without a shim (no ORCH_FD) the script simply runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from orchestrator import runtime
+from orchestrator.runtime.link import Link
+from orchestrator.runtime.orders import STOPPED, Orders, Stopped, end
+from orchestrator.runtime.progress import Progress
+from orchestrator.runtime.script import FRAMEWORKS, Imports, Script, last_line, print_as_python_would
+
+TYPE_CHECKING = False
+
+ERROR_WAIT_S = 1.0
+"""How long the last words of a failing script may wait for the shim to take them."""
+
+
+def main(argv: list[str]) -> int:
+    """Run `argv[0]` with the arguments that follow. The exit code, as `python script.py` would give it.
+
+    SystemExit passes through, as it would.
+    """
+    if not argv:
+        print("orch: run needs a script", file=sys.stderr)
+        return 2
+    path, arguments = argv[0], argv[1:]
+    link = Link.from_environment()
+    orders = Orders(link)
+    if link.attached:
+        orders.start()
+    try:
+        script = Script(path)
+    except (OSError, SyntaxError, ValueError) as e:
+        kind = "syntax" if isinstance(e, (SyntaxError, ValueError)) else "exception"
+        return _failed(link, kind, e, path)
+    # As Python would: the script's folder first, in the place of whatever started us, which stays at the
+    # end so that `from orchestrator import runtime` works wherever nothing of that name is installed.
+    sys.path.append(sys.path[0])
+    sys.path[0] = script.folder
+    try:
+        return _prepare_and_run(script, arguments, link, orders)
+    except Stopped:
+        _end_by_order()
+    return STOPPED
+
+
+def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: Orders) -> int:
+    progress = Progress(link)
+    if link.attached:
+        error = _warm_up(script.imports())
+        if error is not None:
+            return _failed(link, "import", error, script.path)
+        from orchestrator.runtime import hooks
+
+        hooks.install(link, progress)
+        runtime._progress = progress
+        link.send({"ready": {"versions": _versions()}}, wait_s=ERROR_WAIT_S)
+        os.environ.update(orders.wait_for_release())
+    else:
+        from orchestrator.runtime import hooks
+
+        hooks.install(link, progress)
+    try:
+        script.run(arguments)
+    except Stopped:
+        raise
+    except SystemExit:
+        progress.flush()
+        raise
+    except BaseException as e:
+        progress.flush()
+        kind = "import" if _is_framework_missing(e) else "exception"
+        return _failed(link, kind, e, script.path)
+    progress.flush()
+    return 0
+
+
+def _warm_up(imports: Imports) -> BaseException | None:
+    """Import now what the script will import first. The error that the script is bound to meet, or None."""
+    if imports.environment_unclear:
+        return None
+    os.environ.update(imports.environment)
+    for name in FRAMEWORKS:
+        if name not in imports.named:
+            continue
+        try:
+            __import__(name)
+        except Stopped:
+            raise
+        except BaseException as e:
+            if name in imports.sure:
+                return e
+    return None
+
+
+def _versions() -> dict[str, str | None]:
+    versions: dict[str, str | None] = {"python": sys.version.split()[0]}
+    for name in FRAMEWORKS:
+        module = sys.modules.get(name)
+        versions[name] = getattr(module, "__version__", None)
+    return versions
+
+
+def _is_framework_missing(error: BaseException) -> bool:
+    return isinstance(error, ImportError) and (error.name or "").partition(".")[0] in FRAMEWORKS
+
+
+def _failed(link: Link, kind: str, error: BaseException, path: str) -> int:
+    print_as_python_would(error, path)
+    message = last_line(error)
+    if kind == "import":
+        message = f"{os.path.basename(path)} cannot import what it needs: {message}"
+    link.send({"error": {"kind": kind, "message": message}}, wait_s=ERROR_WAIT_S)
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _end_by_order() -> None:
+    """After the script's `finally` blocks: Python's own last things, then out, past the C++ teardown."""
+    import atexit
+
+    try:
+        atexit._run_exitfuncs()
+    finally:
+        end(STOPPED)

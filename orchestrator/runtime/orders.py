@@ -1,0 +1,131 @@
+"""The thread that hears the shim: release, stop, stacks.
+
+A stop must work where SIGTERM does not: TensorFlow under MultiWorkerMirroredStrategy takes SIGTERM for a
+preemption notice, and training goes on. So the stop comes over the socket, an exception ends the main thread,
+and where that is stuck in a C++ operation (a collective that waits for a dead peer) the process ends itself.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+
+from orchestrator import runtime
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from orchestrator.runtime.link import Link
+
+STOPPED = 143
+"""The exit code of a task that was stopped: what a shell shows for SIGTERM."""
+
+STOP_MAX_S = 2.0
+
+# Python runs a signal's handler in the main thread and wakes it from a sleep; an asynchronous exception alone
+# would wait for the sleep's end. A real-time signal, because scripts and libraries use the named ones.
+_SIGNAL = signal.SIGRTMIN + 11
+
+
+class Stopped(SystemExit):
+    """Training was ended by order. A SystemExit: `except Exception` in a script does not swallow it."""
+
+    def __init__(self) -> None:
+        super().__init__(STOPPED)
+
+
+class Orders:
+    """Listens from `start()` on, in a daemon thread."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._released = threading.Event()
+        self._environment: dict[str, str] = {}
+        self._stopping = False
+        self._main_thread = threading.main_thread().ident
+
+    def start(self) -> None:
+        """From the main thread: only there may a signal handler be set."""
+        signal.signal(_SIGNAL, _raise_stopped)
+        threading.Thread(target=self._listen, name="orch-orders", daemon=True).start()
+
+    def wait_for_release(self) -> dict[str, str]:
+        """Block until the shim says go. The environment that it gives."""
+        self._released.wait()
+        return self._environment
+
+    def _listen(self) -> None:
+        for order in self._link.orders():
+            if "go" in order:
+                env = (order["go"] or {}).get("env") or {}
+                self._environment = {str(k): str(v) for k, v in env.items()}
+                self._released.set()
+            elif "stop" in order:
+                threading.Thread(target=self._stop, args=(order["stop"],), daemon=True).start()
+            elif "stacks" in order:
+                self._link.send({"stacks": stacks()}, wait_s=1.0)
+        # The line is closed: the shim, our parent, is dead. Nobody watches this training any more, another
+        # generation may already be starting, and an orphan would hold its GPUs.
+        end(STOPPED)
+
+    def _stop(self, order: Any) -> None:
+        if self._stopping:
+            return
+        self._stopping = True
+        grace_s = float((order or {}).get("grace_s", STOP_MAX_S))
+        timer = threading.Timer(max(0.0, min(grace_s, STOP_MAX_S)), end, args=(STOPPED,))
+        timer.daemon = True
+        timer.start()
+        for hook in list(runtime._stop_hooks):
+            try:
+                hook()
+            except Exception as e:
+                print(f"orch: a hook of runtime.on_stop failed: {type(e).__name__}: {e}", file=sys.stderr)
+        if self._main_thread is not None:
+            signal.pthread_kill(self._main_thread, _SIGNAL)
+
+
+def _raise_stopped(signum: int, frame: object) -> NoReturn:  # noqa: ARG001 - the signature of a handler
+    raise Stopped
+
+
+def stacks() -> str:
+    """The Python stacks of all threads. Written by C code, so that it needs nothing of a stuck thread."""
+    descriptor = _anonymous_file()
+    try:
+        faulthandler.dump_traceback(descriptor, all_threads=True)
+        size = os.lseek(descriptor, 0, os.SEEK_END)
+        return os.pread(descriptor, min(size, 1 << 20), 0).decode("utf-8", "replace")
+    finally:
+        os.close(descriptor)
+
+
+def _anonymous_file() -> int:
+    try:
+        return os.memfd_create("orch-stacks")
+    except (AttributeError, OSError):
+        import tempfile
+
+        descriptor, path = tempfile.mkstemp(prefix="orch-stacks-")
+        os.unlink(path)
+        return descriptor
+
+
+def end(code: int) -> NoReturn:
+    """Leave now: no atexit, no C++ teardown (which talks to peers that may be dead, for up to 38 s)."""
+    for stream in (sys.stdout, sys.stderr):
+        flusher = threading.Thread(target=_flush, args=(stream,), daemon=True)
+        flusher.start()
+        flusher.join(0.2)  # the stuck main thread may hold the stream's lock
+    os._exit(code)
+
+
+def _flush(stream: Any) -> None:
+    try:
+        stream.flush()
+    except (OSError, ValueError, AttributeError):
+        return

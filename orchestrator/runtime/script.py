@@ -1,0 +1,188 @@
+"""The user's script: read it before it runs, and run it as `python script.py` would."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import traceback
+import types
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+FRAMEWORKS = ("tensorflow", "keras", "tf_keras")
+
+
+class Script:
+    """A script's path, its compiled code, and what its source says about imports."""
+
+    def __init__(self, path: str) -> None:
+        """Read and compile. OSError, SyntaxError or ValueError as Python itself would raise them."""
+        self.path = path
+        self.folder = os.path.dirname(os.path.realpath(path))
+        with open(path, "rb") as f:
+            source = f.read()
+        self.tree = ast.parse(source, path)
+        self.code = compile(source, path, "exec", dont_inherit=True)
+
+    def imports(self) -> Imports:
+        """What it, and the modules beside it that it imports, import of the frameworks."""
+        found = Imports()
+        _collect(self.tree, self.folder, found, seen=set(), sure=True)
+        found.environment, found.environment_unclear = _environment_before(self.tree)
+        return found
+
+    def run(self, argv: list[str]) -> None:
+        """Run as `__main__`. Whatever it raises comes out, with our frames at the start of its traceback."""
+        from importlib.machinery import SourceFileLoader
+
+        module = types.ModuleType("__main__")
+        module.__file__ = self.path
+        module.__builtins__ = __builtins__  # type: ignore[attr-defined]
+        module.__loader__ = SourceFileLoader("__main__", self.path)
+        module.__spec__ = None
+        sys.modules["__main__"] = module
+        sys.argv[:] = [self.path, *argv]
+        exec(self.code, module.__dict__)
+
+
+class Imports:
+    """Which of the frameworks the source names."""
+
+    def __init__(self) -> None:
+        self.named: set[str] = set()
+        self.sure: set[str] = set()
+        """Imported at the top, outside `try` and functions: if these fail, the script fails."""
+        self.environment: dict[str, str] = {}
+        """What the script sets in os.environ, in plain words, before its first import of a framework."""
+        self.environment_unclear = False
+        """It changes the environment in a way that only running it would tell."""
+
+
+def _collect(tree: ast.AST, folder: str, found: Imports, seen: set[str], sure: bool) -> None:
+    for name, is_sure in _imported(tree, sure):
+        top = name.partition(".")[0]
+        if top in FRAMEWORKS:
+            found.named.add(top)
+            if is_sure:
+                found.sure.add(top)
+            continue
+        path = _beside(folder, name)
+        if path and path not in seen:
+            seen.add(path)
+            try:
+                with open(path, "rb") as f:
+                    inner = ast.parse(f.read(), path)
+            except (OSError, SyntaxError, ValueError):
+                continue  # it is said, with its own traceback, when the script imports it
+            _collect(inner, folder, found, seen, is_sure)
+
+
+def _imported(node: ast.AST, sure: bool) -> Iterator[tuple[str, bool]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield alias.name, sure
+        elif isinstance(child, ast.ImportFrom):
+            if child.module:
+                yield child.module, sure
+        else:
+            straight = not isinstance(
+                child, (ast.Try, ast.If, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+            )
+            yield from _imported(child, sure and straight)
+
+
+def _beside(folder: str, name: str) -> str | None:
+    stem = os.path.join(folder, *name.split("."))
+    for path in (f"{stem}.py", os.path.join(stem, "__init__.py")):
+        if os.path.isfile(path):
+            return path
+    return None
+
+
+def _environment_before(tree: ast.Module) -> tuple[dict[str, str], bool]:
+    """Environment that the script sets at its top before it imports a framework; and whether there is more.
+
+    An early import of TensorFlow must see what a late one would have seen (TF_CPP_MIN_LOG_LEVEL is read once).
+    """
+    values: dict[str, str] = {}
+    for statement in tree.body:
+        names = {name.partition(".")[0] for name, _ in _imported(ast.Module([statement], []), True)}
+        if names.intersection(FRAMEWORKS):
+            break
+        pair = _constant_assignment(statement)
+        if pair:
+            key, value, only_default = pair
+            if not (only_default and key in os.environ):
+                values[key] = value
+        elif not isinstance(statement, (ast.FunctionDef, ast.ClassDef)) and _changes_environment(statement):
+            return values, True
+    return values, False
+
+
+def _constant_assignment(statement: ast.stmt) -> tuple[str, str, bool] | None:
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0]
+        if isinstance(target, ast.Subscript) and ast.unparse(target.value) in ("os.environ", "environ"):
+            return _constants([target.slice, statement.value], only_default=False)
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        call = statement.value
+        if ast.unparse(call.func) in ("os.environ.setdefault", "environ.setdefault") and len(call.args) == 2:
+            return _constants(call.args, only_default=True)
+    return None
+
+
+def _constants(nodes: Iterable[ast.expr], only_default: bool) -> tuple[str, str, bool] | None:
+    texts = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return (texts[0], texts[1], only_default) if len(texts) == 2 else None
+
+
+_CHANGERS = (
+    "putenv",
+    "unsetenv",
+    "load_dotenv",
+    "environ.update",
+    "environ.setdefault",
+    "environ.pop",
+    "environ.clear",
+)
+
+
+def _changes_environment(statement: ast.stmt) -> bool:
+    """Whether it may write to os.environ. Reading it is harmless, and common before an import."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            if ast.unparse(node.value).endswith("environ"):
+                return True
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_CHANGERS):
+            return True
+    return False
+
+
+def trimmed(error: BaseException, path: str) -> types.TracebackType | None:
+    """The traceback from the script's first frame on; the whole one where the script is not in it."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename != path:
+        frame = frame.tb_next
+    return frame if frame is not None else error.__traceback__
+
+
+def print_as_python_would(error: BaseException, path: str) -> None:
+    """To stderr, by the script's own sys.excepthook if it set one, without our frames."""
+    kind, frames = type(error), trimmed(error, path)
+    error.__traceback__ = frames
+    try:
+        sys.excepthook(kind, error, frames)
+    except BaseException:
+        traceback.print_exception(kind, error, frames)
+
+
+def last_line(error: BaseException) -> str:
+    """What people read first in a traceback: its last line."""
+    lines: list[Any] = traceback.format_exception_only(type(error), error)
+    text = "".join(lines).strip()
+    return (text.splitlines() or [type(error).__name__])[-1] if len(text) > 2000 else text

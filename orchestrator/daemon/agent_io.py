@@ -1,0 +1,111 @@
+"""The agent's loop: one thread, one poll. Whoever waits for a descriptor registers a function for it."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+
+from orchestrator.adapters.channel import encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+READ = select.POLLIN
+WRITE = select.POLLOUT
+
+QUEUE_BYTES_MAX = 8 << 20
+"""More than this waiting for the head: no further order is read until it has taken some."""
+
+
+class Loop:
+    """Calls functions when their descriptor is ready, or their time has come."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._ready: dict[int, Callable[[int], None]] = {}
+        self._timers: list[tuple[float, Callable[[], None]]] = []
+
+    def watch(self, descriptor: int, events: int, ready: Callable[[int], None]) -> None:
+        """Again with other events: these from now on."""
+        self._ready[descriptor] = ready
+        self._poll.register(descriptor, events)
+
+    def forget(self, descriptor: int) -> None:
+        """Before the descriptor is closed."""
+        if self._ready.pop(descriptor, None) is not None:
+            self._poll.unregister(descriptor)
+
+    def after(self, delay_s: float, do: Callable[[], None]) -> None:
+        """Once."""
+        self._timers.append((time.monotonic() + delay_s, do))
+
+    def turn(self) -> None:
+        """Waits for the next thing, and does it."""
+        timeout_ms: float | None = None
+        if self._timers:
+            due_at = min(at for at, _ in self._timers)
+            timeout_ms = max(0.0, (due_at - time.monotonic()) * 1000 + 0.5)
+        for descriptor, events in self._poll.poll(timeout_ms):
+            ready = self._ready.get(descriptor)
+            if ready is not None:
+                ready(events)
+        now = time.monotonic()
+        due = [do for at, do in self._timers if at <= now]
+        self._timers = [timer for timer in self._timers if timer[0] > now]
+        for do in due:
+            do()
+
+
+class Output:
+    """What goes to the head. Reports go first, and only the newest; never waits.
+
+    A report holds all that is known, so an older one that has not left yet is of no use to anybody.
+    """
+
+    def __init__(self, loop: Loop, descriptor: int) -> None:
+        self._loop = loop
+        self._descriptor = descriptor
+        self._under_way = memoryview(b"")
+        self._report: bytes | None = None
+        self._queue: deque[bytes] = deque()
+        self.queued_bytes = 0
+        self.broken = False
+        os.set_blocking(descriptor, False)
+
+    def report(self, message: dict[str, Any]) -> None:
+        """Takes the place of one that still waits."""
+        self._report = encode(message)
+        self._flush(0)
+
+    def send(self, message: dict[str, Any], blob: bytes = b"") -> None:
+        """In order among themselves."""
+        frame = encode(message, blob)
+        self.queued_bytes += len(frame)
+        self._queue.append(frame)
+        self._flush(0)
+
+    def _next(self) -> bool:
+        if self._report is not None:
+            self._under_way, self._report = memoryview(self._report), None
+        elif self._queue:
+            frame = self._queue.popleft()
+            self.queued_bytes -= len(frame)
+            self._under_way = memoryview(frame)
+        else:
+            return False
+        return True
+
+    def _flush(self, _events: int) -> None:
+        try:
+            while self._under_way or self._next():
+                self._under_way = self._under_way[os.write(self._descriptor, self._under_way) :]
+        except BlockingIOError:
+            self._loop.watch(self._descriptor, WRITE, self._flush)
+            return
+        except OSError:
+            self.broken = True  # the head is gone; the loop ends at its next look
+        self._loop.forget(self._descriptor)

@@ -1,0 +1,86 @@
+"""Which run is meant: a name, an id, or the only one there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from orchestrator.cli.render import is_active
+from orchestrator.core.errors import OrchestratorError, UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.adapters.client import Client
+    from orchestrator.cli.session import Session
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def runs_of(client: Client) -> list[dict[str, Any]]:
+    """All runs that the coordinator knows."""
+    runs = client.get("/v1/status").get("runs")
+    return [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
+
+
+def find(runs: Iterable[Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """The run of that id, else the newest of that name; UsageError with what was perhaps meant."""
+    candidates = [dict(run) for run in runs if name in (run.get("run_id"), run.get("name"))]
+    if not candidates:
+        raise no_such_run(name, [str(run.get("name")) for run in runs])
+    # An active run is always newer than an ended one of its name.
+    active = [run for run in candidates if is_active(run)]
+    return (active or candidates)[-1]
+
+
+def only_active(runs: Iterable[Mapping[str, Any]], verb: str) -> dict[str, Any]:
+    """The one run that is active; UsageError where it must be named."""
+    active = [dict(run) for run in runs if is_active(run)]
+    if not active:
+        raise OrchestratorError(f"no run is active; there is nothing to {verb}")
+    if len(active) > 1:
+        names = ", ".join(str(run.get("name")) for run in active)
+        raise UsageError(f"{len(active)} runs are active: {names}", hint=f"name the one to {verb}")
+    return active[0]
+
+
+def no_such_run(name: str, known: Iterable[str]) -> UsageError:
+    """No run of that name; did you mean …?"""
+    from difflib import get_close_matches
+
+    names = sorted(set(known))
+    close = get_close_matches(name, names, n=1)
+    if close:
+        return UsageError(f"no run is named {name!r}", hint=f"did you mean {close[0]!r}?")
+    hint = f"there are: {', '.join(names)}" if names else "there are no runs yet; `orch up FILE` starts one"
+    return UsageError(f"no run is named {name!r}", hint=hint)
+
+
+def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 (click's signature)
+    """Names for the shell's completion: from the coordinator if it answers at once, else from the disk."""
+    from orchestrator.adapters.runlogs import RunLogs, run_name
+    from orchestrator.cli.session import Session
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+    session = ctx.find_object(Session) or Session.of_process()
+    try:
+        found = session.client().get("/v1/status", timeout_s=0.5).get("runs")
+        names = [str(run.get("name")) for run in found] if isinstance(found, list) else []
+    except OrchestratorError:
+        names = [run_name(run_id) for run_id in RunLogs(session.paths.state_dir).runs()]
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+
+def run_argument(*, nargs: int = 1) -> Callable[[_Command], _Command]:
+    """The NAME argument of a command."""
+    return click.argument(
+        "name" if nargs == 1 else "names", required=False, nargs=nargs, shell_complete=complete_run
+    )
+
+
+def status_of(client: Client, run_id: str) -> dict[str, Any]:
+    """That run's part of the status."""
+    document = client.get("/v1/status", {"name": run_id})
+    runs = document.get("runs")
+    return find(runs if isinstance(runs, list) else [], run_id)

@@ -1,0 +1,38 @@
+"""Single keys from a terminal, without Enter."""
+
+from __future__ import annotations
+
+import select
+import termios
+import time
+import tty
+from types import TracebackType
+from typing import Any, TextIO
+
+
+class Keys:
+    """A context in which `wait` sees each key; the terminal is put back afterwards, whatever happens."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._before: list[Any] | None = None
+
+    def __enter__(self) -> Keys:
+        if self._stream.isatty():
+            self._before = termios.tcgetattr(self._stream)
+            tty.setcbreak(self._stream)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._before is not None:
+            termios.tcsetattr(self._stream, termios.TCSADRAIN, self._before)
+
+    def wait(self, seconds: float) -> str:
+        """The next key, or "" when that time has passed."""
+        if self._before is None:
+            time.sleep(seconds)
+            return ""
+        ready, _, _ = select.select([self._stream], [], [], seconds)
+        return self._stream.read(1) if ready else ""

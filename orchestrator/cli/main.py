@@ -1,0 +1,133 @@
+"""`orch`: finds the command, runs it, and turns what went wrong into a sentence and an exit code.
+
+A command's module is imported when it is called, and not before: `orch status` is used in prompts and loops.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from orchestrator import __version__
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import InvariantViolated, OrchestratorError
+
+COMMANDS = {
+    "up": "Start a run, or say that it runs already.",
+    "status": "What runs, how far it is, and why it waits.",
+    "logs": "What the tasks print, merged by time.",
+    "events": "What happened to a run, and when.",
+    "kill": "End runs, and prove that nothing is left.",
+    "stacks": "Where each task's Python is right now.",
+    "validate": "Check cluster specs; all complaints at once.",
+    "plan": "What a cluster spec resolves to, task by task.",
+    "schema": "The JSON Schema of cluster.yaml, for editors.",
+    "trust": "Show hosts' keys, and add them to the known ones.",
+    "coordinator": "Run, start, stop and show the coordinator.",
+    "completion": "Print the shell's completion script.",
+}
+
+INTERRUPTED = 130
+BUG = 70
+
+
+class LazyGroup(click.Group):
+    """Knows its commands' names, and imports the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(f"orchestrator.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """From the table: help must not import everything."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as e:
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            # click's own suggestions import every command.
+            hint = f"; did you mean `orch {close[0]}`?" if close else ""
+            raise click.UsageError(f"no such command: {args[0]!r}{hint}", ctx) from e
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "--version", prog_name="orch", message="%(prog)s %(version)s")
+def cli() -> None:
+    """TensorFlow training over plain SSH hosts: starts it, watches it, brings it back, says why."""
+
+
+def run(argv: Sequence[str], session: Session) -> int:
+    """Run one command line and return its exit code. The only place where errors become text."""
+    try:
+        code = cli.main(list(argv), prog_name="orch", standalone_mode=False, obj=session)
+    except OrchestratorError as e:
+        _say_error(session, str(e), e.hint)
+        return e.exit_code
+    except click.ClickException as e:
+        _say_error(session, e.format_message(), _usage_hint(e))
+        return e.exit_code
+    except click.Abort:
+        session.say("")
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _reader_gone()
+    except (InvariantViolated, Exception) as e:
+        return _say_bug(session, e)
+    return code if isinstance(code, int) else 0
+
+
+def main() -> None:
+    """The entry point of `orch`."""
+    sys.exit(run(sys.argv[1:], Session.of_process()))
+
+
+def _say_error(session: Session, message: str, hint: str | None) -> None:
+    # Never two lines that a terminal takes for one, and never none.
+    session.say(session.paint_err("error: ", "red", "bold") + (message or "unknown"))
+    if hint:
+        session.say(session.paint_err("hint: ", "cyan", "bold") + hint)
+
+
+def _usage_hint(error: click.ClickException) -> str | None:
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return None
+    return f"`{error.ctx.command_path} --help` shows how it is used"
+
+
+def _say_bug(session: Session, error: BaseException) -> int:
+    import traceback
+
+    _say_error(
+        session,
+        f"this is a bug in orch {__version__}: {type(error).__name__}: {error}",
+        "please report it with the lines below; running tasks are not touched by it",
+    )
+    session.say("".join(traceback.format_exception(error)).rstrip())
+    return BUG
+
+
+def _reader_gone() -> int:
+    """`orch logs | head`: nobody reads on. Not an error; but Python would complain at its end, when it flushes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""Documents to text. Pure functions: what the coordinator said in, lines for people out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from orchestrator.cli.session import Paint
+
+TERMINAL_PHASES = ("SUCCEEDED", "FAILED", "KILLED")
+
+_PHASE_STYLE = {
+    "RUNNING": ("green",),
+    "SUCCEEDED": ("green", "bold"),
+    "FAILED": ("red", "bold"),
+    "KILLED": ("red",),
+    "LOST": ("red",),
+    "EXITED": ("dim",),
+}
+
+Document = Mapping[str, Any]
+
+
+def is_active(run: Document) -> bool:
+    """Whether it can still change."""
+    return run.get("phase") not in TERMINAL_PHASES
+
+
+def status(document: Document, paint: Paint) -> str:
+    """All runs of a status document: the active ones, and of the ended ones what there is to know."""
+    runs = document.get("runs") or []
+    if not runs:
+        return "no runs; `orch up FILE` starts one"
+    return "\n\n".join(run(found, paint) for found in runs)
+
+
+def run(run: Document, paint: Paint) -> str:
+    """One run: phase, reason, checkpoint, tasks, and what is wrong."""
+    lines = [headline(run, paint)]
+    if run.get("reason"):
+        lines.append(f"  {run['reason']}")
+    checkpoint = checkpoint_line(run.get("checkpoint"))
+    if checkpoint:
+        lines.append(f"  {checkpoint}")
+    if is_active(run):
+        lines += ["", *_indent(task_table(run.get("tasks") or [], paint))]
+    else:
+        lines += _indent(ended_tasks(run.get("tasks") or []))
+    troubles = [*trouble_lines(run, paint)]
+    if troubles:
+        lines += ["", *_indent(troubles)]
+    return "\n".join(lines)
+
+
+def headline(run: Document, paint: Paint) -> str:
+    """`mnist-20261120-1  RUNNING  generation 2, 1 restart, step 120, 3.4 steps/s`."""
+    facts = []
+    if run.get("generation"):
+        facts.append(f"generation {run['generation']}")
+    if run.get("restarts"):
+        facts.append(plural(run["restarts"], "restart"))
+    if run.get("global_step") is not None:
+        facts.append(f"step {run['global_step']}")
+    if is_active(run) and run.get("steps_per_s") is not None:
+        facts.append(f"{pace(run['steps_per_s'])} steps/s")
+    return "  ".join(
+        filter(None, [paint(title(run), "bold"), phase(run.get("phase"), paint), ", ".join(facts)])
+    )
+
+
+def title(run: Document) -> str:
+    """Its id; it starts with the name."""
+    return str(run.get("run_id") or run.get("name") or "?")
+
+
+def phase(name: object, paint: Paint) -> str:
+    """A phase, in the colour of how bad it is. Yellow: on its way."""
+    text = str(name or "?")
+    return paint(text, *_PHASE_STYLE.get(text, ("yellow",)))
+
+
+def checkpoint_line(checkpoint: Document | None) -> str:
+    """`checkpoint: step 100, verified, 12 s old, /shared/mnist/gen-000002/ckpt-100`, or nothing."""
+    if not checkpoint:
+        return ""
+    step = checkpoint.get("global_step")
+    facts = ["step unknown" if step is None else f"step {step}"]
+    facts.append("verified" if checkpoint.get("verified") else "not verified")
+    if checkpoint.get("age_s") is not None:
+        facts.append(f"{duration(checkpoint['age_s'])} old")
+    if checkpoint.get("path"):
+        facts.append(str(checkpoint["path"]))
+    return "checkpoint: " + ", ".join(facts)
+
+
+_COLUMNS = ("TASK", "HOST", "PHASE", "PID", "STEP", "STEPS/S", "LOSS", "CPU", "MEM", "HEARD")
+_RIGHT = frozenset({"PID", "STEP", "STEPS/S", "LOSS", "CPU", "MEM", "HEARD"})
+_ALWAYS = frozenset({"TASK", "HOST", "PHASE", "PID", "STEP"})
+
+
+def task_table(tasks: Sequence[Document], paint: Paint) -> list[str]:
+    """One line per task. A column that nobody fills is left out, but for those that people look for."""
+    rows = [_task_row(task) for task in tasks]
+    shown = [c for i, c in enumerate(_COLUMNS) if c in _ALWAYS or any(row[i] != "-" for row in rows)]
+    keep = [_COLUMNS.index(c) for c in shown]
+    phase_at = shown.index("PHASE")
+    styles = {
+        (number, phase_at): _PHASE_STYLE.get(row[2], ("yellow",)) for number, row in enumerate(rows, start=1)
+    }
+    styles |= {(0, i): ("dim",) for i in range(len(shown))}
+    return table([shown, *([row[i] for i in keep] for row in rows)], paint, right=_RIGHT, styles=styles)
+
+
+def _task_row(task: Document) -> list[str]:
+    heard = task.get("heartbeat_age_s")
+    loss = (task.get("metrics") or {}).get("loss")
+    return [
+        str(task.get("task")),
+        str(task.get("host")),
+        str(task.get("phase")),
+        _or_dash(task.get("pid")),
+        _or_dash(task.get("global_step")),
+        "-" if task.get("steps_per_s") is None else pace(task["steps_per_s"]),
+        "-" if loss is None else f"{loss:.4g}",
+        "-" if task.get("cpu_percent") is None else f"{task['cpu_percent']:.0f}%",
+        "-" if task.get("rss_bytes") is None else size(task["rss_bytes"]),
+        "-" if heard is None else f"{duration(heard)} ago",
+    ]
+
+
+def ended_tasks(tasks: Iterable[Document]) -> list[str]:
+    """`worker:0 on gpu-a: exit 0`, for a run that has ended."""
+    return [f"{t.get('task')} on {t.get('host')}: {exit_text(t)}" for t in tasks]
+
+
+def exit_text(task: Document) -> str:
+    """How a task ended, as far as is known."""
+    if task.get("exit_code") is not None:
+        return f"exit {task['exit_code']}"
+    if task.get("signal"):
+        return f"signal {task['signal']}"
+    return str(task.get("phase") or "?").lower()
+
+
+def trouble_lines(run: Document, paint: Paint) -> list[str]:
+    """What is wrong with it: hosts that do not answer, warnings, the first cause, the problem and the way out."""
+    lines = [line for host in run.get("hosts") or [] if (line := host_line(host, paint))]
+    lines += [f"{paint('warning:', 'yellow')} {warning}" for warning in run.get("warnings") or []]
+    problem = run.get("problem")
+    if problem:
+        lines.append(f"{paint('problem:', 'red')} {problem.get('message')}")
+        if problem.get("hint"):
+            lines.append(f"{paint('hint:', 'cyan')} {problem['hint']}")
+    cause = run.get("first_cause")
+    if cause and run.get("phase") != "SUCCEEDED":
+        lines += first_cause(cause, paint)
+    return lines
+
+
+def host_line(host: Document, paint: Paint) -> str:
+    """A host that is not simply connected; nothing for one that is."""
+    link = host.get("link")
+    if link not in ("UNREACHABLE", "CONNECTING"):
+        return ""
+    since = f" for {duration(host['since_s'])}" if host.get("since_s") is not None else ""
+    why = f": {host['problem']}" if host.get("problem") else ""
+    state = paint("unreachable", "yellow") if link == "UNREACHABLE" else "connecting"
+    return f"{host.get('host') or host.get('name')} {state}{since}{why}"
+
+
+def first_cause(cause: Document, paint: Paint) -> list[str]:
+    """The headline of a death, and the last lines of whoever died first."""
+    lines = [f"{paint('first cause:', 'red')} {cause.get('sentence')}"]
+    return lines + [f"  {cause.get('task')} | {printable(line)}" for line in cause.get("last_lines") or []]
+
+
+def outcome(run: Document, paint: Paint) -> str:
+    """How a run ended, for whoever waited for it."""
+    lines = [headline(run, paint)]
+    if run.get("reason"):
+        lines.append(f"  {run['reason']}")
+    return "\n".join(lines + _indent(trouble_lines(run, paint)))
+
+
+def progress(run: Document) -> str:
+    """One line without colour, for a log of what happens: phase, sentence, steps of all tasks."""
+    parts = [str(run.get("phase"))]
+    if run.get("phase") != "RUNNING" or run.get("global_step") is None:
+        parts.append(str(run.get("reason") or ""))
+        return ": ".join(filter(None, parts))
+    facts = [f"step {run['global_step']}"]
+    if run.get("steps_per_s") is not None:
+        facts.append(f"{pace(run['steps_per_s'])} steps/s")
+    facts += [f"{name} {value:.4g}" for name, value in (_chief_metrics(run)).items()]
+    tasks = ", ".join(f"{t.get('task')} {_or_dash(t.get('global_step'))}" for t in run.get("tasks") or [])
+    return f"RUNNING: {', '.join(facts)} ({tasks})"
+
+
+def _chief_metrics(run: Document) -> dict[str, float]:
+    for task in run.get("tasks") or []:
+        metrics = task.get("metrics")
+        if metrics:
+            return {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
+    return {}
+
+
+def event(event: Document, paint: Paint) -> str:
+    """`12:00:03  restarting  worker:1  the gang starts again as generation 3`, by UTC."""
+    task = event.get("task")
+    return "  ".join(
+        filter(
+            None,
+            [
+                paint(clock_time(str(event.get("time") or "")), "dim"),
+                paint(str(event.get("kind")), "cyan"),
+                str(task) if task else "",
+                str(event.get("message") or ""),
+            ],
+        )
+    )
+
+
+def clock_time(iso: str) -> str:
+    """`2026-11-20 12:00:03` of an ISO 8601 instant."""
+    return iso[:19].replace("T", " ")
+
+
+def proof(run: Document, paint: Paint) -> str:
+    """What was looked at after a kill, host by host, and what is left."""
+    document = run.get("proof") or {}
+    lines = [f"{title(run)}: {phase(run.get('phase'), paint)}"]
+    for host, found in (document.get("hosts") or {}).items():
+        left, ports = found.get("left") or [], found.get("ports_busy") or []
+        by = f" (by {found['by']})" if found.get("by") else ""
+        if not left and not ports:
+            lines.append(f"  {host}: no process left, ports free{by}")
+        lines += [f"  {host}: {paint('cannot be killed:', 'red')} {left_text(item)}" for item in left]
+        if ports:
+            lines.append(f"  {host}: {paint('ports busy:', 'red')} {', '.join(map(str, ports))}")
+    for host in document.get("unreachable") or []:
+        lines.append(
+            f"  {host}: {paint('unreachable', 'yellow')}, nothing is known; it is fenced off when back"
+        )
+    return "\n".join(lines)
+
+
+def left_text(item: object) -> str:
+    """`pid 4242: uninterruptible sleep`, of the wire's form or of a sentence."""
+    if isinstance(item, Mapping):
+        return f"pid {item.get('pid')}: {item.get('why')}"
+    return str(item)
+
+
+def printable(text: str) -> str:
+    """A log line as it looked in the end: of what carriage returns overwrote, the last; no other controls."""
+    shown = next((part for part in reversed(text.split("\r")) if part.strip()), "")
+    return "".join(c for c in shown if c in "\t\x1b" or c.isprintable())
+
+
+def table(
+    rows: Sequence[Sequence[str]],
+    paint: Paint,
+    *,
+    right: frozenset[str] = frozenset(),
+    styles: Mapping[tuple[int, int], tuple[str, ...]] | None = None,
+) -> list[str]:
+    """Columns two blanks apart; the first row names them. Colours do not count for the width."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for y, row in enumerate(rows):
+        cells = []
+        for x, text in enumerate(row):
+            pad = " " * (widths[x] - len(text))
+            painted = paint(text, *(styles or {}).get((y, x), ()))
+            cells.append(pad + painted if rows[0][x] in right else painted + pad)
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 5 s`, `2 h 5 min`, `3 d 4 h`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, small, name, small_name in (
+        (86400, 3600, "d", "h"),
+        (3600, 60, "h", "min"),
+        (60, 1, "min", "s"),
+    ):
+        if whole >= unit:
+            rest = whole % unit // small
+            return f"{whole // unit} {name} {rest} {small_name}" if rest else f"{whole // unit} {name}"
+    return f"{whole} s"
+
+
+def size(count: float) -> str:
+    """`812 MiB`, `1.2 GiB`."""
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1000:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.1f} {unit}" if value < 10 and unit != "B" else f"{value:.0f} {unit}"
+
+
+def pace(steps_per_s: float) -> str:
+    """`0.042`, `3.4`, `120`: three digits that mean something."""
+    return f"{steps_per_s:.0f}" if steps_per_s >= 99.5 else f"{steps_per_s:.2g}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 restart`, `2 restarts`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _indent(lines: Iterable[str]) -> list[str]:
+    return [f"  {line}" if line else "" for line in lines]

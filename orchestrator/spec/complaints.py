@@ -1,0 +1,70 @@
+"""A complaint: what is wrong in a cluster spec, and where. And how values are shown in one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+Loc = tuple[str | int, ...]
+"""The way from the root of the file to a value: keys and list positions."""
+
+SHOWN_MAX = 50
+"""Complaints of one file that are printed. Who has more has one mistake, made often."""
+
+_VALUE_SHOWN_MAX = 60
+_COMPARED_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Complaint:
+    """One sentence about one place. Lines and columns count from 1."""
+
+    line: int
+    column: int
+    where: str
+    sentence: str
+
+
+def render(file: str, complaints: Iterable[Complaint]) -> str:
+    """One line per complaint, in the order of the file."""
+    found = sorted(set(complaints))
+    lines = [f"{file}:{c.line}:{c.column}: {c.where}: {c.sentence}" for c in found[:SHOWN_MAX]]
+    if len(found) > SHOWN_MAX:
+        last = found[SHOWN_MAX]
+        lines.append(f"{file}:{last.line}:{last.column}: and {len(found) - SHOWN_MAX} more complaints")
+    return "\n".join(lines)
+
+
+def where(loc: Loc) -> str:
+    """A place as people write it.
+
+    >>> where(("hosts", 0, "gpus"))
+    'hosts[0].gpus'
+    """
+    text = ""
+    for step in loc:
+        text += f"[{step}]" if isinstance(step, int) else f".{shown_key(step)}"
+    return text.lstrip(".") or "cluster spec"
+
+
+def shown_key(key: str) -> str:
+    """A key, harmless on a terminal, and of bounded length."""
+    short = key if len(key) <= _VALUE_SHOWN_MAX else key[:_VALUE_SHOWN_MAX] + "…"
+    return short if short.isprintable() and short else repr(short)
+
+
+def shown(value: object) -> str:
+    """A value, harmless on a terminal, and of bounded length. Never for a value that may be secret."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = repr(value)
+    return text if len(text) <= _VALUE_SHOWN_MAX else text[:_VALUE_SHOWN_MAX] + "…"
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """A question with the closest known word, or nothing where no known word is close."""
+    if not isinstance(word, str) or len(word) > _COMPARED_MAX:
+        return ""
+    close = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
+    return f"; did you mean `{close[0]}`?" if close else ""

@@ -87,7 +87,7 @@ def environment(
     task: TaskId,
     restarts: int,
     checkpoint_dir: str | None,
-    log_dir: str,
+    log_dir: str | None = None,
 ) -> dict[str, str]:
     """The environment of one task, without TF_CONFIG (which waits for the ports) and without secrets.
 
@@ -101,8 +101,9 @@ def environment(
         "ORCH_HOST": placed.host,
         "ORCH_GENERATION": str(generation),
         "ORCH_RESTARTS": str(restarts),
-        "ORCH_LOG_DIR": log_dir,
     }
+    if log_dir is not None:  # else the agent's choice, on the host
+        ours["ORCH_LOG_DIR"] = log_dir
     if checkpoint_dir is not None:
         ours["ORCH_CHECKPOINT_DIR"] = checkpoint_dir
     return {**plan.env, **ours}

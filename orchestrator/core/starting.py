@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.core import fitness
 from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
+from orchestrator.core.launch import endpoint
 from orchestrator.core.model import (
     Cause,
     FirstCause,
@@ -113,7 +114,9 @@ def is_seeded(run: Run) -> bool:
 
 def release(run: Run, task: Task) -> ReleaseTask:
     """The order that opens one task's gate."""
-    addresses: dict[TaskId, str] = {t.id: f"{run.plan.host(t.host).data_address}:{t.port}" for t in run.tasks}
+    addresses: dict[TaskId, str] = {
+        t.id: endpoint(run.plan.host(t.host).data_address, t.port or 0) for t in run.tasks
+    }
     return ReleaseTask(host=task.host, task=task.id, generation=task.generation, addresses=addresses)
 
 

@@ -1,0 +1,116 @@
+"""The sentence of a phase: what it waits for, on which host, for how long, and what happens next."""
+
+from __future__ import annotations
+
+from orchestrator.core.model import Host, Intent, Link, Phase, Run, Task, TaskPhase
+from orchestrator.core.starting import absent, is_seeded
+
+
+def sentence(run: Run, *, now: float) -> str:
+    """One line for people; made of the state alone."""
+    match run.phase:
+        case Phase.PENDING:
+            return _pending(run, now)
+        case Phase.RENDEZVOUS:
+            return _rendezvous(run, now)
+        case Phase.RUNNING:
+            return _running(run, now)
+        case Phase.STOPPING:
+            return _stopping(run)
+        case Phase.BACKOFF:
+            return _backoff(run, now)
+        case _:
+            return run.reason
+
+
+def duration(seconds: float) -> str:
+    """`4 s`, `3 min`, `2 h 05 min`.
+
+    >>> duration(7500)
+    '2 h 05 min'
+    """
+    if seconds < 120:
+        return f"{max(0.0, seconds):.0f} s"
+    minutes = int(seconds // 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _pending(run: Run, now: float) -> str:
+    missing = [host for host in run.hosts if host.facts is None]
+    told = ", ".join(f"{h.name} ({_state(h, now)})" for h in missing)
+    left = f"; gives up in {duration(run.deadline_at - now)}" if run.deadline_at is not None else ""
+    return f"{len(run.hosts) - len(missing)}/{len(run.hosts)} hosts are ready; waiting for {told}{left}"
+
+
+def _state(host: Host, now: float) -> str:
+    waited = duration(now - host.since_at)
+    if host.problem:
+        return f"{host.problem}, for {waited}"
+    return f"being checked and given the code, for {waited}" if host.link is Link.CONNECTED else "connecting"
+
+
+def _rendezvous(run: Run, now: float) -> str:
+    waiting = [t for t in run.tasks if t.phase in (TaskPhase.WAITING, TaskPhase.STARTING)]
+    left = duration((run.deadline_at or now) - now)
+    joined = f"{len(run.tasks) - len(waiting)}/{len(run.tasks)} tasks have joined"
+    if waiting:
+        return f"{joined}, {left} left; waiting for {', '.join(_arriving(run, t, now) for t in waiting)}"
+    if not is_seeded(run):
+        return f"{joined}; the newest checkpoint is read and copied before they are released, {left} left"
+    return joined
+
+
+def _arriving(run: Run, task: Task, now: float) -> str:
+    host = run.host(task.host)
+    if host.link is not Link.CONNECTED:
+        return f"{task.id} on {task.host} (host unreachable, last heard {_ago(host.heard_at, now)})"
+    doing = f"pid {task.pid} is importing" if task.pid else "no process yet"
+    return f"{task.id} on {task.host} ({doing})"
+
+
+def _ago(at: float | None, now: float) -> str:
+    return f"{duration(now - at)} ago" if at is not None else "never"
+
+
+def _running(run: Run, now: float) -> str:
+    silent = [host for host in run.hosts if host.link is Link.UNREACHABLE]
+    step = f"step {run.global_step}" if run.global_step is not None else "before the first step"
+    if silent:
+        named = ", ".join(f"{h.name} (last heard {_ago(h.heard_at, now)})" for h in silent)
+        training = now - run.progress_at < run.plan.timing.lost_after_s
+        means = "still training" if training else "no progress is seen; its tasks may be training"
+        return f"{step}; unreachable, {means}: {named}"
+    connecting = [host.name for host in run.hosts if host.link is Link.CONNECTING]
+    if connecting:
+        return f"{step}; taking up the tasks on {', '.join(connecting)}"
+    if run.global_step is None:
+        return f"released {duration(now - run.since_at)} ago; no task has reported a step yet"
+    return step
+
+
+def _stopping(run: Run) -> str:
+    alive = [t for t in run.tasks if t.phase.may_live]
+    after = {
+        Intent.RESTART: "then restart",
+        Intent.SUCCEED: "then done",
+        Intent.FAIL: "then FAILED",
+        Intent.KILL: "then KILLED",
+    }
+    following = after[run.intent] if run.intent else ""
+    if alive:
+        named = ", ".join(f"{t.id} on {t.host}" for t in alive)
+        return f"{run.reason}; waiting for {named} to end, {following}"
+    asked = [host.name for host in run.hosts if host.name not in (run.proof or {})]
+    return f"{run.reason}; looking on {', '.join(asked)} that nothing is left, {following}"
+
+
+def _backoff(run: Run, now: float) -> str:
+    if run.deadline_at is not None:
+        return f"{run.reason}; generation {run.generation + 1} starts in {duration(run.deadline_at - now)}"
+    missing = absent(run)
+    if missing:
+        named = ", ".join(
+            f"{h.name} ({h.problem or 'unreachable'}, for {duration(now - h.since_at)})" for h in missing
+        )
+        return f"{run.reason}; waiting for {named}; starts again when it is back"
+    return f"{run.reason}; waiting for the old tasks to end"

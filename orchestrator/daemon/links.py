@@ -1,0 +1,309 @@
+"""One link per host: a connection that is made again whenever it breaks. Orders go in, reports and replies come out.
+
+A link knows nothing of what a run needs: it serves any number of runs, tells each when the agent is up or gone, and
+drops orders while there is no connection, since the core asks anew for what is outstanding once the host is up.
+Three threads wait for each other here and nowhere else: the link's own reads, a second writes, and the caller asks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
+
+from orchestrator.adapters.bundle import Bundle
+from orchestrator.adapters.channel import Decoder, FrameError, encode
+from orchestrator.adapters.transport import Channel, ChannelClosed, Transport
+from orchestrator.core.errors import ConnectFailed, HostError
+from orchestrator.core.model import Problem
+from orchestrator.core.plan import HostPlan
+from orchestrator.daemon import bootstrap
+
+log = logging.getLogger(__name__)
+
+RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+"""Between tries to connect, ± 25 %; the last one again and again."""
+
+REFUSED_RETRY_S = 30.0
+"""Where a person must act first: keys, a missing Python."""
+
+READ_BYTES = 1 << 16
+
+
+class LinkDown(Exception):
+    """The connection broke before the reply came; the order may or may not have been done."""
+
+
+class OrderRefused(Exception):
+    """The agent answered with an error."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+class Reply(NamedTuple):
+    """What an agent answered."""
+
+    ok: Mapping[str, Any] | None
+    error: Mapping[str, Any] | None
+    blob: bytes
+
+
+class Listener(Protocol):
+    """Who is told. Called from the link's own thread: must not block for long."""
+
+    def up(self, run_id: str, host: str, hello: Mapping[str, Any]) -> None:
+        """The agent has said hello and watches the run."""
+
+    def down(self, run_id: str, host: str, problem: str) -> None:
+        """No connection; it is tried again."""
+
+    def refused(self, run_id: str, host: str, problem: Problem) -> None:
+        """No connection until a person acts."""
+
+    def reported(self, run_id: str, host: str, report: Mapping[str, Any]) -> None:
+        """A heartbeat."""
+
+
+class Watch(NamedTuple):
+    """A run that the link serves."""
+
+    epoch: int
+    heartbeat_s: float
+    silence_max_s: float
+
+
+class HostLink:
+    """The connection to one host."""
+
+    def __init__(
+        self, host: HostPlan, transport: Transport, bundle: Callable[[], Bundle], listener: Listener
+    ) -> None:
+        self.host = host
+        self._transport = transport
+        self._bundle = bundle
+        self._listener = listener
+        self._lock = threading.RLock()
+        self._watches: dict[str, Watch] = {}
+        self._connection: _Connection | None = None
+        self._wake = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=f"link-{host.name}", daemon=True)
+        self._thread.start()
+
+    # -- called by the coordinator -------------------------------------------------------------------------
+
+    def attach(self, run_id: str, watch: Watch) -> None:
+        """Serve that run too."""
+        with self._lock:
+            self._watches[run_id] = watch
+            connection = self._connection
+            if connection is not None:
+                self._watch(connection, run_id, watch)
+        if connection is not None:
+            self._listener.up(run_id, self.host.name, connection.hello)
+
+    def detach(self, run_id: str) -> bool:
+        """Serve that run no more. Whether any other is left; without one the link closes."""
+        with self._lock:
+            watch = self._watches.pop(run_id, None)
+            if watch is not None and self._connection is not None:
+                self.send({"order": "unwatch", "run": run_id, "epoch": watch.epoch})
+            if self._watches:
+                return True
+        self.close()
+        return False
+
+    def send(
+        self, order: Mapping[str, Any], blob: bytes = b"", on_reply: Callable[[Reply], None] | None = None
+    ) -> None:
+        """Queue an order; dropped where there is no connection. `on_reply` is called by the link's thread."""
+        connection = self._connection
+        if connection is not None:
+            connection.send(order, blob, on_reply)
+
+    def ask(self, order: Mapping[str, Any], blob: bytes = b"", *, timeout_s: float = 60.0) -> Reply:
+        """Send and wait. Raises LinkDown or OrderRefused; never called from the link's own thread."""
+        connection = self._connection
+        if connection is None:
+            raise LinkDown(f"{self.host.name} is not connected")
+        future: Future[Reply] = Future()
+        connection.send(order, blob, future.set_result, future)
+        try:
+            reply = future.result(timeout_s)
+        except TimeoutError as e:
+            raise LinkDown(f"{self.host.name} did not answer `{order['order']}` in {timeout_s:.0f} s") from e
+        if reply.error is not None:
+            raise OrderRefused(Problem(reply.error["code"], reply.error["message"], reply.error.get("hint")))
+        return reply
+
+    def close(self) -> None:
+        """End the connection; what runs on the host goes on."""
+        self._closed = True
+        self._wake.set()
+        connection = self._connection
+        if connection is not None:
+            connection.flush_and_close()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether orders reach the agent now."""
+        return self._connection is not None
+
+    # -- the link's thread ---------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        tries = 0
+        while not self._closed:
+            try:
+                self._connect_and_read()
+                tries = 0
+            except ConnectFailed as e:
+                self._tell_down(e.message)
+            except HostError as e:
+                for run_id in self._served():
+                    self._listener.refused(run_id, self.host.name, _problem(e))
+                self._wake.wait(REFUSED_RETRY_S)
+                continue
+            except Exception:  # a fault of ours must not end the link for good: say it and try again
+                log.exception("link %s", self.host.name)
+                self._tell_down("a fault in orch; see the coordinator's log")
+            delay = RETRY_S[min(tries, len(RETRY_S) - 1)]
+            tries += 1
+            self._wake.wait(delay * random.uniform(0.75, 1.25))
+
+    def _connect_and_read(self) -> None:
+        channel = self._transport.open(self.host, bootstrap.COMMAND)
+        try:
+            started = bootstrap.start_agent(channel, self.host, self._bundle())
+            connection = _Connection(self.host.name, channel, started.hello)
+            with self._lock:
+                self._connection = connection
+                watches = dict(self._watches)
+                for run_id, watch in watches.items():
+                    self._watch(connection, run_id, watch)
+            for run_id in watches:
+                self._listener.up(run_id, self.host.name, started.hello)
+            connection.start(self._silence_max_s)
+            for message, blob in started.frames:
+                self._take(connection, message, blob)
+            self._read(connection, started.decoder)
+        finally:
+            with self._lock:
+                broken, self._connection = self._connection, None
+            channel.close()
+            if broken is not None:
+                broken.end()
+                if not self._closed:
+                    self._tell_down(broken.why or "the connection broke")
+
+    def _read(self, connection: _Connection, decoder: Decoder) -> None:
+        while data := connection.channel.read(READ_BYTES):
+            connection.heard_at = time.monotonic()
+            for message, blob in decoder.feed(data):
+                self._take(connection, message, blob)
+
+    def _take(self, connection: _Connection, message: Mapping[str, Any], blob: bytes) -> None:
+        if "report" in message:
+            for run_id in self._served():
+                if run_id in message["report"]["runs"]:
+                    self._listener.reported(run_id, self.host.name, message["report"])
+        elif "reply" in message:
+            connection.replied(message, blob)
+
+    def _watch(self, connection: _Connection, run_id: str, watch: Watch) -> None:
+        order = {"order": "watch", "run": run_id, "epoch": watch.epoch, "heartbeat_s": watch.heartbeat_s}
+        connection.send(order, b"", None)
+
+    def _served(self) -> list[str]:
+        with self._lock:
+            return list(self._watches)
+
+    def _silence_max_s(self) -> float:
+        with self._lock:
+            return min((w.silence_max_s for w in self._watches.values()), default=60.0)
+
+    def _tell_down(self, problem: str) -> None:
+        for run_id in self._served():
+            self._listener.down(run_id, self.host.name, problem)
+
+
+class _Connection:
+    """One connection, from hello to its end."""
+
+    def __init__(self, host: str, channel: Channel, hello: Mapping[str, Any]) -> None:
+        self.channel = channel
+        self.hello = hello
+        self.heard_at = time.monotonic()
+        self.why: str | None = None
+        self._host = host
+        self._ids = itertools.count(1)
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._waiting: dict[int, tuple[Callable[[Reply], None] | None, Future[Reply] | None]] = {}
+
+    def start(self, silence_max_s: Callable[[], float]) -> None:
+        """Begin to write, and to watch for silence: a cut link looks alive to TCP for many minutes."""
+        thread = threading.Thread(
+            target=self._write, args=(silence_max_s,), name=f"link-{self._host}-writer", daemon=True
+        )
+        thread.start()
+
+    def send(
+        self,
+        order: Mapping[str, Any],
+        blob: bytes,
+        on_reply: Callable[[Reply], None] | None,
+        future: Future[Reply] | None = None,
+    ) -> None:
+        number = next(self._ids)
+        self._waiting[number] = (on_reply, future)
+        self._outbox.put(encode({**order, "id": number}, blob))
+
+    def replied(self, message: Mapping[str, Any], blob: bytes) -> None:
+        on_reply, _ = self._waiting.pop(message["reply"], (None, None))
+        if on_reply is not None:
+            on_reply(Reply(ok=message.get("ok"), error=message.get("error"), blob=blob))
+
+    def end(self) -> None:
+        """Wake the writer and all who wait for a reply."""
+        self._outbox.put(None)
+        for _, future in list(self._waiting.values()):
+            if future is not None and not future.done():
+                future.set_exception(LinkDown(f"the connection to {self._host} broke"))
+
+    def flush_and_close(self) -> None:
+        """Close after what is queued has been written; the writer does it."""
+        self._outbox.put(None)
+
+    def _write(self, silence_max_s: Callable[[], float]) -> None:
+        while True:
+            try:
+                data = self._outbox.get(timeout=1.0)
+            except queue.Empty:
+                silent_s = time.monotonic() - self.heard_at
+                if silent_s > silence_max_s():
+                    self.why = f"nothing was heard for {silent_s:.0f} s"
+                    self.channel.close()
+                    return
+                continue
+            if data is None:
+                self.channel.close()
+                return
+            try:
+                self.channel.write(data)
+            except ChannelClosed:
+                return
+
+
+def _problem(error: HostError) -> Problem:
+    return Problem(error.code, error.message, error.hint, error.exit_code)
+
+
+__all__ = ["FrameError", "HostLink", "LinkDown", "Listener", "OrderRefused", "Reply", "Watch"]

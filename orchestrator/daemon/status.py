@@ -1,0 +1,133 @@
+"""The document of `orch status --json`, a pure function of a run; and the sentence that says what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from orchestrator.core.describe import sentence
+from orchestrator.core.launch import endpoint
+from orchestrator.core.model import Host, Link, Run, Task
+from orchestrator.core.stopping import unproven
+
+SCHEMA = 1
+
+
+def document(runs: Iterable[Run], *, now: float) -> dict[str, Any]:
+    """All of them, oldest first."""
+    return {"schema": SCHEMA, "runs": [run_document(run, now=now) for run in runs]}
+
+
+def run_document(run: Run, *, now: float) -> dict[str, Any]:
+    """One run. Ages are seconds; no instant leaves the process."""
+    chief = run.task(run.chief)
+    return {
+        "name": run.plan.name,
+        "run_id": run.run_id,
+        "phase": run.phase.value,
+        "reason": sentence(run, now=now),
+        "phase_age_s": round(now - run.since_at, 1),
+        "strategy": run.plan.strategy,
+        "generation": run.generation,
+        "epoch": run.epoch,
+        "restarts": run.budget.restarts,
+        "global_step": run.global_step,
+        "steps_per_s": chief.progress.steps_per_s if chief.phase.may_live else None,
+        "training_epoch": chief.progress.epoch,
+        "metrics": dict(chief.progress.metrics),
+        "checkpoint": _checkpoint(run, now),
+        "seed": {"global_step": run.seed.global_step, "source": run.seed.source} if run.seed else None,
+        "problem": _problem(run),
+        "first_cause": first_cause(run),
+        "warnings": list(run.warnings),
+        "proof": _proof(run),
+        "hosts": [_host(host, now) for host in run.hosts],
+        "tasks": [_task(run, task, now) for task in run.tasks],
+    }
+
+
+def first_cause(run: Run) -> dict[str, Any] | None:
+    """What ended the last generation that ended badly."""
+    found = run.first_cause
+    if found is None:
+        return None
+    return {
+        "task": str(found.task) if found.task else None,
+        "generation": found.generation,
+        "cause": found.cause.value,
+        "sentence": found.sentence,
+        "last_lines": list(found.last_lines),
+        "followers": found.followers,
+    }
+
+
+def _checkpoint(run: Run, now: float) -> dict[str, Any] | None:
+    known = run.checkpoint
+    if known is None:
+        return None
+    return {
+        "global_step": known.global_step,
+        "path": known.path,
+        "verified": True,
+        "generation": known.generation,
+        "age_s": round(now - known.verified_at, 1),
+    }
+
+
+def _problem(run: Run) -> dict[str, Any] | None:
+    problem = run.problem
+    if problem is None:
+        return None
+    return {
+        "code": problem.code,
+        "message": problem.message,
+        "hint": problem.hint,
+        "exit_code": problem.exit_code,
+    }
+
+
+def _proof(run: Run) -> dict[str, Any] | None:
+    if run.proof is None:
+        return None
+    hosts = {
+        name: {"left": list(swept.left), "ports_busy": list(swept.ports_busy), "by": swept.by}
+        for name, swept in run.proof.items()
+    }
+    return {"hosts": hosts, "unreachable": unproven(run)}
+
+
+def _host(host: Host, now: float) -> dict[str, Any]:
+    return {
+        "host": host.name,
+        "link": host.link.value,
+        "heard_age_s": round(now - host.heard_at, 1) if host.heard_at is not None else None,
+        "problem": host.problem,
+        "cpu_percent": host.cpu_percent,
+        "memory_percent": host.memory_percent,
+    }
+
+
+def _task(run: Run, task: Task, now: float) -> dict[str, Any]:
+    host = run.host(task.host)
+    phase = "UNREACHABLE" if host.link is Link.UNREACHABLE and task.phase.may_live else task.phase.value
+    heard = task.progress.heartbeat_age_s + now - task.heard_at if task.heard_at is not None else None
+    planned = run.plan.host(task.host)
+    return {
+        "task": str(task.id),
+        "host": task.host,
+        "phase": phase,
+        "pid": task.pid,
+        "generation": task.generation,
+        "address": endpoint(planned.data_address, task.port) if task.port else None,
+        "gpus": list(run.plan.task(task.id).gpus),
+        "global_step": task.progress.global_step,
+        "steps_per_s": task.progress.steps_per_s,
+        "cpu_percent": task.progress.cpu_percent,
+        "rss_bytes": task.progress.rss_bytes,
+        "exit_code": task.exit.code if task.exit else None,
+        "signal": task.exit.signal if task.exit else None,
+        "cause": task.exit.cause.value if task.exit else None,
+        "ended_time": task.exit.ended_time if task.exit else None,
+        "log_dropped_bytes": task.progress.log_dropped_bytes,
+        "heartbeat_age_s": round(heard, 1) if heard is not None and task.phase.may_live else None,
+    }

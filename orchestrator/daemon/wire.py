@@ -1,0 +1,177 @@
+"""Between frames and the core's values: what an agent says becomes events, what is decided becomes orders.
+
+Pure functions. An agent may be older than this coordinator, so what it leaves out has a default; what cannot be
+understood raises WireError, and the link is dropped with that sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core import launch
+from orchestrator.core.actions import ReleaseTask, StartTask
+from orchestrator.core.events import HostReported, TaskReport
+from orchestrator.core.model import Cause, Exit, Problem, Progress, Run, Seed, Swept
+from orchestrator.core.plan import TaskId
+from orchestrator.core.strategy import chief_of
+
+LOG_BYTES_MAX = 64 << 20
+"""Of one task and generation, on its host. The head's copy is taken from it while it grows."""
+
+_CAUSES = {
+    "script": Cause.SCRIPT,
+    "oom": Cause.OOM,
+    "signal": Cause.SIGNAL,
+    "shim-died": Cause.SHIM,
+    "rebooted": Cause.REBOOTED,
+    "lost": Cause.HOST_LOST,
+    "start-failed": Cause.START,
+}
+
+
+class WireError(ValueError):
+    """An agent said something that is not in the contract."""
+
+
+def host_reported(host: str, run_id: str, report: Mapping[str, Any], *, at: float) -> HostReported:
+    """One heartbeat, as far as it concerns one run."""
+    try:
+        tasks = tuple(task_report(raw, at=at) for raw in report["runs"].get(run_id, ()))
+    except (KeyError, TypeError, ValueError) as e:
+        raise WireError(f"the agent on {host} sent a report that cannot be read: {e!r}") from e
+    facts = report.get("host") or {}
+    return HostReported(
+        at=at,
+        host=host,
+        tasks=tasks,
+        cpu_percent=facts.get("cpu_percent"),
+        memory_percent=facts.get("memory_percent"),
+    )
+
+
+def task_report(raw: Mapping[str, Any], *, at: float) -> TaskReport:
+    """One TASK of the contract."""
+    ended = raw.get("exit")
+    return TaskReport(
+        task=TaskId.parse(raw["task"]),
+        generation=int(raw["generation"]),
+        phase=raw["phase"],
+        pid=raw.get("pid"),
+        port=raw.get("port"),
+        progress=_progress(raw),
+        exit=_exit(raw, ended, at=at) if ended is not None else None,
+        said=tuple((str(said["kind"]), str(said["message"])) for said in raw.get("said") or ()),
+    )
+
+
+def _progress(raw: Mapping[str, Any]) -> Progress:
+    metrics = {name: value for name, value in (raw.get("metrics") or {}).items() if value is not None}
+    return Progress(
+        global_step=raw.get("global_step"),
+        epoch=raw.get("epoch"),
+        metrics=metrics,
+        steps_per_s=raw.get("steps_per_s"),
+        cpu_percent=raw.get("cpu_percent"),
+        rss_bytes=raw.get("rss_bytes"),
+        log_bytes=raw.get("log_bytes") or 0,
+        log_dropped_bytes=raw.get("log_dropped_bytes") or 0,
+        heartbeat_age_s=raw.get("heartbeat_age_s") or 0.0,
+    )
+
+
+def _exit(raw: Mapping[str, Any], ended: Mapping[str, Any], *, at: float) -> Exit:
+    """An end that we ordered is nobody's fault, whatever its code; but a chief that was done is done."""
+    cause = _CAUSES.get(ended["cause"], Cause.SCRIPT)
+    if ended.get("ordered") and ended.get("code") != 0:
+        cause = Cause.ORDERED
+    error = raw.get("error")
+    return Exit(
+        cause=cause,
+        code=ended.get("code"),
+        signal=ended.get("signal"),
+        at=at - (ended.get("ago_s") or 0.0),
+        ended_time=ended.get("ended_at"),
+        error=error["message"] if error else None,
+        last_lines=tuple(ended.get("last_lines") or ()),
+        peak_rss_bytes=ended.get("peak_rss_bytes"),
+        swept=ended.get("swept"),
+        left=tuple(f"pid {left['pid']}: {left['why']}" for left in ended.get("left") or ()),
+    )
+
+
+def problem(error: Mapping[str, Any]) -> Problem:
+    """An error reply."""
+    return Problem(code=str(error["code"]), message=str(error["message"]), hint=error.get("hint"))
+
+
+def swept(ok: Mapping[str, Any]) -> Swept:
+    """The answer to `sweep`."""
+    left = tuple(f"pid {left['pid']}: {left['why']}" for left in ok["left"])
+    return Swept(left=left, ports_busy=tuple(ok["ports_busy"]), by=ok["by"])
+
+
+def seeded(ok: Mapping[str, Any], generation: int) -> Seed:
+    """The answer to `seed`."""
+    return Seed(
+        generation=generation,
+        global_step=ok["global_step"],
+        source=ok["source"],
+        path=ok["path"],
+        rejected=rejected(ok),
+    )
+
+
+def rejected(ok: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """(path, why) of the checkpoints that did not read whole."""
+    return tuple((r["path"], r["why"]) for r in ok["rejected"])
+
+
+def start_order(run: Run, action: StartTask, secrets: Mapping[str, str]) -> dict[str, Any]:
+    """The order behind StartTask. Secrets travel in it, over SSH, and are put down nowhere."""
+    plan = run.plan
+    task = plan.task(action.task)
+    host = plan.host(task.host)
+    facts = run.host(task.host).facts
+    directory = launch.checkpoint_dir(plan, action.generation, task.id)
+    env = launch.environment(
+        plan,
+        run.run_id,
+        action.generation,
+        task.id,
+        restarts=run.budget.restarts,
+        checkpoint_dir=directory,
+        log_dir=None,
+    )
+    return {
+        "order": "start",
+        "generation": action.generation,
+        "task": str(task.id),
+        "python": host.python,
+        "script": plan.script,
+        "args": list(plan.args),
+        "env": env,
+        "secrets": {name: secrets[name] for name in plan.secrets if name in secrets},
+        "code": facts.code if facts else "",
+        "ports": list(launch.port_candidates(plan, run.run_id, action.generation, task.id)),
+        "hold": plan.runtime,
+        "log_max_bytes": LOG_BYTES_MAX,
+        "scratch": plan.checkpoint is not None and directory is None,
+    }
+
+
+def release_order(run: Run, action: ReleaseTask) -> dict[str, Any]:
+    """The order behind ReleaseTask."""
+    import json
+
+    config = launch.tf_config(run.plan, action.addresses, action.task)
+    env = {} if config is None else {"TF_CONFIG": json.dumps(config)}
+    is_chief = action.task == chief_of(run.plan.tasks)
+    directory = run.seed.path if run.seed is not None and not is_chief else None
+    return {
+        "order": "release",
+        "generation": action.generation,
+        "task": str(action.task),
+        "env": env,
+        "seed": directory,
+    }

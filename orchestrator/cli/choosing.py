@@ -12,7 +12,6 @@ from orchestrator.core.errors import OrchestratorError, UsageError
 
 if TYPE_CHECKING:
     from orchestrator.adapters.client import Client
-    from orchestrator.cli.session import Session
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -56,12 +55,14 @@ def no_such_run(name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"no run is named {name!r}", hint=hint)
 
 
-def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 (click's signature)
+def complete_run(
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001 (click's signature)
+    incomplete: str,
+) -> list[str]:
     """Names for the shell's completion: from the coordinator if it answers at once, else from the disk."""
     from orchestrator.adapters.runlogs import RunLogs, run_name
     from orchestrator.cli.session import Session
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
     session = ctx.find_object(Session) or Session.of_process()
     try:
@@ -79,8 +80,7 @@ def run_argument(*, nargs: int = 1) -> Callable[[_Command], _Command]:
     )
 
 
-def status_of(client: Client, run_id: str) -> dict[str, Any]:
-    """That run's part of the status."""
-    document = client.get("/v1/status", {"name": run_id})
-    runs = document.get("runs")
-    return find(runs if isinstance(runs, list) else [], run_id)
+def status_of(client: Client, run: Mapping[str, Any]) -> dict[str, Any]:
+    """What the coordinator now says of that very run."""
+    found = client.get("/v1/status", {"name": str(run["name"])}).get("runs")
+    return find(found if isinstance(found, list) else [], str(run["run_id"]))

@@ -26,7 +26,8 @@ def run(session: Session) -> int:
     from orchestrator.daemon.coordinator import run as run_coordinator
 
     session.paths.ensure()
-    return run_coordinator(session.paths)
+    code: int = run_coordinator(session.paths)
+    return code
 
 
 @command.command()

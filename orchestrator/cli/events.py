@@ -30,22 +30,24 @@ def run(request: Request, session: Session) -> Iterator[dict[str, Any]]:
     query: dict[str, str | int | float] = {"after": request.after}
     chosen = None if request.name is None else find(runs_of(client), request.name)
     if chosen is not None:
-        # A name means all runs of it; an id means one.
-        query["name"] = str(request.name)
+        query["name"] = str(chosen["name"])
     wait_s = 0.0
     while True:
         # Looked at before the events are asked for: what an ended run had to say is then among them.
-        ended = chosen is not None and not render.is_active(status_of(client, chosen["run_id"]))
+        ended = chosen is not None and not render.is_active(status_of(client, chosen))
         document = client.get(
             "/v1/events", {**query, "wait_s": 0.0 if ended else wait_s}, timeout_s=_WAIT_S + 30
         )
         found = document.get("events") or []
-        yield from found
+        # A name means all runs of it; an id means one.
+        one = chosen is not None and request.name == chosen["run_id"]
+        yield from (event for event in found if not one or event.get("run") == request.name)
         if found:
             query["after"] = found[-1]["seq"]
-        if not request.follow or (ended and not found):
+        # A page may not be all: asked until there is nothing more.
+        if not found and (ended or not request.follow):
             return
-        wait_s = _WAIT_S
+        wait_s = _WAIT_S if request.follow else 0.0
 
 
 @click.command()

@@ -42,10 +42,10 @@ def run(request: Request, session: Session) -> Result:
     chosen = _chosen(request, runs_of(client))
     already = tuple(found for found in chosen if not render.is_active(found))
     deadline = session.now() + request.timeout_s
-    run_ids = [found["run_id"] for found in chosen if render.is_active(found)]
-    for run_id in run_ids:
-        client.post(f"/v1/runs/{run_id}/kill", {"force": request.force})
-    ended = tuple(_wait_end(client, session, run_id, deadline) for run_id in run_ids)
+    active = [found for found in chosen if render.is_active(found)]
+    for found in active:
+        client.post(f"/v1/runs/{found['name']}/kill", {"force": request.force})
+    ended = tuple(_wait_end(client, session, found, deadline) for found in active)
     return Result(ended, already)
 
 
@@ -59,19 +59,19 @@ def _chosen(request: Request, runs: list[dict[str, Any]]) -> list[dict[str, Any]
     return [find(runs, name) for name in dict.fromkeys(request.names)]
 
 
-def _wait_end(client: Client, session: Session, run_id: str, deadline: float) -> dict[str, Any]:
+def _wait_end(client: Client, session: Session, chosen: dict[str, Any], deadline: float) -> dict[str, Any]:
     said = ""
     while True:
-        found = status_of(client, run_id)
+        found = status_of(client, chosen)
         if not render.is_active(found):
             return found
-        sentence = f"{run_id}: {found.get('phase')}: {found.get('reason') or 'stopping'}"
+        sentence = f"{render.title(found)}: {found.get('phase')}: {found.get('reason') or 'stopping'}"
         if sentence != said:
             session.say(sentence)
             said = sentence
         if session.now() >= deadline:
             raise WaitTimedOut(
-                f"{run_id} is still {found.get('phase')}: {found.get('reason')}",
+                f"{render.title(found)} is still {found.get('phase')}: {found.get('reason')}",
                 hint="the kill goes on; `orch status` shows what it waits for, `orch kill --force` does not wait",
             )
         session.pause(_LOOK_EVERY_S)

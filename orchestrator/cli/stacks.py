@@ -24,7 +24,7 @@ def run(request: Request, session: Session) -> dict[str, str]:
     client = session.client()
     runs = runs_of(client)
     chosen = find(runs, request.name) if request.name else only_active(runs, "look at")
-    answer = client.post(f"/v1/runs/{chosen['run_id']}/stacks", timeout_s=_TIMEOUT_S)
+    answer = client.post(f"/v1/runs/{chosen['name']}/stacks", timeout_s=_TIMEOUT_S)
     return {str(task): str(text) for task, text in (answer.get("stacks") or {}).items()}
 
 

@@ -1,0 +1,78 @@
+"""`orch up --follow`: the logs as they come, and below them, on a terminal, how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.adapters.client import Client
+from orchestrator.adapters.runlogs import RunLogs
+from orchestrator.cli import render
+from orchestrator.cli.log_lines import LogPainter
+from orchestrator.cli.session import Session
+from orchestrator.cli.watching import Watch
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+
+def follow(
+    session: Session,
+    client: Client,
+    run: Mapping[str, Any],
+    *,
+    timeout_s: float | None,
+    logs_on_stderr: bool,
+) -> Mapping[str, Any]:
+    """Until the run ends; its last status."""
+    live = _live(session) if session.out_is_terminal and not logs_on_stderr else None
+    put: Callable[[str], None] = session.say if logs_on_stderr else session.put
+    say: Callable[[str], None] = session.say
+    if live is not None:
+        put = say = _above(live)
+
+    watch = Watch(
+        session,
+        client,
+        run,
+        until=lambda seen: not render.is_active(seen),
+        say=say,
+        timeout_s=timeout_s,
+        progress=live is None,
+    )
+    painter = LogPainter(session.paint)
+
+    def pause() -> bool:
+        going = watch.look()
+        if live is not None:
+            _show(live, watch.run, session)
+        return going
+
+    screen: AbstractContextManager[object] = live if live is not None else nullcontext()
+    with screen:
+        for line in RunLogs(session.paths.state_dir).follow(str(run["run_id"]), pause=pause):
+            put(painter.line(line))
+    return watch.run
+
+
+def _live(session: Session) -> Live:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(file=session.out, highlight=False, no_color=not session.paint.on)
+    return Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
+
+
+def _above(live: Live) -> Callable[[str], None]:
+    """Prints over the live part."""
+    from rich.text import Text
+
+    return lambda text: live.console.print(Text.from_ansi(text), soft_wrap=True)
+
+
+def _show(live: Live, run: Mapping[str, Any], session: Session) -> None:
+    from rich.text import Text
+
+    if "phase" in run:
+        live.update(Text.from_ansi("\n" + render.run(run, session.paint)), refresh=True)

@@ -1,0 +1,105 @@
+"""`orch plan`: what a cluster spec resolves to. Nothing is started, and no host is asked."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from orchestrator.cli.render import plural, table
+from orchestrator.cli.session import Paint, Session
+from orchestrator.core.launch import checkpoint_dir, endpoint, environment, port_candidates, tf_config
+from orchestrator.core.plan import Plan, TaskId, TaskPlan
+
+HIDDEN = "***"
+_RUN_ID = "{name}-YYYYMMDD-N"
+"""Stands for the id that the run is given when it is submitted."""
+_GENERATION = 1
+
+
+def document(plan: Plan) -> dict[str, Any]:
+    """The plan as `--json` shows it: as its first generation would start, but for ports that turn out taken."""
+    run_id = _RUN_ID.format(name=plan.name)
+    ports = {t.id: port_candidates(plan, run_id, _GENERATION, t.id)[0] for t in plan.tasks}
+    addresses = {t.id: endpoint(_data_address(plan, t), ports[t.id]) for t in plan.tasks}
+    return {
+        "schema": 1,
+        "name": plan.name,
+        "strategy": plan.strategy,
+        "workdir": plan.workdir,
+        "hosts": [{"name": h.name, "transport": h.transport, "spare": h.spare} for h in plan.hosts],
+        "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
+        "tasks": [_task(plan, task, run_id, ports[task.id], addresses) for task in plan.tasks],
+    }
+
+
+def _data_address(plan: Plan, task: TaskPlan) -> str:
+    host = plan.host(task.host)
+    return host.data_address or host.address or host.name
+
+
+def _task(
+    plan: Plan, task: TaskPlan, run_id: str, port: int, addresses: Mapping[TaskId, str]
+) -> dict[str, Any]:
+    directory = checkpoint_dir(plan, _GENERATION, task.id)
+    env = environment(plan, run_id, _GENERATION, task.id, 0, directory, "<log directory on the host>")
+    config = tf_config(plan, addresses, task.id)
+    if config is not None:
+        env["TF_CONFIG"] = json.dumps(config)
+    env |= dict.fromkeys(plan.secrets, HIDDEN)
+    return {
+        "task": str(task.id),
+        "host": task.host,
+        "gpus": list(task.gpus),
+        "port": port,
+        "address": addresses[task.id],
+        "tf_config": config,
+        "env": env,
+        "command": [plan.host(task.host).python, plan.script, *plan.args],
+    }
+
+
+def text(document: Mapping[str, Any], paint: Paint) -> str:
+    """For people: a table of the tasks, then each task's command and environment."""
+    tasks = document["tasks"]
+    lines = [
+        f"{paint(document['name'], 'bold')}  {document['strategy']}, {plural(len(tasks), 'task')}",
+        f"  workdir: {document['workdir']}",
+        f"  checkpoints: {document['checkpoint_dir'] or 'none; a restart begins at step 0'}",
+    ]
+    spares = [host["name"] for host in document["hosts"] if host["spare"]]
+    lines += [f"  spare: {', '.join(spares)}"] if spares else []
+    rows = [["TASK", "HOST", "GPUS", "ADDRESS"]]
+    rows += [[t["task"], t["host"], ",".join(map(str, t["gpus"])) or "none", t["address"]] for t in tasks]
+    styles = {(0, column): ("dim",) for column in range(len(rows[0]))}
+    lines += ["", *(f"  {line}" for line in table(rows, paint, styles=styles))]
+    for task in tasks:
+        lines += ["", f"  {paint(task['task'], 'bold')} on {task['host']}: {shlex.join(task['command'])}"]
+        lines += [f"    {name}={value}" for name, value in sorted(task["env"].items())]
+    return "\n".join(lines)
+
+
+def show(file: str, session: Session, *, as_json: bool) -> int:
+    """Load the file and show its plan; `orch up --dry-run` is the same."""
+    from orchestrator.spec.plan import load_plan
+
+    plan, _ = load_plan(file)
+    found = document(plan)
+    if as_json:
+        session.put_json(found)
+    else:
+        session.put(text(found, session.paint))
+        session.say("the ports are those of a first generation; a run's id and a taken port may change them")
+    return 0
+
+
+@click.command()
+@click.argument("file", type=click.Path(), metavar="FILE")
+@click.option("--json", "as_json", is_flag=True, help="The document, for scripts.")
+@click.pass_obj
+def command(session: Session, file: str, as_json: bool) -> int:
+    """Show what FILE resolves to: per task host, GPUs, port, TF_CONFIG, environment, command."""
+    return show(file, session, as_json=as_json)

@@ -1,0 +1,96 @@
+"""Follows a run while a person waits: its events as talk, its progress, and a coordinator that may be away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from orchestrator.adapters.client import Client
+from orchestrator.cli import render
+from orchestrator.cli.choosing import status_of
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import CoordinatorUnreachable, WaitTimedOut
+
+LOOK_EVERY_S = 0.25
+_PROGRESS_EVERY_S = 5.0
+AWAY_MAX_S = 60.0
+"""How long a coordinator may be gone before we stop to wait for it. Training goes on without it."""
+
+
+class Watch:
+    """One run, looked at again and again. `look` is one look; `run` is what the last one saw."""
+
+    def __init__(
+        self,
+        session: Session,
+        client: Client,
+        run: Mapping[str, Any],
+        *,
+        until: Callable[[Mapping[str, Any]], bool],
+        say: Callable[[str], None],
+        timeout_s: float | None = None,
+        progress: bool = False,
+    ) -> None:
+        self.run = run
+        self._session, self._client = session, client
+        self._until, self._say, self._progress = until, say, progress
+        self._deadline = None if timeout_s is None else session.now() + timeout_s
+        self._timeout_s = timeout_s
+        self._after = 0
+        self._said = ""
+        self._said_at = session.now()
+        self._away_since: float | None = None
+
+    def look(self) -> bool:
+        """Say what is new, then wait a moment. False once there is no more to wait for.
+
+        Raises WaitTimedOut at the deadline, and CoordinatorUnreachable when nothing answers for AWAY_MAX_S.
+        """
+        try:
+            # The run first: the events that led to its last phase are then all there.
+            self.run = status_of(self._client, self.run)
+            self._say_events()
+        except CoordinatorUnreachable as e:
+            self._away(e)
+        else:
+            if self._away_since is not None:
+                self._say("the coordinator is back")
+                self._away_since = None
+            if self._until(self.run):
+                return False
+            self._say_progress()
+        if self._deadline is not None and self._session.now() >= self._deadline:
+            raise WaitTimedOut(
+                f"{render.title(self.run)} is still {self.run.get('phase')} after "
+                f"{render.duration(self._timeout_s or 0)}: {self.run.get('reason') or ''}".rstrip(": "),
+                hint=f"it goes on; `orch status {self.run.get('name')}` shows it",
+            )
+        self._session.pause(LOOK_EVERY_S)
+        return True
+
+    def _say_events(self) -> None:
+        found = self._client.get("/v1/events", {"name": str(self.run["run_id"]), "after": self._after})
+        for event in found.get("events") or []:
+            self._after = event["seq"]
+            # A coordinator that takes the id for a name must not mix in the runs of before.
+            if event.get("run") == self.run["run_id"]:
+                self._say(render.event(event, self._session.paint_err))
+                self._said_at = self._session.now()
+
+    def _say_progress(self) -> None:
+        """At most every few seconds, and only what differs: a log must stay readable."""
+        if not self._progress or self._session.now() - self._said_at < _PROGRESS_EVERY_S:
+            return
+        text = render.progress(self.run)
+        if text != self._said:
+            self._say(text)
+            self._said = text
+        self._said_at = self._session.now()
+
+    def _away(self, error: CoordinatorUnreachable) -> None:
+        now = self._session.now()
+        if self._away_since is None:
+            self._away_since = now
+            self._say(f"{error}; the run goes on without it. `orch coordinator start` brings it back")
+        elif now - self._away_since >= AWAY_MAX_S:
+            raise error

@@ -68,7 +68,7 @@ class Listener(Protocol):
     def refused(self, run_id: str, host: str, problem: Problem) -> None:
         """No connection until a person acts."""
 
-    def reported(self, run_id: str, host: str, report: Mapping[str, Any]) -> None:
+    def reported(self, run_id: str, host: str, report: Mapping[str, Any], link: HostLink) -> None:
         """A heartbeat."""
 
 
@@ -214,7 +214,7 @@ class HostLink:
         if "report" in message:
             for run_id in self._served():
                 if run_id in message["report"]["runs"]:
-                    self._listener.reported(run_id, self.host.name, message["report"])
+                    self._listener.reported(run_id, self.host.name, message["report"], self)
         elif "reply" in message:
             connection.replied(message, blob)
 

@@ -1,0 +1,271 @@
+"""The coordinator: wires loop, journal, links and API together, and lives until it is told to stop.
+
+It may be killed at any moment. Tasks do not notice; the next coordinator reads the journal, takes the next epoch,
+connects, and takes up what runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any, TextIO
+
+from orchestrator import __version__
+from orchestrator.adapters import bundle
+from orchestrator.adapters.journal import Journal, now_utc
+from orchestrator.adapters.local import LocalTransport
+from orchestrator.adapters.paths import Paths
+from orchestrator.adapters.runlogs import RunLogs
+from orchestrator.adapters.secrets import Secrets
+from orchestrator.adapters.ssh import SshTransport
+from orchestrator.adapters.transport import Transport
+from orchestrator.core.actions import Action
+from orchestrator.core.errors import OrchestratorError, Refused, UsageError
+from orchestrator.core.events import KillRequested
+from orchestrator.core.model import Run, new_run
+from orchestrator.core.plan import Plan
+from orchestrator.core.stopping import unproven
+from orchestrator.daemon import status
+from orchestrator.daemon.links import LinkDown, OrderRefused
+from orchestrator.daemon.logcopy import LogCopier
+from orchestrator.daemon.loop import Loop
+from orchestrator.daemon.performer import Performer
+
+log = logging.getLogger(__name__)
+
+LOG_FILE_BYTES = 8 << 20
+"""Of the coordinator's own log; three older ones are kept."""
+
+STACKS_TIMEOUT_S = 10.0
+
+
+class Coordinator:
+    """What the API calls. Methods may be called from any thread; what changes a run goes through the loop."""
+
+    def __init__(self, paths: Paths, transports: Mapping[str, Transport]) -> None:
+        self.paths = paths
+        self.started = now_utc()
+        self.journal = Journal(paths.journal)
+        self.epoch = self.journal.take_epoch()
+        self._secrets = Secrets(paths.state_dir)
+        self._logs = LogCopier(RunLogs(paths.state_dir))
+        self.loop = Loop(self.journal, self._perform, changed=self._changed)
+        self._performer = Performer(transports, bundle.load, self._logs, self._secrets, self.loop.post)
+
+    def take_up(self) -> None:
+        """Go on with what the journal holds."""
+        self.loop.take_up(self.journal.runs(), self.epoch)
+        for run in self.loop.runs.values():
+            names = unproven(run) if run.phase.is_terminal else [host.name for host in run.hosts]
+            self._performer.open(run, names)
+
+    def close(self) -> None:
+        """End the links and close the journal; tasks go on."""
+        self._performer.close()
+        self.journal.close()
+
+    # -- what the API asks ---------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """The document of `orch coordinator status`."""
+        active = [run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal]
+        return {
+            "pid": os.getpid(),
+            "epoch": self.epoch,
+            "version": __version__,
+            "socket": self.paths.socket,
+            "state_dir": self.paths.state_dir,
+            "started_at": self.started,
+            "runs": active,
+            "hosts": self._performer.hosts,
+        }
+
+    def status(self, name: str | None) -> dict[str, Any]:
+        """The document of `orch status`. By name, the newest run of that name; a run id names one run."""
+        runs = list(self.loop.runs.values())
+        if name is not None:
+            runs = [self.find(name)]
+        return status.document(runs, now=time.monotonic())
+
+    def find(self, name: str) -> Run:
+        """A run by its name (the newest) or its id. UsageError where there is none."""
+        found = [run for run in self.loop.runs.values() if name in (run.plan.name, run.run_id)]
+        if not found:
+            known = ", ".join(sorted({run.plan.name for run in self.loop.runs.values()}))
+            raise UsageError(f"there is no run {name!r}", hint=f"known: {known}" if known else None)
+        return found[-1]
+
+    def submit(self, plan: Plan, secrets: Mapping[str, str], *, from_scratch: bool) -> tuple[Run, bool]:
+        """Begin a run. (The run, whether it is new): the same plan again is the run that is there.
+
+        Refused where another run of that name, or one that holds a GPU that this one wants, has not ended.
+        """
+        return self.loop.call(lambda: self._submit(plan, secrets, from_scratch))  # type: ignore[no-any-return]
+
+    def _submit(self, plan: Plan, secrets: Mapping[str, str], from_scratch: bool) -> tuple[Run, bool]:
+        for run in self.loop.runs.values():
+            if run.phase.is_terminal:
+                continue
+            if run.plan == plan:
+                return run, False
+            _refuse_conflict(run, plan)
+        now = time.monotonic()
+        run_id = self.journal.next_run_id(plan.name)
+        run = new_run(run_id, plan, epoch=self.epoch, at=now, from_scratch=from_scratch)
+        try:
+            os.makedirs(self.paths.run_dir(run_id), mode=0o700, exist_ok=True)
+            self._secrets.save(run_id, secrets)
+        except OSError as e:
+            raise OrchestratorError(f"the run's directory cannot be made: {e}") from e
+        self.loop.submit(run)
+        self._performer.open(run, [host.name for host in run.hosts])
+        return self.loop.runs[run_id], True
+
+    def kill(self, name: str, *, force: bool) -> Run:
+        """The user's verb; asked twice it changes nothing."""
+
+        def command() -> Run:
+            run = self.find(name)
+            self.loop.decide(run.run_id, KillRequested(at=time.monotonic(), force=force))
+            return self.loop.runs[run.run_id]
+
+        return self.loop.call(command)  # type: ignore[no-any-return]
+
+    def events(self, name: str | None, after: int) -> list[dict[str, Any]]:
+        """What happened, after that sequence number."""
+        return self.loop.call(lambda: self.journal.events(name=name, after=after))  # type: ignore[no-any-return]
+
+    def stacks(self, name: str) -> dict[str, str]:
+        """Where every task of the run is in its code now, or why that cannot be told."""
+        run = self.find(name)
+        told = {}
+        for task in run.tasks:
+            order = {
+                "order": "stacks",
+                "run": run.run_id,
+                "epoch": run.epoch,
+                "generation": task.generation,
+                "task": str(task.id),
+            }
+            link = self._performer.link(run, task.host)
+            try:
+                if link is None:
+                    raise LinkDown(f"{task.host} is not connected")
+                told[str(task.id)] = str((link.ask(order, timeout_s=STACKS_TIMEOUT_S).ok or {})["stacks"])
+            except (LinkDown, OrderRefused) as e:
+                told[str(task.id)] = f"no stacks: {e}"
+        return told
+
+    # -- the loop's own ------------------------------------------------------------------------------------
+
+    def _perform(self, run: Run, action: Action) -> None:
+        self._performer.perform(run, action)
+
+    def _changed(self, before: Run, after: Run) -> None:
+        """Keep what must be readable without a coordinator."""
+        if after.first_cause != before.first_cause:
+            _write_json(
+                os.path.join(self.paths.run_dir(after.run_id), "first_cause.json"), status.first_cause(after)
+            )
+        if after.phase.is_terminal and not before.phase.is_terminal:
+            self._secrets.remove(after.run_id)
+
+
+def _refuse_conflict(run: Run, plan: Plan) -> None:
+    """Two runs of one name would share a checkpoint directory; two on one GPU would fail for want of memory."""
+    if run.plan.name == plan.name:
+        raise Refused(
+            f"a run named {plan.name} with another plan is active: {run.run_id}",
+            hint=f"`orch kill {plan.name}` first, or give this one another name",
+        )
+    if run.plan.checkpoint and plan.checkpoint and run.plan.checkpoint.dir == plan.checkpoint.dir:
+        raise Refused(
+            f"{run.run_id} is active and saves into {plan.checkpoint.dir} too",
+            hint="give each run its own checkpoint directory",
+        )
+    held = {(run.plan.host(t.host).address, gpu): t.id for t in run.plan.tasks for gpu in t.gpus}
+    for task in plan.tasks:
+        for gpu in task.gpus:
+            holder = held.get((plan.host(task.host).address, gpu))
+            if holder is not None:
+                raise Refused(
+                    f"GPU {gpu} of {task.host} is held by {holder} of {run.run_id}",
+                    hint=f"`orch kill {run.plan.name}` first, or choose other GPUs",
+                )
+
+
+def _write_json(path: str, document: object) -> None:
+    try:
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            json.dump(document, file)
+        os.replace(path + ".new", path)
+    except OSError as e:  # a convenience for readers; the journal has it
+        log.warning("%s cannot be written: %s", path, e)
+
+
+def run(paths: Paths) -> int:
+    """`orch coordinator run`: in the foreground, until SIGTERM, SIGINT or `orch coordinator stop`. Exit code."""
+    from orchestrator.daemon import api
+
+    paths.ensure()
+    lock = _lock(paths)
+    _set_up_logging(paths)
+    transports: dict[str, Transport] = {
+        "ssh": SshTransport(Path(paths.known_hosts)),
+        "local": LocalTransport(),
+    }
+    coordinator = Coordinator(paths, transports)
+    server = api.Server(coordinator)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: coordinator.loop.stop())
+    log.info("coordinator %s: pid %s, epoch %s", __version__, os.getpid(), coordinator.epoch)
+    coordinator.take_up()
+    server.start()
+    try:
+        coordinator.loop.run()
+    finally:
+        server.stop()
+        coordinator.close()
+        lock.close()
+    log.info("coordinator stopped; tasks go on")
+    return 0
+
+
+def _lock(paths: Paths) -> TextIO:
+    """Held as long as the file is open, by the kernel: it cannot be left behind."""
+    file = open(os.open(paths.lock, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="utf-8")  # noqa: SIM115
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+        pid = file.read().strip() or "unknown"
+        file.close()
+        raise Refused(
+            f"a coordinator has this journal already: pid {pid}, {paths.state_dir}",
+            hint="`orch coordinator status` shows it, `orch coordinator stop` ends it (tasks go on)",
+        ) from e
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
+
+
+def _set_up_logging(paths: Paths) -> None:
+    handlers: list[logging.Handler] = [
+        RotatingFileHandler(paths.coordinator_log, maxBytes=LOG_FILE_BYTES, backupCount=3)
+    ]
+    if sys.stderr.isatty():
+        handlers.append(logging.StreamHandler())
+    logging.basicConfig(
+        level=logging.INFO,
+        handlers=handlers,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    logging.getLogger("paramiko").setLevel(logging.WARNING)

@@ -1,0 +1,92 @@
+"""Copies the tasks' logs to the head node, one piece at a time, so that they outlive the hosts.
+
+Pulled, not pushed: one piece per task is asked for at a time, so a chatty task can neither flood the channel nor
+delay a heartbeat. What the host rotated away before it was copied is marked as a gap.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import NamedTuple
+
+from orchestrator.adapters.runlogs import RunLogs
+from orchestrator.core.events import HostReported
+from orchestrator.daemon.links import HostLink, Reply
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES = 256 << 10
+
+ASK_AGAIN_S = 15.0
+"""A piece that has not come by then was lost with its connection."""
+
+
+class _Log(NamedTuple):
+    run_id: str
+    task: str
+    generation: int
+
+
+class LogCopier:
+    """For all runs and hosts."""
+
+    def __init__(self, logs: RunLogs) -> None:
+        self._logs = logs
+        self._lock = threading.Lock()
+        self._asked: dict[_Log, float] = {}
+        self._ends: dict[_Log, int] = {}
+        """How far each log is known to reach, on its host."""
+
+    def reported(self, link: HostLink, run_id: str, epoch: int, report: HostReported) -> None:
+        """Ask for what is new."""
+        for task in report.tasks:
+            name = _Log(run_id, str(task.task), task.generation)
+            self._ends[name] = task.progress.log_bytes
+            self._ask(link, name, epoch)
+
+    def is_behind(self, run_id: str) -> bool:
+        """Whether anything that was reported is not here yet."""
+        names = [name for name in list(self._ends) if name.run_id == run_id]
+        return any(self._logs.end(*name) < self._ends[name] for name in names)
+
+    def forget(self, run_id: str) -> None:
+        """The run has ended."""
+        for known in (self._ends, self._asked):
+            for name in [name for name in list(known) if name.run_id == run_id]:
+                known.pop(name, None)
+
+    def _ask(self, link: HostLink, name: _Log, epoch: int) -> None:
+        here = self._logs.end(*name)
+        with self._lock:
+            if (
+                here >= self._ends.get(name, 0)
+                or time.monotonic() - self._asked.get(name, -1e9) < ASK_AGAIN_S
+            ):
+                return
+            self._asked[name] = time.monotonic()
+        order = {
+            "order": "log",
+            "run": name.run_id,
+            "epoch": epoch,
+            "generation": name.generation,
+            "task": name.task,
+            "offset": here,
+            "max_bytes": PIECE_BYTES,
+        }
+        link.send(order, on_reply=lambda reply: self._take(link, name, epoch, reply))
+
+    def _take(self, link: HostLink, name: _Log, epoch: int, reply: Reply) -> None:
+        if reply.ok is None:
+            log.warning("%s %s: the log cannot be read: %s", name.run_id, name.task, reply.error)
+            return  # asked again after ASK_AGAIN_S
+        try:
+            self._logs.append(*name, reply.ok["offset"], reply.blob)
+        except OSError as e:
+            log.warning("%s %s: the log cannot be copied: %s", name.run_id, name.task, e)
+            return
+        with self._lock:
+            self._asked.pop(name, None)
+        if reply.blob:
+            self._ask(link, name, epoch)

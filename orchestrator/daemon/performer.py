@@ -1,0 +1,299 @@
+"""Performs what the core asks for: actions become orders to hosts, and what comes back becomes events."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from orchestrator.adapters.bundle import Bundle
+from orchestrator.adapters.secrets import Secrets
+from orchestrator.adapters.transport import Transport
+from orchestrator.core.actions import (
+    Action,
+    CloseHost,
+    Note,
+    PrepareHost,
+    ReleaseTask,
+    SeedCheckpoint,
+    StartTask,
+    StopTask,
+    SweepHost,
+    VerifyCheckpoint,
+)
+from orchestrator.core.errors import SpecError
+from orchestrator.core.events import (
+    CheckpointSeeded,
+    CheckpointVerified,
+    Event,
+    HostDown,
+    HostRefused,
+    HostSwept,
+    HostUp,
+    OrderFailed,
+)
+from orchestrator.core.model import Problem, Run
+from orchestrator.core.plan import HostPlan, TaskId
+from orchestrator.daemon import wire
+from orchestrator.daemon.links import HostLink, LinkDown, Reply, Watch
+from orchestrator.daemon.logcopy import LogCopier
+from orchestrator.daemon.preparation import prepare
+
+log = logging.getLogger(__name__)
+
+PREPARATIONS_MAX = 8
+"""At once: the push of the code is bound by the head's network and CPU."""
+
+DRAIN_S = 10.0
+"""How long an ended run's link stays open for the rest of its logs."""
+
+
+class Performer:
+    """Holds the links. `post` takes the events; it is the loop's."""
+
+    def __init__(
+        self,
+        transports: Mapping[str, Transport],
+        bundle: Callable[[], Bundle],
+        logs: LogCopier,
+        secrets: Secrets,
+        post: Callable[[str, Event], None],
+    ) -> None:
+        self._transports = transports
+        self._bundle = bundle
+        self._logs = logs
+        self._secrets = secrets
+        self._post = post
+        self._links: dict[HostPlan, HostLink] = {}
+        self._epochs: dict[str, int] = {}
+        self._preparing: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+        self._workers = ThreadPoolExecutor(PREPARATIONS_MAX, thread_name_prefix="prepare")
+
+    # -- links ---------------------------------------------------------------------------------------------
+
+    def open(self, run: Run, names: list[str]) -> None:
+        """Connect the hosts of a run; a link that another run has is shared."""
+        timing = run.plan.timing
+        watch = Watch(run.epoch, timing.heartbeat_s, max(timing.unreachable_after_s, 3 * timing.heartbeat_s))
+        self._epochs[run.run_id] = run.epoch
+        for name in names:
+            host = run.plan.host(name)
+            with self._lock:
+                link = self._links.get(_key(host))
+                if link is None:
+                    link = HostLink(host, self._transports[host.transport], self._bundle, self)
+                    self._links[_key(host)] = link
+            link.attach(run.run_id, watch)
+
+    def link(self, run: Run, name: str) -> HostLink | None:
+        """The link to a host of the run, if it is open."""
+        return self._links.get(_key(run.plan.host(name)))
+
+    def close(self) -> None:
+        """End all links; what runs on the hosts goes on."""
+        for link in self._links.values():
+            link.close()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def hosts(self) -> dict[str, bool]:
+        """Which hosts are linked, and whether they are connected now."""
+        return {link.host.name: link.is_connected for link in list(self._links.values())}
+
+    # -- what links say (their threads) --------------------------------------------------------------------
+
+    def up(self, run_id: str, host: str, hello: Mapping[str, Any]) -> None:
+        """See `Listener`."""
+        self._post(run_id, HostUp(at=time.monotonic(), host=host, boot_id=str(hello["boot_id"])))
+
+    def down(self, run_id: str, host: str, problem: str) -> None:
+        """See `Listener`."""
+        self._post(run_id, HostDown(at=time.monotonic(), host=host, problem=problem))
+
+    def refused(self, run_id: str, host: str, problem: Problem) -> None:
+        """See `Listener`."""
+        self._post(run_id, HostRefused(at=time.monotonic(), host=host, problem=problem))
+
+    def reported(self, run_id: str, host: str, report: Mapping[str, Any], link: HostLink) -> None:
+        """See `Listener`."""
+        event = wire.host_reported(host, run_id, report, at=time.monotonic())
+        self._post(run_id, event)
+        self._logs.reported(link, run_id, self._epochs.get(run_id, 0), event)
+
+    # -- what the core asks (the deciding thread) ----------------------------------------------------------
+
+    def perform(self, run: Run, action: Action) -> None:
+        """Begin it; never blocks. What is asked of a host that is not connected is dropped (see the core)."""
+        match action:
+            case PrepareHost(host=host):
+                self._prepare(run, host)
+            case SeedCheckpoint():
+                self._seed(run, action)
+            case VerifyCheckpoint():
+                self._verify(run, action)
+            case StartTask():
+                order = wire.start_order(run, action, self._secrets.load(run.run_id))
+                self._order(run, action.host, order, action.task)
+            case ReleaseTask():
+                self._order(run, action.host, wire.release_order(run, action), action.task)
+            case StopTask():
+                order = {
+                    "order": "stop",
+                    "generation": action.generation,
+                    "task": str(action.task),
+                    "grace_s": action.grace_s,
+                }
+                self._order(run, action.host, order, action.task)
+            case SweepHost():
+                self._sweep(run, action)
+            case CloseHost(host=host):
+                self._close_host(run, host)
+            case Note():
+                pass  # the journal has it
+
+    def _order(
+        self,
+        run: Run,
+        host: str,
+        order: Mapping[str, Any],
+        task: TaskId | None = None,
+        done: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> None:
+        """Send; an error reply becomes OrderFailed, else `done` is called with what came."""
+
+        def on_reply(reply: Reply) -> None:
+            if reply.error is not None:
+                self._post(
+                    run.run_id,
+                    OrderFailed(
+                        at=time.monotonic(),
+                        host=host,
+                        order=order["order"],
+                        generation=int(order.get("generation", run.generation)),
+                        problem=wire.problem(reply.error),
+                        task=task,
+                    ),
+                )
+            elif done is not None:
+                done(reply.ok or {})
+
+        link = self.link(run, host)
+        if link is not None:
+            link.send({**order, "run": run.run_id, "epoch": run.epoch}, on_reply=on_reply)
+
+    def _prepare(self, run: Run, name: str) -> None:
+        key = (run.run_id, name)
+        link = self.link(run, name)
+        with self._lock:
+            if key in self._preparing or link is None or not link.is_connected:
+                return
+            self._preparing.add(key)
+        self._workers.submit(self._prepare_now, link, run, name)
+
+    def _prepare_now(self, link: HostLink, run: Run, name: str) -> None:
+        event: Event | None = None
+        try:
+            event = prepare(link, run, name, now=time.monotonic())
+        except LinkDown as e:
+            log.info("%s: %s: preparation broke off: %s", run.run_id, name, e)
+        except SpecError as e:
+            problem = Problem(e.code, e.message, e.hint, e.exit_code)
+            event = HostRefused(at=time.monotonic(), host=name, problem=problem)
+        except Exception as e:  # a fault of ours must reach a person, not vanish with the worker
+            log.exception("%s: preparing %s", run.run_id, name)
+            problem = Problem("internal", f"{name}: preparation failed: {e!r}", "see the coordinator's log")
+            event = HostRefused(at=time.monotonic(), host=name, problem=problem)
+        finally:
+            with self._lock:
+                self._preparing.discard((run.run_id, name))
+        if event is not None:
+            self._post(run.run_id, event)
+
+    def _seed(self, run: Run, action: SeedCheckpoint) -> None:
+        checkpoint = run.plan.checkpoint
+        if checkpoint is None:
+            return
+        order = {
+            "order": "seed",
+            "generation": action.generation,
+            "dir": checkpoint.dir,
+            "keep": checkpoint.keep,
+            "python": run.plan.host(action.host).python,
+            "from_scratch": run.from_scratch and run.seed is None and run.best_step is None,
+        }
+
+        def done(ok: Mapping[str, Any]) -> None:
+            seed = wire.seeded(ok, action.generation)
+            self._post(run.run_id, CheckpointSeeded(at=time.monotonic(), seed=seed))
+
+        self._order(run, action.host, order, done=done)
+
+    def _verify(self, run: Run, action: VerifyCheckpoint) -> None:
+        checkpoint = run.plan.checkpoint
+        if checkpoint is None:
+            return
+        began_at = time.monotonic()
+        order = {
+            "order": "verify",
+            "generation": action.generation,
+            "dir": checkpoint.dir,
+            "python": run.plan.host(action.host).python,
+        }
+
+        def done(ok: Mapping[str, Any]) -> None:
+            found = ok["checkpoint"] or {}
+            now = time.monotonic()
+            event = CheckpointVerified(
+                at=now,
+                generation=action.generation,
+                global_step=found.get("global_step"),
+                path=found.get("path", ""),
+                saved_time=found.get("saved_at"),
+                rejected=wire.rejected(ok),
+                took_s=now - began_at,
+            )
+            self._post(run.run_id, event)
+
+        self._order(run, action.host, order, done=done)
+
+    def _sweep(self, run: Run, action: SweepHost) -> None:
+        order = {"order": "sweep", "generation": action.generation, "generation_max": action.generation}
+
+        def done(ok: Mapping[str, Any]) -> None:
+            event = HostSwept(at=time.monotonic(), host=action.host, swept=wire.swept(ok))
+            self._post(run.run_id, event)
+
+        self._order(run, action.host, order, done=done)
+
+    def _close_host(self, run: Run, name: str) -> None:
+        """Let the rest of the logs come, then serve the run no more."""
+        self._workers.submit(self._drain_and_detach, run, name)
+
+    def _drain_and_detach(self, run: Run, name: str) -> None:
+        until = time.monotonic() + DRAIN_S
+        while self._logs.is_behind(run.run_id) and time.monotonic() < until:
+            time.sleep(0.05)
+        key = _key(run.plan.host(name))
+        with self._lock:
+            link = self._links.get(key)
+            if link is not None and not link.detach(run.run_id):
+                del self._links[key]
+
+
+def _key(host: HostPlan) -> HostPlan:
+    """Runs share a link where all that it takes to connect is the same."""
+    return HostPlan(
+        name=host.name,
+        transport=host.transport,
+        address=host.address,
+        user=host.user,
+        port=host.port,
+        identity_file=host.identity_file,
+        known_hosts=host.known_hosts,
+        proxy_jump=host.proxy_jump,
+        python=host.python,
+    )

@@ -1,0 +1,135 @@
+"""Makes one host ready for a run: probe it, push the code, look how far the generations have got.
+
+Blocks, so it runs in a worker thread; whatever it finds becomes HostPrepared or HostRefused. Where the connection
+breaks on the way nothing is said: the core asks again when the host is up.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from orchestrator.adapters import codetree
+from orchestrator.core.events import HostPrepared, HostRefused
+from orchestrator.core.model import Facts, Problem, Run
+from orchestrator.daemon.links import OrderRefused, Reply
+from orchestrator.runtime.keras_versions import unsupported
+
+PIECE_BYTES = 512 << 10
+PROBE_TIMEOUT_S = 120.0
+PUSH_TIMEOUT_S = 600.0
+
+
+class Asks(Protocol):
+    """The part of a link that preparation needs."""
+
+    def ask(self, order: Mapping[str, Any], blob: bytes = b"", *, timeout_s: float = 60.0) -> Reply:
+        """Send and wait; LinkDown, OrderRefused."""
+
+
+def prepare(link: Asks, run: Run, name: str, *, now: float) -> HostPrepared | HostRefused:
+    """The whole conversation. LinkDown passes through."""
+    try:
+        probed = _probe(link, run, name)
+        problem = _unfit(run, probed)
+        if problem is not None:
+            return HostRefused(at=now, host=name, problem=problem)
+        code = _push(link, run)
+        highest = _highest(link, run)
+    except OrderRefused as e:
+        return HostRefused(at=now, host=name, problem=_named(name, e.problem))
+    facts = Facts(
+        python=probed["python"],
+        versions=probed["versions"],
+        code=code,
+        highest_generation=highest,
+    )
+    return HostPrepared(at=now, host=name, facts=facts)
+
+
+def _order(run: Run, verb: str, **fields: object) -> dict[str, Any]:
+    return {"order": verb, "run": run.run_id, "epoch": run.epoch, **fields}
+
+
+def _named(host: str, problem: Problem) -> Problem:
+    """The same problem with the host in its sentence."""
+    if problem.message.startswith(f"{host}:"):
+        return problem
+    return Problem(problem.code, f"{host}: {problem.message}", problem.hint, problem.exit_code)
+
+
+def _probe(link: Asks, run: Run, name: str) -> Mapping[str, Any]:
+    plan = run.plan
+    order = _order(
+        run,
+        "probe",
+        python=plan.host(name).python,
+        script=plan.script,
+        checkpoint_dir=plan.checkpoint.dir if plan.checkpoint else None,
+        ports=list(plan.ports),
+    )
+    ok = link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok or {}
+    if plan.checkpoint is not None and not ok["checkpoint_writable"]:
+        raise OrderRefused(
+            Problem(
+                "checkpoint-dir",
+                f"the checkpoint directory {plan.checkpoint.dir} cannot be written",
+                "it must exist on every host, on a file system that they share, and be writable by the SSH user",
+            )
+        )
+    return ok
+
+
+def _unfit(run: Run, probed: Mapping[str, Any]) -> Problem | None:
+    """What is installed on the host and cannot train this script."""
+    if not run.plan.runtime or not _uses_fit(run):
+        return None
+    legacy = run.plan.env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    sentence = unsupported(run.plan.strategy, probed["versions"], legacy)
+    return Problem("keras", sentence) if sentence else None
+
+
+def _uses_fit(run: Run) -> bool:
+    """A custom loop needs no Keras trainer, so its version is nobody's business."""
+    path = os.path.join(run.plan.workdir, run.plan.script)
+    with open(path, encoding="utf-8", errors="replace") as script:
+        return ".fit(" in script.read()
+
+
+def _push(link: Asks, run: Run) -> str:
+    """Send what the host lacks of the working directory; the digest of the tree."""
+    tree = codetree.manifest(run.plan.workdir)
+    by_digest = {entry[1]: entry for entry in tree}
+    order = _order(run, "code", files=[list(entry) for entry in tree])
+    for _ in range(3):  # a file may change between its hashing and its sending: then the host asks again
+        ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok or {}
+        if not ok["missing"]:
+            return str(ok["digest"])
+        for digest in ok["missing"]:
+            _send(link, run, by_digest[digest][0], digest)
+    raise OrderRefused(
+        Problem("code-changes", f"{run.plan.workdir} changes while it is being pushed", "`orch up` again")
+    )
+
+
+def _send(link: Asks, run: Run, path: str, digest: str) -> None:
+    with open(os.path.join(run.plan.workdir, path), "rb") as file:
+        offset = 0
+        piece = file.read(PIECE_BYTES)
+        while True:
+            following = file.read(PIECE_BYTES)
+            order = _order(run, "blob", sha256=digest, offset=offset, last=not following)
+            link.ask(order, piece, timeout_s=PUSH_TIMEOUT_S)
+            if not following:
+                return
+            offset += len(piece)
+            piece = following
+
+
+def _highest(link: Asks, run: Run) -> int:
+    """How far the generations in the checkpoint directory have got: a new run never writes into an old one's."""
+    if run.plan.checkpoint is None:
+        return 0
+    ok = link.ask(_order(run, "highest", dir=run.plan.checkpoint.dir), timeout_s=PROBE_TIMEOUT_S).ok or {}
+    return int(ok["generation"])

@@ -8,6 +8,8 @@ since they must be told together with everything else, and pydantic checks them 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -16,10 +18,10 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainValidator,
+    GetCoreSchemaHandler,
     WithJsonSchema,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.complaints import did_you_mean, shown
@@ -42,7 +44,27 @@ def complain(sentence: str) -> PydanticCustomError:
     return PydanticCustomError(SAID, "{sentence}", {"sentence": sentence})
 
 
-def _text(pattern: str, sentence: str, *, max_length: int = 255) -> tuple[AfterValidator, WithJsonSchema]:
+@dataclass(frozen=True, eq=False)
+class _Checked:
+    """A check of ours in a field's annotation, with what the JSON schema says of it.
+
+    Either after pydantic's own check of the type, or `instead` of it.
+    """
+
+    check: Callable[[Any], Any]
+    json: Mapping[str, Any]
+    instead: bool = False
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        if self.instead:
+            return core_schema.no_info_plain_validator_function(self.check)
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, _schema: Any, _handler: Any) -> dict[str, Any]:
+        return dict(self.json)
+
+
+def _text(pattern: str, sentence: str, *, max_length: int = 255) -> _Checked:
     """Text of one form. The sentence says which, and the value is shown."""
     compiled = re.compile(pattern, re.ASCII)
 
@@ -52,7 +74,7 @@ def _text(pattern: str, sentence: str, *, max_length: int = 255) -> tuple[AfterV
         return value
 
     schema = {"type": "string", "pattern": f"^(?:{pattern})$", "maxLength": max_length}
-    return AfterValidator(check), WithJsonSchema(schema)
+    return _Checked(check, schema)
 
 
 def _path(what: str) -> AfterValidator:
@@ -66,11 +88,11 @@ def _path(what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _duration(min_s: float, max_s: float = 7 * 86400.0) -> tuple[BeforeValidator, WithJsonSchema]:
+def _duration(min_s: float, max_s: float = 7 * 86400.0) -> _Checked:
     def check(value: object) -> float:
         return _seconds(value, min_s, max_s)
 
-    return BeforeValidator(check), WithJsonSchema({"anyOf": _DURATION_FORMS})
+    return _Checked(check, {"anyOf": _DURATION_FORMS}, instead=True)
 
 
 def _seconds(value: object, min_s: float, max_s: float) -> float:
@@ -152,7 +174,7 @@ def env_name_complaint(name: str) -> str | None:
 
 Name = Annotated[
     str,
-    *_text(
+    _text(
         NAME_PATTERN[1:-1],
         "must be 1 to 63 lower-case letters, digits and dashes, with no dash at either end",
         max_length=63,
@@ -160,22 +182,22 @@ Name = Annotated[
 ]
 Address = Annotated[
     str,
-    *_text(
+    _text(
         r"[A-Za-z0-9:\[][A-Za-z0-9._:%\]-]*",
         "must be a host name or an IP address",
     ),
 ]
-User = Annotated[str, *_text(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "must be a user name", max_length=64)]
+User = Annotated[str, _text(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "must be a user name", max_length=64)]
 ProxyJump = Annotated[
     str,
-    *_text(
+    _text(
         r"([A-Za-z0-9_][A-Za-z0-9_.+-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?",
         "must be one host to go through, as [user@]host[:port], or none",
     ),
 ]
 Python = Annotated[
     str,
-    *_text(
+    _text(
         r"[A-Za-z0-9_][A-Za-z0-9_.+-]*|/[A-Za-z0-9_./+-]*[A-Za-z0-9_.+-]",
         "must be a command such as python3, or an absolute path of letters, digits and _ . / + -",
         max_length=1024,
@@ -184,23 +206,22 @@ Python = Annotated[
 Port = Annotated[int, Field(ge=1, le=65535)]
 Gpus = Annotated[
     tuple[int, ...],
-    PlainValidator(_gpus),
-    WithJsonSchema(
+    _Checked(
+        _gpus,
         {
             "anyOf": [
                 {"type": "integer", "minimum": 0, "maximum": _GPUS_MAX},
                 {"type": "array", "items": {"type": "integer", "minimum": 0}, "uniqueItems": True},
             ]
-        }
+        },
+        instead=True,
     ),
 ]
 Ports = Annotated[
-    tuple[int, int],
-    PlainValidator(_ports),
-    WithJsonSchema({"type": "string", "pattern": "^[0-9]+ ?- ?[0-9]+$"}),
+    tuple[int, int], _Checked(_ports, {"type": "string", "pattern": "^[0-9]+ ?- ?[0-9]+$"}, instead=True)
 ]
 Stall = Annotated[
-    float | None, PlainValidator(_stall), WithJsonSchema({"anyOf": [{"const": "auto"}, *_DURATION_FORMS]})
+    float | None, _Checked(_stall, {"anyOf": [{"const": "auto"}, *_DURATION_FORMS]}, instead=True)
 ]
 Argument = Annotated[str, AfterValidator(_argument)]
 TaskType = Literal["chief", "worker", "ps", "evaluator"]
@@ -285,33 +306,33 @@ class Restart(_Model):
 
     without_progress_max: Annotated[int, Field(ge=0, le=1000)] = 5
     """Restarts in a row without a newer checkpoint, before the run is given up."""
-    backoff: Annotated[float, *_duration(0)] = 5.0
+    backoff: Annotated[float, _duration(0)] = 5.0
     """The wait before a second restart without progress; it doubles each time."""
-    backoff_max: Annotated[float, *_duration(0)] = 300.0
+    backoff_max: Annotated[float, _duration(0)] = 300.0
     """The longest wait."""
 
 
 class TimingSpec(_Model):
     """How long the run waits for things, as 500ms, 5s, 1.5m, 2h, or a number of seconds."""
 
-    heartbeat: Annotated[float, *_duration(0.1, 60)] = 2.0
+    heartbeat: Annotated[float, _duration(0.1, 60)] = 2.0
     """How often the hosts report."""
-    unreachable_after: Annotated[float, *_duration(0.3)] = 10.0
+    unreachable_after: Annotated[float, _duration(0.3)] = 10.0
     """Silence after which a host is shown as unreachable; nothing else happens. At least three heartbeats."""
-    lost_after: Annotated[float, *_duration(0.4)] = 60.0
+    lost_after: Annotated[float, _duration(0.4)] = 60.0
     """Silence after which a host counts as lost. More than unreachable_after."""
     stall_after: Stall = None
     """How long the position may stand still; `auto` (the default) judges it by the pace that the run has shown."""
-    start_after: Annotated[float, *_duration(1)] = 300.0
+    start_after: Annotated[float, _duration(1)] = 300.0
     """How long the tasks have to join, before it is said who is missing and the start is tried again."""
-    kill_grace: Annotated[float, *_duration(0, 3600)] = 10.0
+    kill_grace: Annotated[float, _duration(0, 3600)] = 10.0
     """How long a task that is stopped may take, before it is killed."""
 
 
 class Run(_Model):
     """What is trained, and how."""
 
-    strategy: Annotated[str, AfterValidator(_strategy), WithJsonSchema({"enum": list(STRATEGIES)})]
+    strategy: Annotated[str, _Checked(_strategy, {"enum": list(STRATEGIES)})]
     """The strategy that the script uses."""
     script: Annotated[str, AfterValidator(_relative)]
     """The training script, relative to workdir."""

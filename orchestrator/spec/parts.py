@@ -1,0 +1,91 @@
+"""What can be read of a spec that is wrong in places, so that its relations are told at the same time.
+
+Each part is validated once more without the keys that pydantic has complained about. `bad` names those keys: what
+the part says of them is a placeholder, and a relation that needs one of them is not judged.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from orchestrator.core.placement import Ask
+from orchestrator.spec.models import Host, Run, Ssh
+
+LOCAL_ADDRESS = "127.0.0.1"
+
+M = TypeVar("M", bound=BaseModel)
+
+_PLACEHOLDERS: Mapping[type[BaseModel], Mapping[str, Any]] = {
+    Host: {"name": "unnamed"},
+    Run: {"strategy": "multi_worker_mirrored", "script": "unnamed", "tasks": {}},
+    Ssh: {},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[M]):
+    """One mapping of the spec, as far as it can be read."""
+
+    value: M
+    bad: frozenset[str]
+
+    def good(self, *keys: str) -> bool:
+        """Whether all of these can be relied on."""
+        return self.bad.isdisjoint(keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The spec, as far as it can be read."""
+
+    hosts: tuple[Part[Host], ...]
+    ssh: Part[Ssh]
+    run: Part[Run]
+    base_dir: Path
+
+    @property
+    def all_local(self) -> bool:
+        """Whether the whole run is on the head node."""
+        return all(host.good("transport") and host.value.transport == "local" for host in self.hosts)
+
+
+def parts_of(data: Any, base_dir: Path) -> Parts:
+    """The parts of a document, whatever it holds."""
+    root = data if isinstance(data, dict) else {}
+    hosts = root.get("hosts")
+    return Parts(
+        hosts=tuple(_part(Host, host) for host in hosts) if isinstance(hosts, list) else (),
+        ssh=_part(Ssh, root.get("ssh", {})),
+        run=_part(Run, root.get("run")),
+        base_dir=base_dir,
+    )
+
+
+def _part(model: type[M], data: Any) -> Part[M]:
+    if not isinstance(data, dict):
+        return Part(model.model_validate(_PLACEHOLDERS[model]), frozenset(model.model_fields))
+    try:
+        return Part(model.model_validate(data), frozenset())
+    except ValidationError as error:
+        bad = frozenset(
+            str(found["loc"][0]) for found in error.errors(include_url=False, include_input=False)
+        )
+        good = {key: value for key, value in data.items() if key not in bad}
+        return Part(model.model_validate({**_PLACEHOLDERS[model], **good}), bad)
+
+
+def asks(run: Run) -> Iterator[Ask]:
+    """What the tasks ask of the hosts."""
+    for type_, tasks in run.tasks.items():
+        yield Ask(type_, tasks.replicas, tasks.gpus)
+
+
+def absolute(written: str, base_dir: Path) -> str:
+    """A path of the head node: ~ expanded, and relative to the directory of the spec's file."""
+    return os.path.normpath(os.path.join(base_dir, os.path.expanduser(written)))

@@ -1,0 +1,113 @@
+"""A cluster spec to a plan: defaults filled in, paths made absolute, tasks placed, secrets taken out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.core.errors import SpecError
+from orchestrator.core.placement import Ask, place
+from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, RestartPolicy, Timing
+from orchestrator.core.strategy import STRATEGIES
+from orchestrator.spec.load import load_spec
+from orchestrator.spec.models import ClusterSpec, Host
+from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks
+from orchestrator.spec.secrets import secret_names, secret_values
+
+
+def load_plan(path: str | Path) -> tuple[Plan, dict[str, str]]:
+    """The plan of a cluster.yaml, and the values of its secrets by name.
+
+    Raises:
+        SpecError: every complaint about the file, a line each.
+    """
+    spec = load_spec(path)
+    base_dir = Path(path).absolute().parent
+    return plan_spec(spec, base_dir), secret_values(spec, base_dir)
+
+
+def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.executable) -> Plan:
+    """What a spec resolves to. Relative paths start at base_dir, the directory of its file.
+
+    Args:
+        local_python: what a `transport: local` host runs where the spec names no Python: orch's own, since
+            that is the environment in which the user has installed things.
+
+    Raises:
+        SpecError: the tasks find no place.
+    """
+    run = spec.run
+    hosts = _hosts(spec, base_dir, local_python)
+    tasks, problems = place(hosts, asks(run), equal_gpus=STRATEGIES[run.strategy].equal_gpus)
+    if problems:
+        raise SpecError(
+            "\n".join(f"run.tasks.{problem.task_type}: {problem.message}" for problem in problems)
+        )
+    secrets = secret_names(spec)
+    return Plan(
+        name=spec.name,
+        strategy=run.strategy,
+        hosts=hosts,
+        tasks=tasks,
+        script=run.script,
+        args=run.args,
+        workdir=os.path.realpath(absolute(run.workdir, base_dir)),
+        env={name: value for name, value in run.env.items() if name not in secrets},
+        secrets=secrets,
+        ports=run.ports,
+        checkpoint=(
+            CheckpointPlan(absolute(run.checkpoint.dir, base_dir), run.checkpoint.keep)
+            if run.checkpoint
+            else None
+        ),
+        restart=RestartPolicy(run.restart.without_progress_max, run.restart.backoff, run.restart.backoff_max),
+        timing=_timing(spec),
+        runtime=run.runtime,
+    )
+
+
+def _timing(spec: ClusterSpec) -> Timing:
+    timing = spec.run.timing
+    return Timing(
+        heartbeat_s=timing.heartbeat,
+        unreachable_after_s=timing.unreachable_after,
+        lost_after_s=timing.lost_after,
+        stall_after_s=timing.stall_after,
+        start_after_s=timing.start_after,
+        kill_grace_s=timing.kill_grace,
+    )
+
+
+def _hosts(spec: ClusterSpec, base_dir: Path, local_python: str) -> tuple[HostPlan, ...]:
+    return tuple(_host(host, spec, base_dir, local_python) for host in spec.hosts)
+
+
+def _host(host: Host, spec: ClusterSpec, base_dir: Path, local_python: str) -> HostPlan:
+    local = host.transport == "local"
+    address = LOCAL_ADDRESS if local else host.address or host.name
+    plain = HostPlan(
+        name=host.name,
+        transport=host.transport,
+        address=address,
+        data_address=host.data_address or address,
+        python=host.python or spec.run.python or (local_python if local else "python3"),
+        gpus=host.gpus,
+        slots=host.slots,
+        spare=host.spare,
+    )
+    if local:
+        return plain
+    ssh = spec.ssh
+    jump = host.proxy_jump or ssh.proxy_jump
+    identity_file = host.identity_file or ssh.identity_file
+    known_hosts = host.known_hosts or ssh.known_hosts
+    return replace(
+        plain,
+        user=host.user or ssh.user,
+        port=host.port or ssh.port,
+        identity_file=absolute(identity_file, base_dir) if identity_file else None,
+        known_hosts=absolute(known_hosts, base_dir) if known_hosts else None,
+        proxy_jump=None if jump == "none" else jump,
+    )

@@ -1,0 +1,230 @@
+"""What must hold between the values of a spec, and between the spec and the files beside it.
+
+Each check yields places and sentences, and judges only what can be relied on: a wrong port of one host does not
+hide that two others have the same name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from orchestrator.core.launch import ports_needed
+from orchestrator.core.placement import place
+from orchestrator.core.plan import HostPlan, Plan
+from orchestrator.core.strategy import STRATEGIES
+from orchestrator.spec.complaints import Loc
+from orchestrator.spec.durations import show_duration
+from orchestrator.spec.models import Run, TimingSpec, env_name_complaint
+from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute, asks
+from orchestrator.spec.secrets import read_secret
+
+Said = Iterator[tuple[Loc, str]]
+
+_SSH_KEYS = ("address", "user", "port", "identity_file", "known_hosts", "proxy_jump")
+_ONE_ONLY = ("chief", "evaluator")
+
+
+def relations(parts: Parts) -> Said:
+    """Everything that is wrong between values."""
+    for check in (
+        _names,
+        _machines,
+        _local_hosts,
+        _types,
+        _places,
+        _timing,
+        _restart,
+        _files,
+        _checkpoint,
+        _env,
+    ):
+        yield from check(parts)
+
+
+def _names(parts: Parts) -> Said:
+    first: dict[str, int] = {}
+    for i, host in enumerate(parts.hosts):
+        if host.good("name") and first.setdefault(host.value.name, i) != i:
+            yield ("hosts", i, "name"), f"hosts[{first[host.value.name]}] has this name already"
+
+
+def _machines(parts: Parts) -> Said:
+    """No machine twice: two names for one would put tasks where there are no free GPUs."""
+    first: dict[tuple[str, int], tuple[int, str]] = {}
+    for i, part in enumerate(parts.hosts):
+        host = part.value
+        if not part.good("name", "address", "port", "transport"):
+            continue
+        local = host.transport == "local"
+        address = LOCAL_ADDRESS if local else (host.address or host.name)
+        port = 0 if local else host.port or parts.ssh.value.port or 22
+        before, name = first.setdefault((address.lower(), port), (i, host.name))
+        if before != i and not (name == host.name and host.address is None):
+            again = "this machine" if local else f"address {address}, port {port}"
+            key = "transport" if local else "address"
+            yield (
+                ("hosts", i, key),
+                f"the same machine as hosts[{before}]: {again}; give one host more `slots`",
+            )
+
+
+def _local_hosts(parts: Parts) -> Said:
+    remote = any(host.good("transport") and host.value.transport == "ssh" for host in parts.hosts)
+    for i, part in enumerate(parts.hosts):
+        host = part.value
+        if not part.good("transport") or host.transport != "local":
+            continue
+        for key in _SSH_KEYS:
+            if getattr(host, key) is not None:
+                yield ("hosts", i, key), "a local host is used without SSH; leave it out"
+        if remote and part.good("data_address") and host.data_address is None and not host.spare:
+            said = f"the other hosts cannot reach {LOCAL_ADDRESS}; add data_address: this machine's address for them"
+            yield ("hosts", i, "transport"), said
+
+
+def _types(parts: Parts) -> Said:
+    run = parts.run.value
+    if not parts.run.good("strategy", "tasks"):
+        return
+    strategy = STRATEGIES[run.strategy]
+    for type_, tasks in run.tasks.items():
+        if type_ not in strategy.task_types:
+            known = ", ".join(strategy.task_types)
+            yield ("run", "tasks", type_), f"{strategy.name} has no {type_}; it has {known}"
+        if type_ in _ONE_ONLY and tasks.replicas > 1:
+            yield ("run", "tasks", type_, "replicas"), f"TensorFlow takes one {type_}; got {tasks.replicas}"
+    for one_of in strategy.required_types:
+        if run.tasks.keys().isdisjoint(one_of):
+            yield ("run", "tasks"), f"{strategy.name} needs a {' or a '.join(one_of)}"
+
+
+def _places(parts: Parts) -> Said:
+    """Whether the tasks find slots, GPUs and ports."""
+    run = parts.run
+    if not parts.hosts or not run.good("tasks"):
+        return
+    if not all(host.good("slots", "gpus", "spare") for host in parts.hosts):
+        return
+    hosts = tuple(
+        HostPlan(
+            name=host.value.name if host.good("name") else f"hosts[{i}]",
+            data_address=_data_address(parts, i),
+            gpus=host.value.gpus,
+            slots=host.value.slots,
+            spare=host.value.spare,
+        )
+        for i, host in enumerate(parts.hosts)
+    )
+    equal_gpus = run.good("strategy") and STRATEGIES[run.value.strategy].equal_gpus
+    tasks, problems = place(hosts, asks(run.value), equal_gpus=equal_gpus)
+    for problem in problems:
+        key = "replicas" if problem.kind == "slots" else "gpus"
+        yield ("run", "tasks", problem.task_type, key), problem.message
+    if not run.good("ports") or len({host.name for host in hosts}) < len(hosts):
+        return
+    first, last = run.value.ports
+    needed = ports_needed(Plan(name="", strategy="", hosts=hosts, tasks=tasks, script=""))
+    if last - first + 1 < needed:
+        said = "two for each task of the fullest machine, as every generation takes new ones"
+        yield ("run", "ports"), f"{last - first + 1} ports are too few; {needed} are needed: {said}"
+
+
+def _data_address(parts: Parts, i: int) -> str:
+    part = parts.hosts[i]
+    if not part.good("transport", "address", "data_address", "name"):
+        return f"hosts[{i}]"
+    host = part.value
+    return host.data_address or (LOCAL_ADDRESS if host.transport == "local" else host.address or host.name)
+
+
+def _timing(parts: Parts) -> Said:
+    if not parts.run.good("timing"):
+        return
+    timing = parts.run.value.timing
+    heartbeat, unreachable = timing.heartbeat, timing.unreachable_after
+    if unreachable < 3 * heartbeat:
+        yield (
+            ("run", "timing", _written(timing, "unreachable_after", "heartbeat")),
+            f"unreachable_after ({_duration(timing, 'unreachable_after')}) must be at least three times heartbeat "
+            f"({_duration(timing, 'heartbeat')}): two heartbeats may be lost on the way",
+        )
+    if timing.lost_after <= unreachable:
+        yield (
+            ("run", "timing", _written(timing, "lost_after", "unreachable_after")),
+            f"lost_after ({_duration(timing, 'lost_after')}) must be more than unreachable_after "
+            f"({_duration(timing, 'unreachable_after')}): SSH trouble alone is not a lost host",
+        )
+
+
+def _written(timing: TimingSpec, *keys: str) -> str:
+    """The first of these keys that stands in the file."""
+    return next((key for key in keys if key in timing.model_fields_set), keys[0])
+
+
+def _duration(timing: TimingSpec, key: str) -> str:
+    default = "" if key in timing.model_fields_set else ", the default"
+    return show_duration(getattr(timing, key)) + default
+
+
+def _restart(parts: Parts) -> Said:
+    if not parts.run.good("restart"):
+        return
+    restart = parts.run.value.restart
+    if restart.backoff > restart.backoff_max:
+        most = show_duration(restart.backoff_max)
+        default = "" if "backoff_max" in restart.model_fields_set else ", the default"
+        said = f"backoff ({show_duration(restart.backoff)}) must not be above backoff_max ({most}{default})"
+        yield ("run", "restart", "backoff"), said
+
+
+def _files(parts: Parts) -> Said:
+    if not parts.run.good("workdir"):
+        return
+    run = parts.run.value
+    workdir = absolute(run.workdir, parts.base_dir)
+    if not os.path.isdir(workdir):
+        yield ("run", "workdir"), f"no such directory: {workdir}"
+    elif parts.run.good("script"):
+        script, top = os.path.join(workdir, run.script), os.path.realpath(workdir)
+        if os.path.commonpath([top, os.path.realpath(script)]) != top:
+            yield (
+                ("run", "script"),
+                f"{run.script} is a symlink that leaves workdir ({workdir}); it would not be pushed",
+            )
+        elif not os.path.isfile(script):
+            yield ("run", "script"), f"no such file in workdir ({workdir}): {run.script}"
+
+
+def _checkpoint(parts: Parts) -> Said:
+    run: Run = parts.run.value
+    if run.checkpoint is None or not parts.run.good("checkpoint"):
+        return
+    loc: Loc = ("run", "checkpoint", "dir")
+    if not parts.all_local:
+        if not os.path.isabs(run.checkpoint.dir):
+            yield loc, "must be an absolute path: it is a directory of the hosts, the same on each"
+    elif parts.run.good("workdir"):
+        top = os.path.realpath(absolute(run.workdir, parts.base_dir))
+        found = os.path.realpath(absolute(run.checkpoint.dir, parts.base_dir))
+        if os.path.commonpath([top, found]) == top:
+            yield loc, "lies inside workdir, and would be pushed with the code; choose a directory outside it"
+
+
+def _env(parts: Parts) -> Said:
+    run = parts.run.value
+    if parts.run.good("env"):
+        for name in run.env:
+            if said := env_name_complaint(name):
+                yield ("run", "env", name), said
+    if not parts.run.good("secrets"):
+        return
+    for name, written in run.secrets.items():
+        if said := env_name_complaint(name):
+            yield ("run", "secrets", name), said
+        elif name in run.env:
+            yield ("run", "secrets", name), f"{name} stands in env too; keep one"
+        try:
+            read_secret(written, parts.base_dir)
+        except ValueError as error:
+            yield ("run", "secrets", name), str(error)

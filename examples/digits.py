@@ -56,7 +56,7 @@ def build(shape) -> keras.Model:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", choices=["digits", "mnist"], default="digits")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch", type=int, default=64, help="of all workers together")
     parser.add_argument("--save-every", type=int, default=20, metavar="STEPS")
     args = parser.parse_args()

@@ -1,0 +1,109 @@
+"""The checkpoints of a run: which one reads whole, and giving it to the next generation.
+
+`python <bundle> checkpoints VERB …` runs in the run's own Python, in a process that is thrown away, and prints
+one JSON object: the answer, or `{"error": {"code", "message", "hint"}}`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+USAGE = (
+    "checkpoints verify DIR | seed --dir ROOT --generation N [--from-scratch] [--keep K] | copy SRC DST "
+    "| highest ROOT"
+)
+
+
+def verify(directory: str) -> dict[str, Any]:
+    """The newest checkpoint in a generation's directory that reads whole, and what newer ones were rejected."""
+    from orchestrator.adapters.checkpoints import units
+    from orchestrator.adapters.checkpoints.tensor_bundle import Torn
+
+    found, _, passed = units.find(directory)
+    rejected = [{"path": path, "why": why} for path, why in passed]
+    resumable = any(unit.resumes for unit in found)
+    for unit in found:
+        if unit.resumes != resumable:
+            break
+        try:
+            unit.read()
+        except Torn as e:
+            rejected.append({"path": unit.path, "why": str(e)})
+            continue
+        checkpoint = {"global_step": unit.global_step, "path": unit.path, "saved_at": unit.saved_at}
+        return {"checkpoint": checkpoint, "rejected": rejected}
+    return {"checkpoint": None, "rejected": rejected}
+
+
+def checkpoints_main(argv: list[str]) -> int:
+    """`argv` after the word `checkpoints`. Prints one JSON object; 0, or 1 with an error, or 2 for usage."""
+    from orchestrator.adapters.checkpoints.seed import SeedError
+
+    try:
+        action = _parse(argv)
+    except (ValueError, IndexError) as e:
+        return _error("usage", f"{e or 'arguments are missing'}", f"usage: {USAGE}", 2)
+    try:
+        answer = action()
+    except SeedError as e:
+        return _error(e.code, str(e), e.hint, 1)
+    except OSError as e:
+        path = f": {e.filename}" if e.filename else ""
+        hint = "look at the checkpoint directory's space and permissions on this host"
+        return _error("checkpoint-dir", f"{e.strerror or e}{path}", hint, 1)
+    print(json.dumps(answer))
+    return 0
+
+
+def _parse(argv: list[str]) -> Callable[[], dict[str, Any]]:
+    from orchestrator.adapters.checkpoints import seed
+
+    verb, rest = argv[0], argv[1:]
+    if verb == "seed":
+        options = _options(rest)
+        root = os.path.abspath(options["--dir"])
+        generation, keep = int(options["--generation"]), options.get("--keep")
+        return lambda: seed.seed(
+            root, generation, from_scratch="--from-scratch" in options, keep=int(keep) if keep else None
+        )
+    counts = {"verify": 1, "highest": 1, "copy": 2}
+    if verb not in counts or len(rest) != counts[verb]:
+        raise ValueError(f"{verb} with {len(rest)} arguments is nothing known")
+    paths = [os.path.abspath(path) for path in rest]
+    if verb == "verify":
+        return lambda: verify(paths[0])
+    if verb == "highest":
+        return lambda: {"generation": max(seed.generations(paths[0]), default=0)}
+    return lambda: seed.copy(paths[0], paths[1])
+
+
+def _options(words: list[str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        if word == "--from-scratch":
+            options[word] = ""
+        elif word in ("--dir", "--generation", "--keep"):
+            options[word] = next(rest, "")
+        else:
+            raise ValueError(f"{word} is no option of seed")
+    for needed in ("--dir", "--generation"):
+        if not options.get(needed):
+            raise ValueError(f"{needed} is missing")
+    return options
+
+
+def _error(code: str, message: str, hint: str, status: int) -> int:
+    print(json.dumps({"error": {"code": code, "message": message, "hint": hint}}))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(checkpoints_main(sys.argv[1:]))

@@ -1,0 +1,120 @@
+"""CRC-32C, as TensorFlow writes it into its files, fast enough without TensorFlow.
+
+Importing TensorFlow only to check a sum costs seconds of a restart. The sum is linear, so NumPy can take it
+over many stretches side by side, and the stretches are put together afterwards.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_POLYNOMIAL = 0x82F63B78
+_LANES = 4096
+_MASK_DELTA = 0xA282EAD8
+
+_tables: dict[str, Any] = {}
+
+
+def masked(crc: int) -> int:
+    """The form in which TensorFlow stores a sum: a sum over data that holds sums is weak otherwise."""
+    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def crc32c(data: bytes | memoryview, crc: int = 0) -> int:
+    """The sum of `data`, going on from `crc`, the sum of what came before."""
+    state = crc ^ 0xFFFFFFFF
+    view = memoryview(data).cast("B")
+    stretch = (len(view) // _LANES) & ~3
+    if stretch >= 16 and _numpy() is not None:
+        state = _side_by_side(view[: stretch * _LANES], stretch, state)
+        view = view[stretch * _LANES :]
+    table = _bytes_table()
+    for byte in view:
+        state = table[(state ^ byte) & 0xFF] ^ (state >> 8)
+    return state ^ 0xFFFFFFFF
+
+
+def _numpy() -> Any:
+    try:
+        import numpy
+    except ImportError:
+        return None
+    return numpy
+
+
+def _bytes_table() -> list[int]:
+    if "bytes" not in _tables:
+        table = []
+        for value in range(256):
+            for _ in range(8):
+                value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
+            table.append(value)
+        _tables["bytes"] = table
+    found: list[int] = _tables["bytes"]
+    return found
+
+
+def _word_tables() -> tuple[Any, Any]:
+    """Two tables of 65536: what the low and the high half of a 32-bit word become after four bytes."""
+    if "words" not in _tables:
+        np = _numpy()
+        one = np.array(_bytes_table(), dtype=np.uint32)
+        values = np.arange(65536, dtype=np.uint32)
+
+        def after(state: Any, count: int) -> Any:
+            for _ in range(count):
+                state = one[state & 0xFF] ^ (state >> 8)
+            return state
+
+        _tables["words"] = (after(values, 4), after(values << 16, 4))
+    found: tuple[Any, Any] = _tables["words"]
+    return found
+
+
+def _side_by_side(view: memoryview, stretch: int, state: int) -> int:
+    """The state after `_LANES` stretches of `stretch` bytes each (a multiple of 4)."""
+    np = _numpy()
+    low, high = _word_tables()
+    words = np.frombuffer(view, dtype="<u4").reshape(_LANES, stretch // 4)
+    states = np.zeros(_LANES, dtype=np.uint32)
+    states[0] = state
+    for start in range(0, stretch // 4, 64):
+        # Turned around block by block: a column of the whole would miss the cache at every word.
+        for column in np.ascontiguousarray(words[:, start : start + 64].T):
+            states ^= column
+            states = low[states & 0xFFFF] ^ high[states >> 16]
+    shift = _shift_tables(stretch)
+    total = int(states[0])
+    for other in states[1:].tolist():
+        total = (
+            shift[0][total & 0xFF]
+            ^ shift[1][(total >> 8) & 0xFF]
+            ^ shift[2][(total >> 16) & 0xFF]
+            ^ shift[3][total >> 24]
+            ^ other
+        )
+    return total
+
+
+def _shift_tables(count: int) -> list[list[int]]:
+    """What a state becomes after `count` zero bytes, by each of its four bytes."""
+    table = _bytes_table()
+    one_byte = [table[bit & 0xFF] ^ (bit >> 8) for bit in (1 << n for n in range(32))]
+    matrix = [1 << n for n in range(32)]
+    while count:
+        if count & 1:
+            matrix = [_apply(one_byte, column) for column in matrix]
+        one_byte = [_apply(one_byte, column) for column in one_byte]
+        count >>= 1
+    return [[_apply(matrix, value << (8 * byte)) for value in range(256)] for byte in range(4)]
+
+
+def _apply(matrix: list[int], vector: int) -> int:
+    result = 0
+    for column in matrix:
+        if vector & 1:
+            result ^= column
+        vector >>= 1
+    return result

@@ -1,0 +1,315 @@
+"""Give a new generation the last good checkpoint, in a directory of its own.
+
+`ROOT/gen-000012/` is made as `gen-000012.tmp` and renamed when it is complete, with the answer inside, so that
+being asked twice gives the same directory and the same answer. What lands in it was read whole *after* it was
+copied: a zombie of the generation before may still be writing to its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+from orchestrator.adapters.checkpoints import units
+from orchestrator.adapters.checkpoints.tensor_bundle import Torn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MARKER = ".orch-seed.json"
+_PREFIX = "gen-"
+
+
+class SeedError(Exception):
+    """Seeding cannot go on; `code`, one sentence, and the way out."""
+
+    def __init__(self, code: str, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.hint = hint
+
+
+def directory_of(root: str, generation: int) -> str:
+    return os.path.join(root, f"{_PREFIX}{generation:06d}")
+
+
+def generations(root: str) -> list[int]:
+    """The generations that have a directory under `root`, newest first."""
+    found = []
+    try:
+        names = os.listdir(root)
+    except FileNotFoundError:
+        return []
+    for name in names:
+        digits = name.removeprefix(_PREFIX)
+        path = os.path.join(root, name)
+        if name != digits and digits.isdecimal() and os.path.isdir(path) and not os.path.islink(path):
+            found.append(int(digits))
+    return sorted(found, reverse=True)
+
+
+def seed(
+    root: str, generation: int, *, from_scratch: bool = False, keep: int | None = None
+) -> dict[str, Any]:
+    """Make `gen-N` with the newest checkpoint that reads whole. The answer of the `seed` order."""
+    os.makedirs(root, exist_ok=True)
+    target = directory_of(root, generation)
+    before = _marker(target)
+    if before is not None:
+        return before
+    there = generations(root)
+    if there and there[0] >= generation:
+        raise SeedError(
+            "superseded",
+            f"{root} already has generation {there[0]}; {generation} is not newer",
+            "start with a generation above it, or give the run another checkpoint directory",
+        )
+    building = f"{target}.tmp"
+    rejected: list[dict[str, str]] = []
+    chosen = None if from_scratch else _build(root, there, building, rejected)
+    if chosen is None:
+        _emptied(building)
+    answer: dict[str, Any] = {
+        "global_step": chosen.global_step if chosen else None,
+        "source": chosen.path if chosen else None,
+        "path": target,
+        "rejected": rejected,
+        "highest_generation": generation,
+        "from_scratch": from_scratch,
+    }
+    _finish(building, target, answer)
+    if keep is not None:
+        _forget(root, keep, answer["source"])
+    return answer
+
+
+def _marker(directory: str) -> dict[str, Any] | None:
+    try:
+        with open(os.path.join(directory, MARKER), encoding="utf-8") as f:
+            found: dict[str, Any] = json.load(f)
+            return found
+    except (OSError, ValueError):
+        return None
+
+
+def _build(root: str, there: list[int], building: str, rejected: list[dict[str, str]]) -> units.Unit | None:
+    """Fill `building` from the newest generation that reads whole; None where there never was a checkpoint."""
+    history = []
+    for source in [*(directory_of(root, n) for n in there), root]:
+        history.append((source, *_contents(root, source)))
+        if (_marker(source) or {}).get("from_scratch"):
+            break  # what is older was left behind on purpose
+    # A model exported at the end of `fit`, whose backup Keras has deleted by then, resumes nothing: where any
+    # generation has what scripts resume from by themselves, only such counts.
+    resumable = any(unit.resumes for _, found, _, _ in history for unit in found)
+    torn: list[dict[str, str]] = []
+    for source, found, others, passed in history:
+        rejected += [{"path": path, "why": why} for path, why in passed]
+        _emptied(building)
+        chosen = _take(source, found, building, torn, resumable)
+        if chosen is not None:
+            # The root may hold anything, a data set too: of it, only checkpoints are taken.
+            _copy_others(source, [] if source == root else others, building, torn)
+            _write_pointers(building)
+            rejected += torn
+            return chosen
+    if torn:
+        raise SeedError(
+            "no-readable-checkpoint",
+            f"no checkpoint under {root} reads whole; the newest is {torn[0]['path']}: {torn[0]['why']}",
+            "put a good checkpoint there, or start anew with --from-scratch",
+        )
+    return None
+
+
+def _contents(root: str, source: str) -> tuple[list[units.Unit], list[str], list[tuple[str, str]]]:
+    """What a generation left. For the root itself, what lies in it beside the generations."""
+    if source != root:
+        return units.find(source)
+    found, others, passed = units.find(root)
+
+    def own(path: str) -> bool:
+        return not os.path.relpath(path, root).startswith(_PREFIX)
+
+    return (
+        [unit for unit in found if own(unit.path)],
+        [path for path in others if own(path)],
+        [(path, why) for path, why in passed if own(path)],
+    )
+
+
+def _take(
+    source: str, found: list[units.Unit], building: str, torn: list[dict[str, str]], resumable: bool
+) -> units.Unit | None:
+    """Copy what reads whole; the newest unit that counts, or None.
+
+    In each folder the newest is read to its last byte; of older ones beside it, only structure and sizes.
+    """
+    chosen: units.Unit | None = None
+    read: set[tuple[str, str]] = set()
+    for unit in found:
+        family = (os.path.dirname(unit.path), unit.kind)
+        try:
+            unit.glance()
+            copy = _copied(unit, source, building)
+            if family not in read:
+                copy.read()
+                read.add(family)
+                if chosen is None and unit.resumes == resumable:
+                    chosen = unit
+                    chosen.global_step = copy.global_step
+        except Torn as e:
+            _drop(unit, source, building)
+            torn.append({"path": unit.path, "why": str(e)})
+    if chosen is not None:
+        _restore_backups(building)
+    return chosen
+
+
+def _within(path: str, source: str, building: str) -> str:
+    return os.path.join(building, os.path.relpath(path, source))
+
+
+def _copied(unit: units.Unit, source: str, building: str) -> units.Unit:
+    paths = [_within(path, source, building) for path in unit.paths]
+    for path, copy in zip(unit.paths, paths, strict=True):
+        try:
+            place(path, copy)
+        except FileNotFoundError as e:
+            raise Torn(f"{os.path.basename(path)} went away") from e
+    return units.Unit(unit.kind, _within(unit.path, source, building), paths)
+
+
+def _drop(unit: units.Unit, source: str, building: str) -> None:
+    for path in unit.paths:
+        copy = _within(path, source, building)
+        if os.path.lexists(copy):
+            os.unlink(copy)
+
+
+def _restore_backups(building: str) -> None:
+    """`latest.weights.h5` was torn and its `.bkp` is good: Keras finds it only under the first name."""
+    for folder, _, names in os.walk(building):
+        if units.WEIGHTS + ".bkp" in names and units.WEIGHTS not in names:
+            for name in (units.WEIGHTS, units.METADATA):
+                old = os.path.join(folder, name + ".bkp")
+                if os.path.exists(old):
+                    shutil.copy2(old, os.path.join(folder, name))
+
+
+def _copy_others(source: str, others: list[str], building: str, rejected: list[dict[str, str]]) -> None:
+    for path in others:
+        if os.path.basename(path) == MARKER:
+            continue
+        try:
+            place(path, _within(path, source, building))
+        except FileNotFoundError:
+            rejected.append({"path": path, "why": "it went away"})
+
+
+def _write_pointers(building: str) -> None:
+    """TensorFlow's `checkpoint` files, anew: the old one may be empty, torn, or point to what was dropped."""
+    for folder, _, names in os.walk(building):
+        prefixes = [name[: -len(".index")] for name in names if name.endswith(".index")]
+        if not prefixes:
+            continue
+        found = sorted(
+            (
+                units.Unit(units.TENSORFLOW, os.path.join(folder, p), [os.path.join(folder, f"{p}.index")])
+                for p in prefixes
+            ),
+            key=units.Unit.order,
+        )
+        lines = [f'model_checkpoint_path: "{_quoted(found[-1].name)}"']
+        lines += [f'all_model_checkpoint_paths: "{_quoted(unit.name)}"' for unit in found]
+        lines += [f"all_model_checkpoint_timestamps: {unit.saved_at!r}" for unit in found]
+        lines.append(f"last_preserved_timestamp: {found[0].saved_at!r}")
+        with open(os.path.join(folder, units.POINTER), "w", encoding="utf-8") as f:
+            f.write("\n".join(lines) + "\n")
+
+
+def _quoted(name: str) -> str:
+    return name.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def place(source: str, target: str) -> None:
+    """Copy a file with its times, or give it a second name where that is safe and possible.
+
+    TensorFlow replaces data shards by rename, so that a second name is as good as a copy. Its index, and
+    HDF5, are rewritten in place: a zombie would write into the new generation's file.
+    """
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if os.path.lexists(target):
+        os.unlink(target)
+    name = os.path.basename(source)
+    if ".data-" in name and "-of-" in name:
+        try:
+            os.link(source, target, follow_symlinks=False)
+            return
+        except FileNotFoundError:
+            raise
+        except OSError:
+            pass  # another file system, or one without links
+    shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _emptied(directory: str) -> None:
+    if os.path.lexists(directory):
+        shutil.rmtree(directory)
+    os.makedirs(directory)
+
+
+def _finish(building: str, target: str, answer: dict[str, Any]) -> None:
+    """On disk first, then in one step under its name."""
+    with open(os.path.join(building, MARKER), "w", encoding="utf-8") as f:
+        json.dump(answer, f)
+    for folder, _, names in os.walk(building):
+        for name in names:
+            _fsync(os.path.join(folder, name))
+        _fsync(folder)
+    os.rename(building, target)
+    _fsync(os.path.dirname(target))
+
+
+def _fsync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass  # some network file systems know no fsync of directories
+    finally:
+        os.close(descriptor)
+
+
+def _forget(root: str, keep: int, source: str | None) -> None:
+    """Remove what is older than the newest `keep` generations, but never where the last good one came from."""
+    for generation in generations(root)[max(1, keep) :]:
+        directory = directory_of(root, generation)
+        if source is None or not source.startswith(directory + os.sep):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def copy(source: str, target: str) -> dict[str, Any]:
+    """Fill `target` with what a seeded directory holds: a task's own checkpoint directory. Twice is once."""
+    if os.path.exists(os.path.join(target, MARKER)):
+        return {"files": 0, "bytes": 0}
+    files = total = 0
+    marker = None
+    for folder, folders, names in os.walk(source):
+        folders[:] = [name for name in folders if not os.path.islink(os.path.join(folder, name))]
+        os.makedirs(os.path.join(target, os.path.relpath(folder, source)), exist_ok=True)
+        for name in names:
+            path = os.path.join(folder, name)
+            if os.path.islink(path):
+                continue
+            if name == MARKER and folder == source:
+                marker = path
+                continue
+            place(path, _within(path, source, target))
+            files += 1
+            total += os.lstat(path).st_size
+    if marker:
+        place(marker, os.path.join(target, MARKER))  # last: it says that the rest is there
+    return {"files": files, "bytes": total}

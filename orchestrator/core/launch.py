@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,8 +47,8 @@ def ports_needed(plan: Plan) -> int:
 
     A generation never uses a port of the one before it, so that a stale process cannot join a new gang.
     """
-    machines = [_machine(plan, task.id) for task in plan.tasks]
-    return 2 * max((machines.count(machine) for machine in machines), default=0)
+    machines = _machines(plan)
+    return 2 * max(Counter(machines[task.host] for task in plan.tasks).values(), default=0)
 
 
 def port_candidates(plan: Plan, run_id: str, generation: int, task: TaskId) -> tuple[int, ...]:
@@ -63,8 +64,9 @@ def port_candidates(plan: Plan, run_id: str, generation: int, task: TaskId) -> t
     """
     first, last = plan.ports
     size = last - first + 1
-    machine = _machine(plan, task)
-    neighbours = sorted(other.id for other in plan.tasks if _machine(plan, other.id) == machine)
+    machines = _machines(plan)
+    machine = machines[plan.task(task).host]
+    neighbours = sorted(other.id for other in plan.tasks if machines[other.host] == machine)
     width = min(PORT_CANDIDATES_MAX, size // (2 * len(neighbours)))
     if width < 1:
         raise ValueError(f"ports {first}-{last}: {len(neighbours)} tasks need {2 * len(neighbours)}")
@@ -74,10 +76,9 @@ def port_candidates(plan: Plan, run_id: str, generation: int, task: TaskId) -> t
     return tuple(range(start, start + width))
 
 
-def _machine(plan: Plan, task: TaskId) -> str:
-    """What tells machines apart where ports are concerned: two hosts of a spec may be one machine."""
-    host = plan.host(plan.task(task).host)
-    return host.data_address or host.address or host.name
+def _machines(plan: Plan) -> dict[str, str]:
+    """What tells machines apart where ports are concerned, by host: two hosts of a spec may be one machine."""
+    return {host.name: host.data_address or host.address or host.name for host in plan.hosts}
 
 
 def environment(

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from orchestrator.core.errors import SpecError
-from orchestrator.spec.complaints import Complaint, Loc, render, where
+from orchestrator.spec.complaints import SHOWN_MAX, Complaint, Loc, render, where
 from orchestrator.spec.document import Node, parse
 from orchestrator.spec.models import ClusterSpec, env_name_complaint
 from orchestrator.spec.parts import parts_of
@@ -44,34 +45,39 @@ def check_spec(path: str | Path) -> tuple[ClusterSpec | None, list[Complaint]]:
     root, complaints = parse(text)
     if root is None:
         return None, sorted(complaints)
-    data = root.data()
     spec: ClusterSpec | None = None
+    data = root.data()
     try:
         spec = ClusterSpec.model_validate(data)
     except ValidationError as error:
-        # without the input: a value of env may be in it
-        for found in error.errors(include_url=False, include_input=False):
-            _add(complaints, root, tuple(found["loc"]), sentence(found, _about(root, tuple(found["loc"]))))
+        complaints += _told(error, root)
     for loc, words in relations(parts_of(data, Path(path).absolute().parent)):
-        _add(complaints, root, loc, words)
+        complaints += _complaint(root, loc, words)
     return (None, sorted(set(complaints))) if complaints else (spec, [])
 
 
-def _about(root: Node, loc: Loc) -> Node | None:
-    return root.find(loc[:-1] if loc and loc[-1] == KEY else loc)
+def _told(error: ValidationError, root: Node) -> Iterator[Complaint]:
+    """pydantic's errors as complaints. The values stay out: one of env may be among them."""
+    found = [(tuple(e["loc"]), e) for e in error.errors(include_url=False, include_input=False)]
+    found.sort(key=lambda pair: root.place(pair[0]))
+    for number, (loc, about) in enumerate(found):
+        of_key = about["type"] == "extra_forbidden"
+        if loc and loc[-1] == KEY:
+            loc, of_key = loc[:-1], True
+        # looking for what was meant takes time; what is not shown is only counted
+        words = sentence(about, root.find(loc)) if number < SHOWN_MAX else "one of many"
+        yield from _complaint(root, loc, words, of_key=of_key)
 
 
-def _add(complaints: list[Complaint], root: Node, loc: Loc, words: str) -> None:
-    """One complaint with its place; none about what YAML's own complaints have taken out."""
-    of_key = bool(loc) and (loc[-1] == KEY or words.startswith("unknown key"))
-    loc = loc[:-1] if loc and loc[-1] == KEY else loc
+def _complaint(root: Node, loc: Loc, words: str, *, of_key: bool = False) -> Iterator[Complaint]:
+    """A complaint with its place; none about what YAML's own complaints have taken out."""
     node = root.find(loc)
     if node is not None and node.broken:
         return
     if loc[:2] in _NAMED_BY_USERS and env_name_complaint(str(loc[-1])):
         of_key = True
     line, column = root.place(loc, of_key=of_key)
-    complaints.append(Complaint(line, column, where(_shown(loc)), words))
+    yield Complaint(line, column, where(_shown(loc)), words)
 
 
 def _shown(loc: Loc) -> Loc:

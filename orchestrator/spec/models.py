@@ -15,11 +15,9 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
-    WithJsonSchema,
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -35,7 +33,7 @@ SAID = "said"
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 _OURS = ("TF_CONFIG", "CUDA_VISIBLE_DEVICES")
 _GPUS_MAX = 128
-_HOSTS_MAX = 4096
+_HOSTS_MAX = 1000
 _DURATION_FORMS = [{"type": "number", "minimum": 0}, {"type": "string", "pattern": DURATION_PATTERN}]
 
 
@@ -144,8 +142,13 @@ def _strategy(value: str) -> str:
     return value
 
 
-def _on_off(value: object) -> object:
-    return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
+def _on_off(value: object) -> bool:
+    """YAML 1.1 has made a boolean of on and off already, where they stand without quotes."""
+    known = {"on": True, "off": False}.get(value) if isinstance(value, str) else value
+    if not isinstance(known, bool):
+        got = "" if isinstance(value, (dict, list)) or value is None else f"; got {shown(value)}"
+        raise complain(f"must be on or off{got}")
+    return known
 
 
 def _relative(value: str) -> str:
@@ -286,7 +289,7 @@ class Ssh(_Model):
 class Tasks(_Model):
     """The tasks of one type."""
 
-    replicas: Annotated[int, Field(ge=1, le=4096)] = 1
+    replicas: Annotated[int, Field(ge=1, le=1000)] = 1
     """How many there are."""
     gpus: Annotated[int, Field(ge=0, le=_GPUS_MAX)] | None = None
     """GPUs for each. Default: chief and worker share their host's, ps and evaluator have none."""
@@ -356,9 +359,7 @@ class Run(_Model):
     """When to try again, and when to give up."""
     timing: TimingSpec = TimingSpec()
     """How long the run waits for things."""
-    runtime: Annotated[
-        bool, BeforeValidator(_on_off), WithJsonSchema({"enum": [True, False, "on", "off"]})
-    ] = True
+    runtime: Annotated[bool, _Checked(_on_off, {"enum": [True, False, "on", "off"]}, instead=True)] = True
     """`off` starts the script plain: only its life is watched, not its progress."""
 
 

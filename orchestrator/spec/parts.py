@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from orchestrator.core.placement import Ask
-from orchestrator.spec.models import Host, Run, Ssh
+from orchestrator.spec.models import Host, Restart, Run, Ssh, TimingSpec
 
 LOCAL_ADDRESS = "127.0.0.1"
 
@@ -25,6 +25,8 @@ _PLACEHOLDERS: Mapping[type[BaseModel], Mapping[str, Any]] = {
     Host: {"name": "unnamed"},
     Run: {"strategy": "multi_worker_mirrored", "script": "unnamed", "tasks": {}},
     Ssh: {},
+    TimingSpec: {},
+    Restart: {},
 }
 
 
@@ -47,6 +49,11 @@ class Parts:
     hosts: tuple[Part[Host], ...]
     ssh: Part[Ssh]
     run: Part[Run]
+    timing: Part[TimingSpec]
+    restart: Part[Restart]
+    env: Mapping[str, Any]
+    """Names of run.env, with whatever stands there."""
+    secrets: Mapping[str, Any]
     base_dir: Path
 
     @property
@@ -57,14 +64,22 @@ class Parts:
 
 def parts_of(data: Any, base_dir: Path) -> Parts:
     """The parts of a document, whatever it holds."""
-    root = data if isinstance(data, dict) else {}
-    hosts = root.get("hosts")
+    root = _mapping(data)
+    hosts, run = root.get("hosts"), _mapping(root.get("run"))
     return Parts(
         hosts=tuple(_part(Host, host) for host in hosts) if isinstance(hosts, list) else (),
         ssh=_part(Ssh, root.get("ssh", {})),
         run=_part(Run, root.get("run")),
+        timing=_part(TimingSpec, run.get("timing", {})),
+        restart=_part(Restart, run.get("restart", {})),
+        env=_mapping(run.get("env")),
+        secrets=_mapping(run.get("secrets")),
         base_dir=base_dir,
     )
+
+
+def _mapping(data: Any) -> Mapping[str, Any]:
+    return data if isinstance(data, dict) else {}
 
 
 def _part(model: type[M], data: Any) -> Part[M]:

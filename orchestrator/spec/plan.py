@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.core.errors import SpecError
-from orchestrator.core.placement import Ask, place
+from orchestrator.core.placement import place
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, RestartPolicy, Timing
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.load import load_spec

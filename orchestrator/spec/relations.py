@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from pydantic import BaseModel
+
 from orchestrator.core.launch import ports_needed
 from orchestrator.core.placement import place
 from orchestrator.core.plan import HostPlan, Plan
@@ -139,17 +141,14 @@ def _data_address(parts: Parts, i: int) -> str:
 
 
 def _timing(parts: Parts) -> Said:
-    if not parts.run.good("timing"):
-        return
-    timing = parts.run.value.timing
-    heartbeat, unreachable = timing.heartbeat, timing.unreachable_after
-    if unreachable < 3 * heartbeat:
+    timing, good = parts.timing.value, parts.timing.good
+    if good("heartbeat", "unreachable_after") and timing.unreachable_after < 3 * timing.heartbeat:
         yield (
             ("run", "timing", _written(timing, "unreachable_after", "heartbeat")),
             f"unreachable_after ({_duration(timing, 'unreachable_after')}) must be at least three times heartbeat "
             f"({_duration(timing, 'heartbeat')}): two heartbeats may be lost on the way",
         )
-    if timing.lost_after <= unreachable:
+    if good("unreachable_after", "lost_after") and timing.lost_after <= timing.unreachable_after:
         yield (
             ("run", "timing", _written(timing, "lost_after", "unreachable_after")),
             f"lost_after ({_duration(timing, 'lost_after')}) must be more than unreachable_after "
@@ -162,20 +161,17 @@ def _written(timing: TimingSpec, *keys: str) -> str:
     return next((key for key in keys if key in timing.model_fields_set), keys[0])
 
 
-def _duration(timing: TimingSpec, key: str) -> str:
-    default = "" if key in timing.model_fields_set else ", the default"
-    return show_duration(getattr(timing, key)) + default
+def _duration(part: BaseModel, key: str) -> str:
+    default = "" if key in part.model_fields_set else ", the default"
+    return show_duration(getattr(part, key)) + default
 
 
 def _restart(parts: Parts) -> Said:
-    if not parts.run.good("restart"):
-        return
-    restart = parts.run.value.restart
-    if restart.backoff > restart.backoff_max:
-        most = show_duration(restart.backoff_max)
-        default = "" if "backoff_max" in restart.model_fields_set else ", the default"
-        said = f"backoff ({show_duration(restart.backoff)}) must not be above backoff_max ({most}{default})"
-        yield ("run", "restart", "backoff"), said
+    restart = parts.restart.value
+    if parts.restart.good("backoff", "backoff_max") and restart.backoff > restart.backoff_max:
+        backoff, most = _duration(restart, "backoff"), _duration(restart, "backoff_max")
+        key = "backoff" if "backoff" in restart.model_fields_set else "backoff_max"
+        yield ("run", "restart", key), f"backoff ({backoff}) must not be above backoff_max ({most})"
 
 
 def _files(parts: Parts) -> Said:
@@ -212,19 +208,16 @@ def _checkpoint(parts: Parts) -> Said:
 
 
 def _env(parts: Parts) -> Said:
-    run = parts.run.value
-    if parts.run.good("env"):
-        for name in run.env:
-            if said := env_name_complaint(name):
-                yield ("run", "env", name), said
-    if not parts.run.good("secrets"):
-        return
-    for name, written in run.secrets.items():
+    for name in parts.env:
+        if said := env_name_complaint(name):
+            yield ("run", "env", name), said
+    for name, written in parts.secrets.items():
         if said := env_name_complaint(name):
             yield ("run", "secrets", name), said
-        elif name in run.env:
+        elif name in parts.env:
             yield ("run", "secrets", name), f"{name} stands in env too; keep one"
-        try:
-            read_secret(written, parts.base_dir)
-        except ValueError as error:
-            yield ("run", "secrets", name), str(error)
+        if isinstance(written, str):
+            try:
+                read_secret(written, parts.base_dir)
+            except ValueError as error:
+                yield ("run", "secrets", name), str(error)

@@ -99,8 +99,8 @@ def _choice(loc: Loc, ctx: Mapping[str, Any], node: Node | None) -> str:
     if loc == ("version",):
         return f"this orch reads version 1; {_got(node)}"
     known = re.findall(r"'([^']*)'", str(ctx.get("expected", "")))
-    if loc[-1] == KEY:
-        word: Any = loc[-2]
+    if loc[-1] == KEY:  # the key itself is the value that is wrong
+        word = loc[-2]
         return f"must be one of {', '.join(known)}; got {shown(word)}{did_you_mean(word, known)}"
     hint = did_you_mean(node.value, known) if node else ""
     return f"must be one of {', '.join(known)}; {_got(node)}{hint}"

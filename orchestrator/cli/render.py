@@ -15,6 +15,7 @@ _PHASE_STYLE = {
     "FAILED": ("red", "bold"),
     "KILLED": ("red",),
     "LOST": ("red",),
+    "READY": ("cyan",),
     "EXITED": ("dim",),
 }
 
@@ -63,6 +64,7 @@ def headline(run: Document, paint: Paint) -> str:
         facts.append(f"step {run['global_step']}")
     if is_active(run) and run.get("steps_per_s") is not None:
         facts.append(f"{pace(run['steps_per_s'])} steps/s")
+    facts += metrics(run)
     return "  ".join(
         filter(None, [paint(title(run), "bold"), phase(run.get("phase"), paint), ", ".join(facts)])
     )
@@ -93,8 +95,8 @@ def checkpoint_line(checkpoint: Document | None) -> str:
     return "checkpoint: " + ", ".join(facts)
 
 
-_COLUMNS = ("TASK", "HOST", "PHASE", "PID", "STEP", "STEPS/S", "LOSS", "CPU", "MEM", "HEARD")
-_RIGHT = frozenset({"PID", "STEP", "STEPS/S", "LOSS", "CPU", "MEM", "HEARD"})
+_COLUMNS = ("TASK", "HOST", "PHASE", "PID", "STEP", "STEPS/S", "CPU", "MEM", "HEARD")
+_RIGHT = frozenset({"PID", "STEP", "STEPS/S", "CPU", "MEM", "HEARD"})
 _ALWAYS = frozenset({"TASK", "HOST", "PHASE", "PID", "STEP"})
 
 
@@ -113,7 +115,6 @@ def task_table(tasks: Sequence[Document], paint: Paint) -> list[str]:
 
 def _task_row(task: Document) -> list[str]:
     heard = task.get("heartbeat_age_s")
-    loss = (task.get("metrics") or {}).get("loss")
     return [
         str(task.get("task")),
         str(task.get("host")),
@@ -121,7 +122,6 @@ def _task_row(task: Document) -> list[str]:
         _or_dash(task.get("pid")),
         _or_dash(task.get("global_step")),
         "-" if task.get("steps_per_s") is None else pace(task["steps_per_s"]),
-        "-" if loss is None else f"{loss:.4g}",
         "-" if task.get("cpu_percent") is None else f"{task['cpu_percent']:.0f}%",
         "-" if task.get("rss_bytes") is None else size(task["rss_bytes"]),
         "-" if heard is None else f"{duration(heard)} ago",
@@ -135,11 +135,13 @@ def ended_tasks(tasks: Iterable[Document]) -> list[str]:
 
 def exit_text(task: Document) -> str:
     """How a task ended, as far as is known."""
+    cause = task.get("cause")
+    why = f" ({cause})" if cause not in (None, "finished") else ""
     if task.get("exit_code") is not None:
-        return f"exit {task['exit_code']}"
+        return f"exit {task['exit_code']}{why}"
     if task.get("signal"):
-        return f"signal {task['signal']}"
-    return str(task.get("phase") or "?").lower()
+        return f"signal {task['signal']}{why}"
+    return f"{str(task.get('phase') or '?').lower()}{why}"
 
 
 def trouble_lines(run: Document, paint: Paint) -> list[str]:
@@ -162,16 +164,17 @@ def host_line(host: Document, paint: Paint) -> str:
     link = host.get("link")
     if link not in ("UNREACHABLE", "CONNECTING"):
         return ""
-    since = f" for {duration(host['since_s'])}" if host.get("since_s") is not None else ""
+    heard = f", last heard {duration(host['heard_age_s'])} ago" if host.get("heard_age_s") is not None else ""
     why = f": {host['problem']}" if host.get("problem") else ""
     state = paint("unreachable", "yellow") if link == "UNREACHABLE" else "connecting"
-    return f"{host.get('host') or host.get('name')} {state}{since}{why}"
+    return f"{host.get('host')} {state}{heard}{why}"
 
 
 def first_cause(cause: Document, paint: Paint) -> list[str]:
     """The headline of a death, and the last lines of whoever died first."""
     lines = [f"{paint('first cause:', 'red')} {cause.get('sentence')}"]
-    return lines + [f"  {cause.get('task')} | {printable(line)}" for line in cause.get("last_lines") or []]
+    who = f"{cause['task']} | " if cause.get("task") else ""
+    return lines + [f"  {who}{printable(line)}" for line in cause.get("last_lines") or []]
 
 
 def outcome(run: Document, paint: Paint) -> str:
@@ -191,17 +194,17 @@ def progress(run: Document) -> str:
     facts = [f"step {run['global_step']}"]
     if run.get("steps_per_s") is not None:
         facts.append(f"{pace(run['steps_per_s'])} steps/s")
-    facts += [f"{name} {value:.4g}" for name, value in (_chief_metrics(run)).items()]
+    facts += metrics(run)
     tasks = ", ".join(f"{t.get('task')} {_or_dash(t.get('global_step'))}" for t in run.get("tasks") or [])
     return f"RUNNING: {', '.join(facts)} ({tasks})"
 
 
-def _chief_metrics(run: Document) -> dict[str, float]:
-    for task in run.get("tasks") or []:
-        metrics = task.get("metrics")
-        if metrics:
-            return {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
-    return {}
+def metrics(run: Document) -> list[str]:
+    """`epoch 2`, `loss 0.1234` and whatever else the chief reports."""
+    epoch = run.get("training_epoch")
+    shown = [] if epoch is None else [f"epoch {epoch}"]
+    found = run.get("metrics") or {}
+    return shown + [f"{name} {value:.4g}" for name, value in found.items() if isinstance(value, (int, float))]
 
 
 def event(event: Document, paint: Paint) -> str:

@@ -114,8 +114,11 @@ def come_back(submitted: Submitted) -> str:
 
 
 def exit_code(document: Mapping[str, Any]) -> int:
-    """The run's own outcome, as far as it has one."""
-    return 1 if document.get("phase") in ("FAILED", "KILLED") else 0
+    """The run's own outcome, as far as it has one. A host's refusal (5: keys) is told from the script's failure."""
+    if document.get("phase") not in ("FAILED", "KILLED"):
+        return 0
+    problem = document.get("problem") or {}
+    return int(problem.get("exit_code") or 1)
 
 
 @click.command()

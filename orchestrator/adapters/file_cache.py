@@ -1,0 +1,37 @@
+"""A value that was made of files, made again once one of them has changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class FileCache(Generic[T]):
+    """What was made of some files. `make` returns it, with all the files that count."""
+
+    def __init__(self, make: Callable[[], tuple[T, tuple[Path, ...]]]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: tuple[T, tuple[Path, ...], list[object]] | None = None
+
+    def get(self) -> T:
+        with self._lock:
+            if self._made is None or _stamps(self._made[1]) != self._made[2]:
+                value, sources = self._make()
+                self._made = (value, sources, _stamps(sources))
+            return self._made[0]
+
+
+def _stamps(paths: tuple[Path, ...]) -> list[object]:
+    stamps: list[object] = []
+    for path in paths:
+        try:
+            status = path.stat()
+            stamps.append((status.st_mtime_ns, status.st_size, status.st_ino))
+        except OSError:
+            stamps.append(None)
+    return stamps

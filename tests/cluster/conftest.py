@@ -1,0 +1,35 @@
+"""Fixtures of the lab."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.adapters.ssh import SshTransport
+from tests.cluster.lab import Lab
+
+MakeLab = Callable[..., Lab]
+
+
+@pytest.fixture
+def make_lab() -> Iterator[MakeLab]:
+    """Makes labs, `make_lab(3, {0: {"MaxSessions": "1"}})`, and removes them."""
+    made: list[Lab] = []
+
+    def make(n_hosts: int, options: dict[int, dict[str, str]] | None = None) -> Lab:
+        made.append(Lab(n_hosts, options))
+        return made[-1]
+
+    yield make
+    for lab in made:
+        lab.close()
+
+
+@pytest.fixture
+def ssh(tmp_path: Path) -> SshTransport:
+    """A transport that reads nothing of the person who runs the tests."""
+    return SshTransport(
+        tmp_path / "state/known_hosts", home=tmp_path, config_files=(tmp_path / ".ssh/config",)
+    )

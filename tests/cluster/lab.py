@@ -1,0 +1,404 @@
+"""A lab of hosts on one machine, each with a real sshd, strict keys and directories of its own.
+
+As root, a host is a network namespace on a bridge, and the head is the machine itself: its link can be cut, and
+single pairs or directions dropped. Otherwise a host is an sshd on a high loopback port, and nothing can be cut.
+Everything carries the process id in its name, so that several labs live side by side; what a crashed lab has
+left is swept by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import getpass
+import ipaddress
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.plan import HostPlan
+
+READY_S = 20.0
+_numbers = itertools.count()
+
+
+def missing() -> list[str]:
+    """What the lab needs and this machine lacks."""
+    needed = ["sshd", "ssh-keygen"] + (["ip", "iptables", "nsenter"] if os.geteuid() == 0 else [])
+    return [name for name in needed if _find(name) is None]
+
+
+def need_lab() -> None:
+    """Fail in CI, skip with a reason elsewhere, where no lab can be had."""
+    lacking = missing()
+    if not lacking:
+        return
+    reason = f"NO LAB: {', '.join(lacking)} not found; install openssh-server, iproute2, iptables, util-linux"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+class LabHost:
+    """One host: its sshd, its link, its directories."""
+
+    def __init__(self, lab: Lab, index: int, options: Mapping[str, str]) -> None:
+        self._lab = lab
+        self._options = dict(options)
+        self._sshd: subprocess.Popen[bytes] | None = None
+        self.index = index
+        self.name = f"host-{index}"
+        self.dir = lab.dir / self.name
+        self.home = self.dir / "home"
+        self.host_dir = self.dir / "orch-host"
+        self.home.mkdir(parents=True)
+        self.host_key = self.dir / "ssh_host_ed25519_key"
+        _keygen(self.host_key)
+        self.namespace = f"{lab.tag}h{index}" if lab.can_cut else None
+        self.address = lab.address_of(index) if lab.can_cut else "127.0.0.1"
+        self.port = 22 if lab.can_cut else _free_port()
+        self._link = f"{lab.tag}v{index}"
+
+    @property
+    def log(self) -> Path:
+        return self.dir / "sshd.log"
+
+    @property
+    def known_hosts_line(self) -> str:
+        type_, key, *_ = self.host_key.with_suffix(".pub").read_text().split()
+        name = self.address if self.port == 22 else f"[{self.address}]:{self.port}"
+        return f"{name} {type_} {key}\n"
+
+    def plan(self, **changes: object) -> HostPlan:
+        """The host as a plan would have it."""
+        fields: dict[str, object] = {
+            "name": self.name,
+            "address": self.address,
+            "data_address": self.address,
+            "user": getpass.getuser(),
+            "port": self.port,
+            "identity_file": str(self._lab.identity_file),
+            "known_hosts": str(self._lab.known_hosts),
+            "python": "python3",
+        }
+        return HostPlan(**{**fields, **changes})  # type: ignore[arg-type]
+
+    def connect_link(self) -> None:
+        """Make the namespace and its link to the bridge."""
+        assert self.namespace is not None
+        inside = f"{self._lab.tag}e{self.index}"
+        _run("ip", "netns", "add", self.namespace)
+        _run("ip", "link", "add", self._link, "type", "veth", "peer", "name", inside)
+        _run("ip", "link", "set", inside, "netns", self.namespace, "name", "eth0")
+        _run("ip", "link", "set", self._link, "master", self._lab.bridge, "up")
+        self.run("ip", "link", "set", "lo", "up")
+        self.run("ip", "addr", "add", f"{self.address}/24", "dev", "eth0")
+        self.run("ip", "link", "set", "eth0", "up")
+
+    def run(self, *command: str) -> None:
+        """Run a command in the host's network."""
+        _run(*self._enter(), *command)
+
+    def start_sshd(self, **options: str) -> None:
+        """Start its sshd; `options` are sshd_config keywords and stay for later starts."""
+        self._options |= options
+        config = self.dir / "sshd_config"
+        config.write_text("".join(f"{key} {value}\n" for key, value in self._settings().items()))
+        sshd = _find("sshd")
+        assert sshd is not None
+        command = [*self._enter(), sshd, "-D", "-f", str(config), "-E", str(self.log)]
+        self._sshd = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        self._lab.record(self._sshd.pid)
+        self._await_sshd()
+
+    def stop_sshd(self) -> None:
+        """Stop it; sessions that are open stay open."""
+        if self._sshd is not None:
+            self._sshd.kill()
+            self._sshd.wait()
+            self._sshd = None
+
+    def restart_sshd(self, **options: str) -> None:
+        """With other sshd_config keywords."""
+        self.stop_sshd()
+        self.start_sshd(**options)
+
+    def new_host_key(self) -> None:
+        """Give it another host key, as a host that was set up anew."""
+        self.host_key.unlink()
+        self.host_key.with_suffix(".pub").unlink()
+        _keygen(self.host_key)
+        self.restart_sshd()
+
+    def cut(self) -> None:
+        """Unplug it: no packet in or out, and nobody is told."""
+        self._need_cut()
+        _run("ip", "link", "set", self._link, "down")
+
+    def mend(self) -> None:
+        """Plug it in again, and forget what was dropped."""
+        self._need_cut()
+        _run("ip", "link", "set", self._link, "up")
+        self.run("iptables", "-F")
+
+    def drop(self, *, source: str | None = None, to: str | None = None) -> None:
+        """Lose what comes from `source` and what goes to `to`, which are addresses."""
+        self._need_cut()
+        if source is not None:
+            self.run("iptables", "-A", "INPUT", "-s", source, "-j", "DROP")
+        if to is not None:
+            self.run("iptables", "-A", "OUTPUT", "-d", to, "-j", "DROP")
+
+    def _need_cut(self) -> None:
+        if not self._lab.can_cut:
+            pytest.skip("only root can cut a host: without namespaces there is no link")
+
+    def _enter(self) -> list[str]:
+        # Not `ip netns exec`: that also mounts a /sys of its own, and the host would have no cgroups.
+        return [] if self.namespace is None else ["nsenter", f"--net=/run/netns/{self.namespace}", "--"]
+
+    def _settings(self) -> dict[str, str]:
+        environment = {
+            "ORCH_HOST_DIR": self.host_dir,
+            "HOME": self.home,
+            "PATH": f"{self._lab.dir / 'bin'}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        }
+        return {
+            "Port": str(self.port),
+            "ListenAddress": self.address,
+            "HostKey": str(self.host_key),
+            "AuthorizedKeysFile": str(self._lab.dir / "authorized_keys"),
+            "PidFile": "none",
+            "StrictModes": "no",
+            "UsePAM": "no",
+            "UseDNS": "no",
+            "PermitRootLogin": "yes",
+            "PasswordAuthentication": "no",
+            "KbdInteractiveAuthentication": "no",
+            "SetEnv": " ".join(f"{key}={value}" for key, value in environment.items()),
+            **self._options,
+        }
+
+    def _await_sshd(self) -> None:
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            if self._sshd is not None and self._sshd.poll() is not None:
+                break
+            with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 1.0):
+                return
+            time.sleep(0.02)
+        log = self.log.read_text() if self.log.exists() else "no log"
+        raise RuntimeError(f"sshd of {self.name} does not come up: {log}")
+
+
+class Lab:
+    """Hosts, one client key, and a known_hosts file with the key of every host.
+
+    Args:
+        n_hosts: How many.
+        options: sshd_config keywords for single hosts, by their index.
+    """
+
+    def __init__(self, n_hosts: int, options: Mapping[int, Mapping[str, str]] | None = None) -> None:
+        need_lab()
+        sweep_crashed()
+        self.can_cut = os.geteuid() == 0
+        self.tag = f"o{os.getpid():x}{_letter(next(_numbers))}"
+        self.bridge = f"{self.tag}b"
+        self.dir = Path(tempfile.mkdtemp(prefix=f"orch-lab-{os.getpid()}-"))
+        self._pids: list[tuple[int, str]] = []
+        self._subnet = ""
+        self.hosts: list[LabHost] = []
+        self.identity_file = self.dir / "id_ed25519"
+        self.known_hosts = self.dir / "known_hosts"
+        try:
+            self._record_owner()
+            self._make(n_hosts, options or {})
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self, n_hosts: int, options: Mapping[int, Mapping[str, str]]) -> None:
+        _keygen(self.identity_file)
+        shutil.copy(self.identity_file.with_suffix(".pub"), self.dir / "authorized_keys")
+        (self.dir / "bin").mkdir()
+        (self.dir / "bin" / "python3").symlink_to(os.path.realpath(sys.executable))
+        if self.can_cut:
+            os.makedirs("/run/sshd", exist_ok=True)
+            self._make_bridge()
+        for index in range(n_hosts):
+            self.hosts.append(LabHost(self, index, options.get(index, {})))
+        for host in self.hosts:
+            if self.can_cut:
+                host.connect_link()
+            host.start_sshd()
+        self.trust_all()
+
+    def host(self, index: int) -> LabHost:
+        return self.hosts[index]
+
+    def trust_all(self) -> None:
+        """Write known_hosts with the key that each host has now."""
+        self.known_hosts.write_text("".join(host.known_hosts_line for host in self.hosts))
+
+    def address_of(self, index: int) -> str:
+        return f"{self._subnet}.{index + 10}"
+
+    @property
+    def head_address(self) -> str:
+        """The head's address as the hosts see it."""
+        return f"{self._subnet}.1" if self.can_cut else "127.0.0.1"
+
+    def record(self, pid: int) -> None:
+        """Remember a process of ours by its identity, also for whoever sweeps after a crash."""
+        self._pids.append((pid, _start_time(pid)))
+        (self.dir / "pids.json").write_text(json.dumps(self._pids))
+
+    def close(self) -> None:
+        """End all processes of the lab, and remove its networks and files."""
+        for host in self.hosts:
+            host.stop_sshd()
+        _remove(self.dir, self._pids, self.tag if self.can_cut else None)
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _record_owner(self) -> None:
+        owner = {
+            "pid": os.getpid(),
+            "started": _start_time(os.getpid()),
+            "tag": self.tag if self.can_cut else None,
+        }
+        (self.dir / "owner.json").write_text(json.dumps(owner))
+
+    def _make_bridge(self) -> None:
+        with _locked("orch-lab-subnets.lock"):
+            self._subnet = _free_subnet()
+            _run("ip", "link", "add", self.bridge, "type", "bridge")
+            _run("ip", "addr", "add", f"{self._subnet}.1/24", "dev", self.bridge)
+            _run("ip", "link", "set", self.bridge, "up")
+
+
+def sweep_crashed() -> None:
+    """Remove what labs have left whose process no longer lives."""
+    with _locked("orch-lab-sweep.lock"):
+        for directory in Path(tempfile.gettempdir()).glob("orch-lab-*-*"):
+            try:
+                owner = json.loads((directory / "owner.json").read_text())
+                if _start_time(owner["pid"]) == owner["started"]:
+                    continue
+                pids = [(pid, started) for pid, started in json.loads((directory / "pids.json").read_text())]
+            except (OSError, ValueError, KeyError):
+                continue  # still being made, or already being removed
+            _remove(directory, pids, owner["tag"])
+
+
+def _remove(directory: Path, pids: list[tuple[int, str]], tag: str | None) -> None:
+    for pid, started in pids:
+        if started and _start_time(pid) == started:
+            os.kill(pid, signal.SIGKILL)
+    for pid in _marked(directory):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    if tag is not None:
+        for namespace in _namespaces(tag):
+            # Whatever still holds the namespace was started in it: sshd's children, and what they left.
+            inside = subprocess.run(
+                ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False
+            )
+            for pid in map(int, inside.stdout.split()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            subprocess.run(["ip", "netns", "del", namespace], capture_output=True, check=False)
+        for link in _links(tag):
+            # The kernel takes a namespace apart in its own time; its link would stay for as long.
+            subprocess.run(["ip", "link", "del", link], capture_output=True, check=False)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _marked(directory: Path) -> Iterator[int]:
+    """Processes whose ORCH_HOST_DIR lies in this lab: what was started over its sshds."""
+    marker = f"ORCH_HOST_DIR={directory}/".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if any(item.startswith(marker) for item in (entry / "environ").read_bytes().split(b"\0")):
+                    yield int(entry.name)
+
+
+def _namespaces(tag: str) -> list[str]:
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+    names = [line.split()[0] for line in listed.splitlines() if line.strip()]
+    return [name for name in names if name.startswith(f"{tag}h")]
+
+
+def _links(tag: str) -> list[str]:
+    return [link for link in os.listdir("/sys/class/net") if link.startswith((f"{tag}v", f"{tag}e", f"{tag}b"))]
+
+
+def _free_subnet() -> str:
+    used = subprocess.run(["ip", "-4", "route", "show"], capture_output=True, text=True, check=True).stdout
+    taken = []
+    for word in used.split():
+        with contextlib.suppress(ValueError):
+            taken.append(ipaddress.ip_network(word, strict=False))
+    for high, low in itertools.product(range(200, 256), range(256)):
+        wanted = ipaddress.ip_network(f"10.{high}.{low}.0/24")
+        if not any(wanted.overlaps(network) for network in taken if network.prefixlen):
+            return f"10.{high}.{low}"
+    raise RuntimeError("no free 10.x.y.0/24 for the lab")
+
+
+@contextlib.contextmanager
+def _locked(name: str) -> Iterator[None]:
+    with open(Path(tempfile.gettempdir()) / name, "a", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _start_time(pid: int) -> str:
+    """When the process started, in the kernel's clock ticks; empty where it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[19]
+
+
+def _letter(number: int) -> str:
+    digits = "0123456789abcdefghijklmnopqrstuvwxyz"
+    return digits[number // 36 % 36] + digits[number % 36]
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def _find(name: str) -> str | None:
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/local/sbin")
+
+
+def _keygen(path: Path) -> None:
+    _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", str(path))
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -1,0 +1,254 @@
+"""What holds for every transport: the fake one, this machine's, and SSH to a real sshd."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orchestrator.adapters.fake_transport import FakeProcess, FakeTransport
+from orchestrator.adapters.local import LocalTransport
+from orchestrator.adapters.ssh import SshTransport
+from orchestrator.adapters.transport import Channel, ChannelClosed, Transport
+from orchestrator.core.plan import HostPlan
+from tests.cluster.lab import Lab
+
+ECHO = "exec cat"
+SPEAK = "echo out; echo err >&2; exit 3"
+FLOOD_STDERR = "head -c 6000000 /dev/zero | tr '\\0' x >&2; echo done"
+SILENT = "exec sleep 60"
+MISSING = "orch-no-such-command"
+
+LARGE = bytes(range(256)) * 32 * 1024  # 8 MiB
+SOON_S = 10.0
+
+
+def _echo(process: FakeProcess) -> int:
+    while data := process.stdin.read(65536):
+        process.stdout.write(data)
+    return 0
+
+
+def _speak(process: FakeProcess) -> int:
+    process.stdout.write(b"out\n")
+    process.write_stderr(b"err\n")
+    return 3
+
+
+def _flood(process: FakeProcess) -> int:
+    for _ in range(600):
+        process.write_stderr(b"x" * 10_000)
+    process.stdout.write(b"done\n")
+    return 0
+
+
+def _silent(process: FakeProcess) -> int:
+    process.stdin.wait_broken()
+    return 0
+
+
+FAKES = {ECHO: _echo, SPEAK: _speak, FLOOD_STDERR: _flood, SILENT: _silent}
+
+
+@dataclass
+class Rig:
+    """A transport, a host to reach by it, and where there is one, the way to cut that host."""
+
+    transport: Transport
+    host: HostPlan
+    cut: Callable[[], None] | None = None
+    mend: Callable[[], None] | None = None
+
+
+@pytest.fixture(scope="module")
+def shared_lab() -> Iterator[Lab]:
+    with Lab(1) as lab:
+        yield lab
+
+
+@pytest.fixture(params=["fake", "local", pytest.param("ssh", marks=pytest.mark.lab)])
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    if request.param == "fake":
+        fake, host = FakeTransport(FAKES), HostPlan("fake-a")
+        yield Rig(fake, host, lambda: fake.cut(host), lambda: fake.mend(host))
+    elif request.param == "local":
+        yield Rig(LocalTransport(), HostPlan("here", transport="local"))
+    else:
+        lab: Lab = request.getfixturevalue("shared_lab")
+        there = lab.host(0)
+        ssh = SshTransport(tmp_path / "known_hosts", home=tmp_path, config_files=(tmp_path / "config",))
+        yield Rig(ssh, there.plan(), *((there.cut, there.mend) if lab.can_cut else (None, None)))
+
+
+@pytest.fixture
+def start(rig: Rig) -> Iterator[Callable[[str], Channel]]:
+    """Opens channels, and closes them in the end."""
+    yield lambda command: rig.transport.open(rig.host, command)
+    rig.transport.close(rig.host)
+
+
+def read_all(channel: Channel) -> bytes:
+    parts = []
+    while data := channel.read(65536):
+        parts.append(data)
+    return b"".join(parts)
+
+
+def read_exactly(channel: Channel, size: int) -> bytes:
+    parts = b""
+    while len(parts) < size:
+        data = channel.read(size - len(parts))
+        assert data, f"ended after {len(parts)} bytes"
+        parts += data
+    return parts
+
+
+def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """Runs `work` beside the test; the list gets its result, or what it raised."""
+    results: list[object] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except OSError as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, results
+
+
+def test_what_is_written_comes_back(start: Callable[[str], Channel]) -> None:
+    channel = start(ECHO)
+    for text in (b"one", b"two\n", b"\0\xff"):
+        channel.write(text)
+        assert read_exactly(channel, len(text)) == text
+
+
+def test_read_returns_what_is_there_and_does_not_wait_for_more(start: Callable[[str], Channel]) -> None:
+    channel = start(ECHO)
+    channel.write(b"abc")
+    assert channel.read(1) == b"a"
+    assert read_exactly(channel, 2) == b"bc"
+
+
+def test_8_mib_both_ways_at_once(start: Callable[[str], Channel]) -> None:
+    channel = start(ECHO)
+    writer, _ = in_thread(lambda: channel.write(LARGE))
+    assert read_exactly(channel, len(LARGE)) == LARGE
+    writer.join(SOON_S)
+    assert not writer.is_alive()
+
+
+def test_end_exit_status_and_stderr(start: Callable[[str], Channel]) -> None:
+    channel = start(SPEAK)
+    assert read_all(channel) == b"out\n"
+    assert channel.exit_status() == 3
+    assert channel.stderr_tail() == "err\n"
+    assert channel.read(10) == b"", "the end stays the end"
+
+
+def test_no_exit_status_while_it_runs(start: Callable[[str], Channel]) -> None:
+    assert start(SILENT).exit_status() is None
+
+
+def test_a_flood_on_stderr_stops_nothing(start: Callable[[str], Channel]) -> None:
+    channel = start(FLOOD_STDERR)
+    assert read_all(channel) == b"done\n"
+    assert channel.stderr_tail() == "x" * 4096
+
+
+def test_a_command_that_is_not_there(start: Callable[[str], Channel]) -> None:
+    channel = start(MISSING)
+    assert read_all(channel) == b""
+    assert channel.exit_status() == 127
+    assert "not found" in channel.stderr_tail()
+
+
+def test_close_wakes_a_blocked_read(start: Callable[[str], Channel]) -> None:
+    channel = start(SILENT)
+    reader, results = in_thread(lambda: channel.read(10))
+    reader.join(0.1)
+    assert reader.is_alive(), "there was nothing to read"
+    channel.close()
+    reader.join(SOON_S)
+    assert results == [b""]
+
+
+def test_close_wakes_a_blocked_write(start: Callable[[str], Channel]) -> None:
+    channel = start(SILENT)
+    writer, results = in_thread(lambda: channel.write(LARGE))
+    writer.join(0.3)
+    assert writer.is_alive(), "nobody took 8 MiB"
+    channel.close()
+    writer.join(SOON_S)
+    assert isinstance(results[0], ChannelClosed)
+
+
+def test_writing_to_what_has_ended_raises(start: Callable[[str], Channel]) -> None:
+    channel = start(SPEAK)
+    read_all(channel)
+    channel.exit_status()
+    with pytest.raises(ChannelClosed):
+        channel.write(LARGE)
+
+
+def test_close_twice_and_use_after_close(start: Callable[[str], Channel]) -> None:
+    channel = start(ECHO)
+    channel.close()
+    channel.close()
+    assert channel.read(1) == b""
+    with pytest.raises(ChannelClosed):
+        channel.write(b"x")
+
+
+def test_the_transport_closes_what_is_open(rig: Rig) -> None:
+    channels = [rig.transport.open(rig.host, ECHO) for _ in range(2)]
+    rig.transport.close(rig.host)
+    assert [channel.read(1) for channel in channels] == [b"", b""]
+
+
+def test_the_command_learns_that_the_channel_was_closed(start: Callable[[str], Channel], rig: Rig) -> None:
+    if isinstance(rig.transport, FakeTransport):
+        pytest.skip("a fake program learns it by the return of its read, which _echo shows")
+    channel = start("echo $$; exec cat")
+    pid = int(channel.read(20))
+    channel.close()
+    deadline = time.monotonic() + SOON_S
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        rig.transport.close(rig.host)  # also reaps children
+        threading.Event().wait(0.02)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_cut_is_silent_and_close_still_wakes_the_reader(start: Callable[[str], Channel], rig: Rig) -> None:
+    if rig.cut is None or rig.mend is None:
+        pytest.skip("this transport has no link that could be cut")
+    channel = start(ECHO)
+    channel.write(b"a")
+    assert channel.read(1) == b"a"
+    rig.cut()
+    try:
+        channel.write(b"b")
+        reader, results = in_thread(lambda: channel.read(1))
+        reader.join(0.5)
+        assert reader.is_alive(), "a cut link says nothing"
+        channel.close()
+        reader.join(SOON_S)
+        assert results == [b""]
+    finally:
+        rig.mend()
+
+
+def test_a_short_cut_loses_nothing(start: Callable[[str], Channel], rig: Rig) -> None:
+    if rig.cut is None or rig.mend is None:
+        pytest.skip("this transport has no link that could be cut")
+    channel = start(ECHO)
+    rig.cut()
+    channel.write(b"kept")
+    rig.mend()
+    assert read_exactly(channel, 4) == b"kept"

@@ -56,6 +56,7 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport, *, adopting: bool) 
         heard_at=turn.at,
     )
     _say(turn, task, report)
+    _follow_steps(turn, turn.run.task(task.id))
     task = turn.run.task(task.id)
     if report.phase == "exited":
         if task.phase is not TaskPhase.EXITED:
@@ -73,7 +74,6 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport, *, adopting: bool) 
     if task.phase is TaskPhase.RELEASED and phase is TaskPhase.READY:
         phase = TaskPhase.RELEASED  # the report was sent before the release arrived
     turn.set_task(task, phase=phase)
-    _follow_steps(turn, turn.run.task(task.id))
 
 
 def _follow_steps(turn: Turn, task: Task) -> None:

@@ -24,7 +24,7 @@ def stop_all(turn: Turn, intent: Intent, reason: str, force_at: float | None = N
     deadline_at = max(turn.at, force_at or turn.at) + patience
     turn.enter(Phase.STOPPING, reason, deadline_at=deadline_at, intent=intent, force_at=force_at)
     turn.set(first_cause=found, proof=None)
-    turn.note("stopping", f"all tasks are stopped: {reason}")
+    turn.note("stopping", reason)
     if force_at is None:
         order_stop(turn, grace_s)
 
@@ -81,11 +81,8 @@ def _restart_or_give_up(turn: Turn) -> None:
         _prove(turn)
         return
     turn.enter(Phase.BACKOFF, what, deadline_at=turn.at + decided.delay_s)
-    turn.note(
-        "backoff",
-        f"restart in {decided.delay_s:.1f} s ({decided.reason}): {what}",
-        found.task if found else None,
-    )
+    when = f"in {decided.delay_s:.1f} s ({decided.reason})" if decided.delay_s else decided.reason
+    turn.note("backoff", f"restart {when}: {what}", found.task if found else None)
 
 
 def _blamed(run: Run) -> Cause:

@@ -1,0 +1,50 @@
+"""What is true in every state. Checked after every step in the tests and the simulator, and cheap enough for more."""
+
+from __future__ import annotations
+
+from orchestrator.core.errors import InvariantViolated
+from orchestrator.core.group import next_deadline
+from orchestrator.core.model import Intent, Phase, Run, TaskPhase
+from orchestrator.core.restart import IN_A_ROW_FACTOR
+
+
+def check(run: Run) -> None:
+    """Raise InvariantViolated with the sentence that does not hold."""
+    _check_phase(run)
+    _check_tasks(run)
+    budget, policy = run.budget, run.plan.restart
+    _demand(budget.without_progress < policy.without_progress_max, "restarts stay within the budget")
+    _demand(budget.in_a_row < IN_A_ROW_FACTOR * policy.without_progress_max, "so do those without fault")
+
+
+def _check_phase(run: Run) -> None:
+    _demand((run.phase is Phase.STOPPING) == (run.intent is not None), "STOPPING alone has an intent")
+    _demand(run.force_at is None or run.phase is Phase.STOPPING, "only STOPPING is patient")
+    _demand(run.verify_at is None or run.phase is Phase.RUNNING, "only RUNNING looks at checkpoints")
+    if run.phase in (Phase.PENDING, Phase.RENDEZVOUS, Phase.STOPPING):
+        _demand(next_deadline(run) is not None, f"{run.phase.value} ends within a bound")
+    if run.phase is Phase.FAILED:
+        _demand(run.problem is not None, "a failed run says why")
+    if run.phase.is_terminal:
+        _demand(next_deadline(run) is None, "a terminal phase is for ever")
+
+
+def _check_tasks(run: Run) -> None:
+    for task in run.tasks:
+        started = task.phase is not TaskPhase.WAITING
+        _demand(not started or task.generation == run.generation, "all tasks are of the run's generation")
+        _demand(task.phase is not TaskPhase.EXITED or task.exit is not None, "an end has its record")
+    alive = [task for task in run.tasks if task.phase.may_live]
+    if run.phase.is_terminal:
+        _demand(not alive, "a run ends after its tasks")
+    if run.phase is Phase.RUNNING:
+        gate = (TaskPhase.WAITING, TaskPhase.STARTING)
+        _demand(all(t.phase not in gate or t.pid is not None for t in run.tasks), "none runs before all have joined")
+    if run.intent is Intent.SUCCEED:
+        chief = run.task(run.chief)
+        _demand(chief.exit is not None and chief.exit.code == 0, "only the chief's exit 0 is success")
+
+
+def _demand(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise InvariantViolated(sentence)

@@ -1,0 +1,202 @@
+"""Runs a transcript: commands to the core, and what it answered, in a form that a person can review.
+
+A transcript opens with its claim in prose, then the set-up, then commands (`> time verb …`), each followed by the
+expected answer, indented. Set ORCH_REWRITE=1 to write the answers anew, and read the difference.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.core import actions as do
+from orchestrator.core import events as ev
+from orchestrator.core import group
+from orchestrator.core.invariants import check
+from orchestrator.core.model import Cause, Exit, Facts, Problem, Progress, Run, Seed, Swept, new_run
+from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, RestartPolicy, TaskId, TaskPlan, Timing
+
+_CAUSES = {
+    "signal": Cause.SIGNAL,
+    "script": Cause.SCRIPT,
+    "ordered": Cause.ORDERED,
+    "oom": Cause.OOM,
+    "shim": Cause.SHIM,
+    "rebooted": Cause.REBOOTED,
+}
+
+
+def make_plan(hosts: list[str], *, checkpoint: bool, failures: int = 5, start_after_s: float = 300.0) -> Plan:
+    """One worker per host."""
+    return Plan(
+        name="t",
+        strategy="multi_worker_mirrored",
+        hosts=tuple(HostPlan(name=h, address=h, data_address=f"10.0.0.{i + 1}") for i, h in enumerate(hosts)),
+        tasks=tuple(TaskPlan(TaskId("worker", i), h) for i, h in enumerate(hosts)),
+        script="train.py",
+        checkpoint=CheckpointPlan("/shared/t") if checkpoint else None,
+        restart=RestartPolicy(without_progress_max=failures),
+        timing=replace(Timing(), start_after_s=start_after_s),
+    )
+
+
+class Transcript:
+    """One file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run: Run | None = None
+        self.reports: dict[str, dict[TaskId, ev.TaskReport]] = {}
+
+    def play(self) -> tuple[str, str]:
+        """(what the file says, what the core answers)."""
+        expected = self.path.read_text(encoding="utf-8")
+        answered: list[str] = []
+        for line in expected.splitlines():
+            if line.startswith("  "):
+                continue
+            answered.append(line)
+            if line.startswith("hosts "):
+                self._set_up(line.split())
+            elif line.startswith("> "):
+                answered.extend("  " + answer for answer in self._command(line[2:].split()))
+        actual = "\n".join(answered) + "\n"
+        if os.environ.get("ORCH_REWRITE"):
+            self.path.write_text(actual, encoding="utf-8")
+        return expected, actual
+
+    def _set_up(self, words: list[str]) -> None:
+        options = dict(w.split("=") for w in words if "=" in w)
+        hosts = [w for w in words[1:] if "=" not in w]
+        plan = make_plan(
+            hosts,
+            checkpoint=options.get("checkpoint") == "yes",
+            failures=int(options.get("failures", "5")),
+            start_after_s=float(options.get("start_after", "300")),
+        )
+        self.run = new_run("t-20260101-1", plan, epoch=1, at=0.0)
+        self.reports = {host: {} for host in hosts}
+
+    def _command(self, words: list[str]) -> list[str]:
+        assert self.run is not None
+        at, verb, rest = float(words[0]), words[1], words[2:]
+        if verb == "until":  # let every deadline up to `at` come
+            return self._let_time_pass(float(rest[0]))
+        if verb == "restart-coordinator":
+            self.run = group.rebased(self.run, float(rest[0]))
+            return self._step(ev.EpochBegan(at=at, epoch=self.run.epoch + 1))
+        return self._step(self._event(at, verb, rest))
+
+    def _let_time_pass(self, until: float) -> list[str]:
+        answered = []
+        assert self.run is not None
+        while (due := group.next_deadline(self.run)) is not None and due <= until:
+            before = self.run
+            answered += [f"at {due:.1f}", *self._step(ev.Ticked(at=due))]
+            assert self.run != before, "a tick at its own deadline must change something"
+        return answered
+
+    def _step(self, event: ev.Event) -> list[str]:
+        assert self.run is not None
+        before = self.run
+        self.run, actions = group.step(before, event)
+        check(self.run)
+        phase = [f"{before.phase.value} -> {self.run.phase.value}"] if self.run.phase is not before.phase else []
+        return [_show(action) for action in actions] + phase
+
+    def _event(self, at: float, verb: str, rest: list[str]) -> ev.Event:
+        assert self.run is not None
+        match verb, rest:
+            case "submit", []:
+                return ev.Submitted(at)
+            case "up", [host, *boot]:
+                return ev.HostUp(at, host, boot[0] if boot else "boot-1")
+            case "down", [host, *why]:
+                return ev.HostDown(at, host, " ".join(why))
+            case "refuse", [host, *why]:
+                return ev.HostRefused(at, host, Problem("host-unfit", f"{host}: {' '.join(why)}"))
+            case "prepared", [host, *options]:
+                found = dict(option.split("=") for option in options)
+                versions = {"tensorflow": found.get("tf", "2.21.0"), "keras": found.get("keras", "3.15.1")}
+                highest = int(found.get("highest", "0"))
+                facts = Facts(python="3.11.2", versions=versions, code="c0de", highest_generation=highest)
+                return ev.HostPrepared(at, host, facts)
+            case "seeded", [step, *rejected]:
+                seed = self._seed(step, tuple((path, "torn") for path in rejected))
+                return ev.CheckpointSeeded(at, seed)
+            case "verified", [step]:
+                return ev.CheckpointVerified(at, self.run.generation, int(step), f"ckpt-{step}", took_s=0.1)
+            case "swept", [host, *left]:
+                return ev.HostSwept(at, host, Swept(left=tuple(left), by="cgroup"))
+            case "kill", force:
+                return ev.KillRequested(at, force=bool(force))
+            case "tick", []:
+                return ev.Ticked(at)
+            case "failed", [host, order, task, *why]:
+                problem = Problem(why[0], " ".join(why))
+                return ev.OrderFailed(at, host, order, self.run.generation, problem, TaskId.parse(task))
+            case "report", [host, *changes]:
+                return self._report(at, host, changes)
+        raise ValueError(f"{self.path.name}: what is {verb} {rest}?")
+
+    def _seed(self, step: str, rejected: tuple[tuple[str, str], ...]) -> Seed:
+        assert self.run is not None
+        generation = self.run.generation
+        if step == "nothing":
+            return Seed(generation, path=f"/shared/t/gen-{generation:06d}", rejected=rejected)
+        path = f"/shared/t/gen-{generation:06d}"
+        return Seed(generation, int(step), f"ckpt-{step}", path, rejected)
+
+    def _report(self, at: float, host: str, changes: list[str]) -> ev.HostReported:
+        """`worker:0=running,step=5` changes what the host says of a task from now on; `-worker:0` forgets it."""
+        assert self.run is not None
+        known = self.reports[host]
+        for change in changes:
+            if change.startswith("-"):
+                known.pop(TaskId.parse(change[1:]), None)
+                continue
+            name, _, told = change.partition("=")
+            task = TaskId.parse(name)
+            known[task] = self._task_report(at, task, told.split(","))
+        return ev.HostReported(at, host, tuple(known.values()))
+
+    def _task_report(self, at: float, task: TaskId, told: list[str]) -> ev.TaskReport:
+        assert self.run is not None
+        options = dict(word.split("=", 1) for word in told[1:])
+        generation = int(options.get("gen", self.run.generation))
+        ended = None
+        if told[0] == "exited":
+            line = options.get("says", "").replace("_", " ")
+            ended = Exit(
+                cause=_CAUSES[options.get("cause", "script")],
+                code=int(options["code"]) if "code" in options else None,
+                signal=int(options["signal"]) if "signal" in options else None,
+                at=float(options.get("ended", at)),
+                last_lines=(line,) if line else (),
+            )
+        step = int(options["step"]) if "step" in options else None
+        return ev.TaskReport(
+            task=task,
+            generation=generation,
+            phase=told[0],
+            pid=100 + 10 * generation + task.index,
+            port=20000 + 100 * generation + task.index,
+            progress=Progress(global_step=step),
+            exit=ended,
+        )
+
+
+def _show(action: do.Action) -> str:
+    match action:
+        case do.Note():
+            message = action.message.replace("\n", "\n    ")
+            return f"note {action.kind}: {message}"
+        case do.PrepareHost() | do.CloseHost():
+            return f"{type(action).__name__} {action.host}"
+        case do.StopTask():
+            return f"StopTask {action.task} gen {action.generation} on {action.host}, grace {action.grace_s:g} s"
+        case do.StartTask() | do.ReleaseTask():
+            return f"{type(action).__name__} {action.task} gen {action.generation} on {action.host}"
+        case _:
+            return f"{type(action).__name__} gen {action.generation} on {action.host}"

@@ -1,0 +1,53 @@
+# Everything is installed into .venv, from constraints.txt; nothing else on the machine is touched, but for
+# python3-venv where Debian has left it out and we are root.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench docker-demo clean
+
+help:  ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## / - /'
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "orch needs Python 3.11 or newer; this is $$($(PYTHON) --version). Name another: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq python3-venv; } || { echo "this Python has no venv: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install -q -c constraints.txt -e '.[tensorflow,examples]'
+	@touch $@
+
+# tf_keras asks for the package `tensorflow`, which is `tensorflow-cpu` here: without its dependencies, then.
+$(VENV)/.dev: $(VENV)/.demo
+	$(PIP) install -q -c constraints.txt -e '.[tensorflow,examples,dev]'
+	$(PIP) install -q -c constraints.txt --no-deps tf_keras
+	@touch $@
+
+demo: $(VENV)/.demo  ## train on a real data set with two workers on this machine
+	$(BIN)/orch up cluster_specs/local.yaml --follow
+
+test: check  ## every test: unit, contract, cluster (real sshd) and real TensorFlow
+	$(BIN)/python -m pytest tests
+
+check: $(VENV)/.dev  ## formatting, lint, types, the direction of imports, unit tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/unit -m 'not tensorflow and not lab'
+
+format: $(VENV)/.dev  ## bring the sources into shape
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev  ## the measured claims: start, detection, overhead
+	$(BIN)/python -m benchmarks
+
+docker-demo: $(VENV)/.demo  ## the same training across containers, one of which is killed on the way
+	$(BIN)/python docker/demo.py
+
+clean:  ## remove what was made here
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -32,6 +32,7 @@ class FakeApi:
         self._server = _Server(self.socket_path, _Handler)
         self._server.daemon_threads = True
         self._server.api = self
+        self._closer: threading.Thread | None = None
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
 
     def __enter__(self) -> FakeApi:
@@ -48,6 +49,11 @@ class FakeApi:
             self._thread.join()
         self._server.server_close()
         Path(self.socket_path).unlink(missing_ok=True)
+
+    def join_close(self) -> None:
+        """Wait until a `/v1/stop` is carried out."""
+        if self._closer is not None:
+            self._closer.join()
 
     def get(self, path: str, query: Json) -> tuple[int, Json]:
         """Status and document."""
@@ -85,7 +91,8 @@ class FakeApi:
         if path == "/v1/runs":
             return self._submit(body)
         if path == "/v1/stop":
-            threading.Thread(target=self.close).start()
+            self._closer = threading.Thread(target=self.close)
+            self._closer.start()
             return 200, {}
         _, _, _, name, verb = path.split("/")
         for run in self.runs:

@@ -17,9 +17,9 @@ def main(argv: list[str]) -> int:
 
         return shim(rest) or 0
     if word == "checkpoints":
-        from orchestrator.adapters.checkpoints import main as checkpoints
+        from orchestrator.adapters.checkpoints import checkpoints_main
 
-        return checkpoints(rest) or 0
+        return checkpoints_main(rest)
     if word == "probe":
         from orchestrator.daemon.probe import main as probe
 

@@ -29,7 +29,8 @@ CONTENT = (
     "adapters/cgroup.py",
     "adapters/hostdir.py",
     "adapters/hostlog.py",
-    "adapters/checkpoint*.py",
+    "adapters/checkpoints/*.py",
+    "adapters/codestore.py",
     "runtime/**/*.py",
 )
 """What hosts need, and no more: its size is pushed, its names are looked through at each import."""

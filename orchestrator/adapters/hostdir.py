@@ -45,7 +45,9 @@ def generation_dir(host_dir: str, run: str, task: str, generation: int) -> str:
     type_, _, index = task.partition(":")
     if not (type_.isidentifier() and index.isdecimal()):
         raise HostFault("bad-order", f"not a task: {task!r}")
-    return os.path.join(run_dir(host_dir, run), "tasks", f"{type_}-{int(index)}", f"gen-{int(generation):06d}")
+    return os.path.join(
+        run_dir(host_dir, run), "tasks", f"{type_}-{int(index)}", f"gen-{int(generation):06d}"
+    )
 
 
 def generations(host_dir: str, run: str) -> Iterator[tuple[str, int, str]]:
@@ -56,15 +58,6 @@ def generations(host_dir: str, run: str) -> Iterator[tuple[str, int, str]]:
         directory = os.path.join(tasks_dir, name)
         for generation in sorted((g for g in _list(directory) if _is_generation(g)), reverse=True):
             yield f"{type_}:{index}", int(generation[4:]), os.path.join(directory, generation)
-
-
-def highest_generation(checkpoint_dir: str) -> int:
-    """The number of the highest `gen-*` in a checkpoint directory; 0 for none. OSError where it cannot look."""
-    try:
-        names = os.listdir(checkpoint_dir)
-    except FileNotFoundError:
-        return 0
-    return max((int(name[4:]) for name in names if _is_generation(name)), default=0)
 
 
 def obey(host_dir: str, run: str, epoch: int, *, create: bool) -> None:

@@ -15,8 +15,37 @@ if TYPE_CHECKING:
 def install(stream: BinaryIO, path: str, digest: str) -> None:
     """Reads `<bytes>\\n<zip>` from the stream and puts the precompiled archive to `path`, whole or not at all.
 
-    ValueError where the content is not that of the digest; OSError where the host cannot hold it.
+    In a fork: the compiler's memory would else stay with the agent for as long as it lives. ValueError where
+    the content is not that of the digest; OSError where the host cannot hold it.
     """
+    import json
+
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        told: list[object] = ["value", 0, "the installer was interrupted", None]
+        try:
+            _install(stream, path, digest)
+            told = []
+        except OSError as e:
+            told = ["os", e.errno, e.strerror, e.filename or path]
+        except Exception as e:
+            told = ["value", 0, str(e), None]
+        finally:
+            os.write(writer, json.dumps(told).encode())
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as answer:
+        text = answer.read()
+    os.waitpid(pid, 0)
+    failed = json.loads(text or b'["value", 0, "the installer was killed", null]')
+    if failed and failed[0] == "os":
+        raise OSError(*failed[1:])
+    if failed:
+        raise ValueError(failed[2])
+
+
+def _install(stream: BinaryIO, path: str, digest: str) -> None:
     from hashlib import sha256
 
     data = stream.read(int(stream.readline()))

@@ -91,9 +91,7 @@ class Jobs:
             os.close(source)
         self._add(_Job(pid, reader, time.monotonic() + deadline_s, done, keep))
 
-    def function(
-        self, work: Callable[[], Any], done: Callable[[Result], None], *, deadline_s: float
-    ) -> None:
+    def function(self, work: Callable[[], Any], done: Callable[[Result], None], *, deadline_s: float) -> None:
         """Runs `work` in a fork. Its value, or its error, comes as the JSON that `answer_of` reads."""
         reader, writer = os.pipe()
         pid = os.fork()
@@ -164,7 +162,7 @@ class Jobs:
 def answer_of(result: Result, what: str) -> dict[str, Any]:
     """The JSON object in the last line of a job's output that is one. HostFault where there is none.
 
-    `{"fault": {code, message, hint}}` there is the job's own refusal.
+    `{"error": {code, message, hint}}` there is the job's own refusal.
     """
     import json
 
@@ -181,9 +179,9 @@ def answer_of(result: Result, what: str) -> dict[str, Any]:
                 answer = json.loads(line)
             except ValueError:
                 continue
-            fault = answer.get("fault")
-            if fault:
-                raise HostFault(fault["code"], fault["message"], fault.get("hint"))
+            error = answer.get("error")
+            if error:
+                raise HostFault(error["code"], error["message"], error.get("hint"))
             return dict(answer)
     last = lines[-1].decode("utf-8", "replace").strip()[:300] if lines else ""
     ending = f"signal {-result.status}" if result.status < 0 else f"exit code {result.status}"
@@ -204,11 +202,11 @@ def _work(work: Callable[[], Any], writer: int) -> None:
         try:
             answer = work()
         except HostFault as e:
-            answer = {"fault": e.to_json()}
+            answer = {"error": e.to_json()}
         except OSError as e:
-            answer = {"fault": fault_of(e).to_json()}
+            answer = {"error": fault_of(e).to_json()}
         except Exception as e:
-            answer = {"fault": {"code": "internal", "message": f"{type(e).__name__}: {e}", "hint": None}}
+            answer = {"error": {"code": "internal", "message": f"{type(e).__name__}: {e}", "hint": None}}
         data = memoryview(json.dumps(answer).encode() + b"\n")
         while data:
             data = data[os.write(3, data) :]

@@ -1,0 +1,281 @@
+"""What each order does. An order answers once, at once or when its job has ended; asked twice, it is done once.
+
+Nothing here waits: what may hang (a shared directory) or take long runs as a job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from orchestrator.adapters import codestore, hostdir, hostlog
+from orchestrator.adapters.channel import BLOB_BYTES_MAX
+from orchestrator.adapters.hostdir import HostFault, fault_of
+from orchestrator.daemon import agent_start, agent_sweep
+from orchestrator.daemon.agent_jobs import Jobs, Result, answer_of
+from orchestrator.daemon.agent_tasks import Tasks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from orchestrator.daemon.agent_host import Host
+    from orchestrator.daemon.agent_io import Output
+
+    Order = dict[str, Any]
+
+CHECKPOINT_S = 600.0
+"""A large checkpoint on a slow share; then the share is taken to hang."""
+
+PROBE_S = 60.0
+LOOK_S = 30.0
+
+_BEGINS_A_RUN = ("code", "start", "seed")
+_UNFENCED = ("probe", "psutil")
+"""They change nothing of a run."""
+
+
+class Reply:
+    """The one answer to an order."""
+
+    def __init__(self, output: Output, id: Any) -> None:
+        self._output = output
+        self._id = id
+
+    def ok(self, value: dict[str, Any], blob: bytes = b"") -> None:
+        """Done."""
+        if self._id is not None:
+            self._output.send({"reply": self._id, "ok": value}, blob)
+
+    def fault(self, fault: HostFault) -> None:
+        """Not done, and why."""
+        if self._id is not None:
+            self._output.send({"reply": self._id, "error": fault.to_json()})
+
+    def attempt(self, work: Callable[[], dict[str, Any] | None]) -> None:
+        """Answers with what `work` gives; with its fault where it has one. None: the answer comes later."""
+        try:
+            value = work()
+        except HostFault as e:
+            self.fault(e)
+        except OSError as e:
+            self.fault(fault_of(e))
+        except Exception as e:
+            self.fault(
+                HostFault("internal", f"{type(e).__name__}: {e}", "this is a fault of orch; report it")
+            )
+        else:
+            if value is not None:
+                self.ok(value)
+
+
+class Orders:
+    """Everything that an agent may be told."""
+
+    def __init__(self, host: Host, jobs: Jobs, tasks: Tasks, output: Output) -> None:
+        self.host = host
+        self.jobs = jobs
+        self.tasks = tasks
+        self._output = output
+        self._blobs = codestore.Receiver(host.host_dir)
+
+    def obey(self, order: Order, blob: bytes) -> None:
+        """One order, fenced: of an older coordinator it is refused, in this one place."""
+        reply = Reply(self._output, order.get("id"))
+        reply.attempt(lambda: self._obey(order, blob, reply))
+
+    def _obey(self, order: Order, blob: bytes, reply: Reply) -> Order | None:
+        verb = str(order.get("order"))
+        do = getattr(self, f"_on_{verb}", None)
+        if do is None:
+            raise HostFault("unknown-order", f"this agent does not know the order {verb!r}")
+        try:
+            if verb not in _UNFENCED and "run" in order:
+                run, epoch = str(order["run"]), int(order["epoch"])
+                hostdir.obey(self.host.host_dir, run, epoch, create=verb in _BEGINS_A_RUN)
+            value: Order | None = do(order, blob, reply)
+        except (KeyError, TypeError, ValueError) as e:
+            raise HostFault("bad-order", f"the order {verb!r} cannot be read: {type(e).__name__}: {e}") from e
+        return value
+
+    # ---------------------------------------------------------------- watching
+
+    def _on_watch(self, order: Order, _blob: bytes, _reply: Reply) -> Order:
+        self.tasks.watch(str(order["run"]), max(0.05, float(order["heartbeat_s"])))
+        return {}
+
+    def _on_unwatch(self, order: Order, _blob: bytes, _reply: Reply) -> Order:
+        self.tasks.unwatch(str(order["run"]))
+        return {}
+
+    # ---------------------------------------------------------------- before a start
+
+    def _on_probe(self, order: Order, _blob: bytes, reply: Reply) -> None:
+        wish = {key: order.get(key) for key in ("script", "checkpoint_dir")}
+        wish["host_dir"] = self.host.host_dir
+        python = str(order["python"])
+        self._python(
+            python, ["probe"], reply, "the probe", deadline_s=PROBE_S, stdin=json.dumps(wish).encode()
+        )
+
+    def _on_psutil(self, order: Order, blob: bytes, _reply: Reply) -> Order:
+        digest, last = str(order["sha256"]), bool(order["last"])
+        self._blobs.take(digest, int(order["offset"]), blob, last)
+        if last and self.host.psutil_from != "bundle":
+            self.host.take_psutil(os.path.join(self.host.host_dir, "blobs", digest), digest)
+            self.host.load_psutil()
+        return {}
+
+    def _on_code(self, order: Order, _blob: bytes, reply: Reply) -> Order | None:
+        host_dir, run = self.host.host_dir, str(order["run"])
+        files = codestore.check(order["files"])
+        answer: Order = {"digest": codestore.digest_of(files), "missing": []}
+        if os.path.isdir(codestore.tree_dir(host_dir, run, answer["digest"])):
+            return answer
+        answer["missing"] = codestore.missing(host_dir, files)
+        if answer["missing"]:
+            return answer
+
+        def make() -> Order:
+            codestore.build(host_dir, run, files)
+            agent_sweep.tidy(host_dir, run, answer["digest"])
+            return answer
+
+        self._fork(make, reply, "putting the code in place", deadline_s=CHECKPOINT_S)
+        return None
+
+    def _on_blob(self, order: Order, blob: bytes, _reply: Reply) -> Order:
+        whole = self._blobs.take(str(order["sha256"]), int(order["offset"]), blob, bool(order["last"]))
+        return {} if whole else {"damaged": True}
+
+    def _on_highest(self, order: Order, _blob: bytes, reply: Reply) -> None:
+        from orchestrator.adapters.checkpoints.seed import generations
+
+        directory = str(order["dir"])
+        self._fork(
+            lambda: {"generation": max(generations(directory), default=0)},
+            reply,
+            f"the look into {directory}",
+            deadline_s=LOOK_S,
+        )
+
+    def _on_seed(self, order: Order, _blob: bytes, reply: Reply) -> None:
+        argv = [
+            "checkpoints",
+            "seed",
+            "--dir",
+            str(order["dir"]),
+            "--generation",
+            str(int(order["generation"])),
+        ]
+        argv += ["--keep", str(int(order["keep"]))]
+        if order.get("from_scratch"):
+            argv.append("--from-scratch")
+        self._python(str(order["python"]), argv, reply, "the seeding of the checkpoint directory")
+
+    def _on_verify(self, order: Order, _blob: bytes, reply: Reply) -> None:
+        directory = os.path.join(str(order["dir"]), f"gen-{int(order['generation']):06d}")
+        argv = ["checkpoints", "verify", directory]
+        self._python(str(order["python"]), argv, reply, "the verification of the checkpoint")
+
+    # ---------------------------------------------------------------- a task's life
+
+    def _on_start(self, order: Order, _blob: bytes, reply: Reply) -> Order | None:
+        return agent_start.start(self, order, reply)
+
+    def _on_release(self, order: Order, _blob: bytes, reply: Reply) -> None:
+        return agent_start.release(self, order, reply)
+
+    def _on_stop(self, order: Order, _blob: bytes, _reply: Reply) -> Order | None:
+        try:
+            link = self.tasks.link(str(order["run"]), str(order["task"]), int(order["generation"]))
+            self.tasks.forward(link, order)
+        except HostFault as e:
+            if e.code in ("gone", "no-task"):
+                return {}  # what is not there need not be stopped
+            raise
+        return None
+
+    def _on_stacks(self, order: Order, _blob: bytes, _reply: Reply) -> None:
+        link = self.tasks.link(str(order["run"]), str(order["task"]), int(order["generation"]))
+        self.tasks.forward(link, order)
+
+    # ---------------------------------------------------------------- afterwards
+
+    def _on_sweep(self, order: Order, _blob: bytes, reply: Reply) -> None:
+        run, generation_max = str(order["run"]), int(order["generation_max"])
+        ports = []
+        for link in self.tasks.links(run, generation_max):
+            if link.task is not None and link.task.get("port"):
+                ports.append(int(link.task["port"]))
+            if link.socket is not None:
+                # First by the one who reaps it, so that its record says that we ended it.
+                stop = {"order": "stop", "grace_s": 0, "run": run, "epoch": order["epoch"]}
+                self.tasks.forward(link, {**stop, "task": link.key[1], "generation": link.key[2]})
+        host_dir = self.host.host_dir
+        self._fork(
+            lambda: agent_sweep.sweep(host_dir, run, generation_max, ports),
+            reply,
+            "the sweep",
+            deadline_s=LOOK_S,
+        )
+
+    def _on_log(self, order: Order, _blob: bytes, reply: Reply) -> None:
+        directory = hostdir.generation_dir(
+            self.host.host_dir, str(order["run"]), str(order["task"]), int(order["generation"])
+        )
+        bytes_max = max(1, min(int(order["max_bytes"]), BLOB_BYTES_MAX))
+        offset, data, end = hostlog.read(directory, int(order["offset"]), bytes_max)
+        reply.ok({"offset": offset, "end": end}, data)
+
+    def _on_forget(self, order: Order, _blob: bytes, reply: Reply) -> None:
+        host_dir, run = self.host.host_dir, str(order["run"])
+        self.tasks.forget(run)
+
+        def remove() -> Order:
+            codestore.forget(host_dir, run)
+            codestore.remove_unused_blobs(host_dir)
+            return {}
+
+        self._fork(remove, reply, "the removal", deadline_s=CHECKPOINT_S)
+
+    # ---------------------------------------------------------------- jobs
+
+    def _fork(self, work: Callable[[], Order], reply: Reply, what: str, *, deadline_s: float) -> None:
+        self.jobs.function(
+            work, lambda result: reply.attempt(lambda: answer_of(result, what)), deadline_s=deadline_s
+        )
+
+    def _python(
+        self,
+        python: str,
+        argv: list[str],
+        reply: Reply,
+        what: str,
+        *,
+        deadline_s: float = CHECKPOINT_S,
+        stdin: bytes = b"",
+    ) -> None:
+        """`<the run's Python> <bundle> <argv>`: it prints one JSON object."""
+        program = os.path.expanduser(python or sys.executable)
+
+        def done(result: Result) -> None:
+            reply.attempt(lambda: answer_of(result, f"{what} (by {python})"))
+
+        try:
+            # -I: neither the login's PYTHONPATH nor the home directory has a say in what is imported.
+            argv = [program, "-I", self.host.bundle, *argv]
+            self.jobs.program(argv, done, deadline_s=deadline_s, stdin=stdin)
+        except OSError as e:
+            raise no_python(python, e) from e
+
+
+def no_python(python: str, error: OSError) -> HostFault:
+    """The run's interpreter cannot be started."""
+    return HostFault(
+        "no-python",
+        f"the Python of the run cannot be started: {python}: {error.strerror}",
+        "give the full path of the Python that has TensorFlow as `python` in the cluster spec",
+    )

@@ -1,0 +1,91 @@
+"""Looks at a host with the run's own Python: what is installed there, and whether the run can be.
+
+`python -I <bundle> probe`, its wish as JSON on stdin, its facts as one JSON object on stdout. TensorFlow is
+not imported: its version is read from its metadata, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+_PACKAGES = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly", "tensorflow-intel"),
+    "keras": ("keras",),
+    "tf_keras": ("tf-keras", "tf_keras"),
+    "numpy": ("numpy",),
+}
+
+NVIDIA_SMI_S = 20.0
+
+
+def main(argv: list[str]) -> int:
+    """Prints the facts."""
+    del argv
+    wish = json.loads(sys.stdin.read() or "{}")
+    checkpoint_dir = wish.get("checkpoint_dir")
+    why = None if checkpoint_dir is None else why_not_writable(checkpoint_dir)
+    facts = {
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "versions": {name: _version(names) for name, names in _PACKAGES.items()},
+        "checkpoint_writable": checkpoint_dir is None or why is None,
+        "checkpoint_why": why,
+        "gpus": _gpus(),
+        "disk_free_bytes": _free_bytes(wish.get("host_dir") or "."),
+    }
+    print(json.dumps(facts), flush=True)
+    return 0
+
+
+def why_not_writable(directory: str) -> str | None:
+    """Does what a checkpoint needs: make, write, sync, rename, remove. None where all of it works."""
+    name = os.path.join(directory, f".orch-probe-{os.uname().nodename}-{os.getpid()}")
+    try:
+        os.makedirs(directory, exist_ok=True)
+        with open(name, "wb") as file:
+            file.write(b"orch")
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(name, name + ".renamed")
+        os.unlink(name + ".renamed")
+    except OSError as e:
+        return f"{e.strerror}: {e.filename or directory}"
+    return None
+
+
+def _version(names: tuple[str, ...]) -> str | None:
+    from importlib import metadata
+
+    for name in names:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _gpus() -> list[str] | None:
+    """The UUIDs of the GPUs in the driver's order; None where there is no driver."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],
+            capture_output=True,
+            timeout=NVIDIA_SMI_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode:
+        return None
+    return [line.strip() for line in done.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
+
+
+def _free_bytes(directory: str) -> int | None:
+    try:
+        disk = os.statvfs(directory)
+    except OSError:
+        return None
+    return disk.f_bavail * disk.f_frsize

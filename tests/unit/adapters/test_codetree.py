@@ -1,0 +1,220 @@
+"""Pushed code: what the head names, and how a host puts it in place."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.adapters import codestore, codetree
+from orchestrator.adapters.hostdir import HostFault
+from orchestrator.core.errors import SpecError
+
+
+def sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def write(root: Path, *files: str) -> None:
+    for name in files:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+
+
+def paths(root: Path) -> list[str]:
+    return [file.path for file in codetree.manifest(str(root))]
+
+
+# ---------------------------------------------------------------- the head
+
+
+def test_manifest_names_content_mode_and_size(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "lib/model.py")
+    (tmp_path / "train.py").chmod(0o750)
+    assert codetree.manifest(str(tmp_path)) == [
+        ("lib/model.py", sha(b"lib/model.py"), 0o644, 12),
+        ("train.py", sha(b"train.py"), 0o755, 8),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ignore", "kept"),
+    [
+        ("", ["a.log", "data/a.csv", "data/deep/a.csv", "keep.log", "sub/a.log", "sub/build/x"]),
+        ("*.log", ["data/a.csv", "data/deep/a.csv", "sub/build/x"]),
+        ("*.log\n!keep.log\n", ["data/a.csv", "data/deep/a.csv", "keep.log", "sub/build/x"]),
+        ("data/*.csv", ["a.log", "data/deep/a.csv", "keep.log", "sub/a.log", "sub/build/x"]),
+        ("/a.log", ["data/a.csv", "data/deep/a.csv", "keep.log", "sub/a.log", "sub/build/x"]),
+        ("build/", ["a.log", "data/a.csv", "data/deep/a.csv", "keep.log", "sub/a.log"]),
+        ("a.log/", ["a.log", "data/a.csv", "data/deep/a.csv", "keep.log", "sub/a.log", "sub/build/x"]),
+        ("# x\n\ndata/**/a.csv", ["a.log", "keep.log", "sub/a.log", "sub/build/x"]),
+        ("data\nsub", ["a.log", "keep.log"]),
+    ],
+)
+def test_orchignore(tmp_path: Path, ignore: str, kept: list[str]) -> None:
+    write(tmp_path, "a.log", "data/a.csv", "data/deep/a.csv", "keep.log", "sub/a.log", "sub/build/x")
+    write(tmp_path, ".git/config", "sub/__pycache__/x.pyc")
+    (tmp_path / ".orchignore").write_text(ignore)
+    assert paths(tmp_path) == [".orchignore", *kept]
+
+
+def test_symlinks_within_are_followed(tmp_path: Path) -> None:
+    write(tmp_path, "real/a.py")
+    (tmp_path / "again").symlink_to("real")
+    (tmp_path / "b.py").symlink_to(tmp_path / "real" / "a.py")
+    assert [(file.path, file.sha256) for file in codetree.manifest(str(tmp_path))] == [
+        (path, sha(b"real/a.py")) for path in ("again/a.py", "b.py", "real/a.py")
+    ]
+
+
+def test_all_that_cannot_be_pushed_is_named_at_once(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    write(tree, "a.py", "sub/b.py")
+    (tree / "out").symlink_to("/etc/passwd")
+    (tree / "near").symlink_to("../tree-b")
+    (tmp_path / "tree-b").mkdir()
+    (tree / "nothing").symlink_to("nowhere")
+    (tree / "sub" / "loop").symlink_to("..")
+    os.mkfifo(tree / "pipe")
+    with pytest.raises(SpecError) as caught:
+        codetree.manifest(str(tree))
+    assert str(caught.value).splitlines() == [
+        "workdir: the symlink near leaves the tree: it points to ../tree-b",
+        "workdir: nothing is a symlink to nothing",
+        "workdir: the symlink out leaves the tree: it points to /etc/passwd",
+        "workdir: pipe is no ordinary file: a socket, pipe or device",
+        "workdir: the symlink sub/loop leads back to a directory above it",
+    ]
+    (tree / ".orchignore").write_text("near\nnothing\nout\npipe\nloop\n")
+    assert paths(tree) == [".orchignore", "a.py", "sub/b.py"]
+
+
+def test_a_socket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("s")
+        with pytest.raises(SpecError, match="s is no ordinary file"):
+            codetree.manifest(str(tmp_path))
+
+
+def test_a_tree_that_is_too_large_names_its_largest(tmp_path: Path) -> None:
+    write(tmp_path, "a.py")
+    with (tmp_path / "data.bin").open("wb") as file:
+        file.truncate(codetree.TOTAL_BYTES_MAX)  # a hole: takes no room
+    with pytest.raises(SpecError, match=r"largest: data\.bin \(2,147\.5 MB\), a\.py") as caught:
+        codetree.manifest(str(tmp_path))
+    assert ".orchignore" in (caught.value.hint or "")
+
+
+def test_a_changed_file_is_hashed_anew(tmp_path: Path) -> None:
+    write(tmp_path, "a.py")
+    before = codetree.manifest(str(tmp_path))
+    (tmp_path / "a.py").write_text("b.py")
+    os.utime(tmp_path / "a.py", ns=(1, 1))
+    after = codetree.manifest(str(tmp_path))
+    assert (before[0].sha256, after[0].sha256) == (sha(b"a.py"), sha(b"b.py"))
+
+
+# ---------------------------------------------------------------- the host
+
+
+def push(host_dir: Path, run: str, content: dict[str, bytes]) -> str:
+    files: list[Any] = [[path, sha(data), 0o644, len(data)] for path, data in content.items()]
+    checked = codestore.check(files)
+    receiver = codestore.Receiver(str(host_dir))
+    by_hash = {sha(data): data for data in content.values()}
+    for digest in codestore.missing(str(host_dir), checked):
+        assert receiver.take(digest, 0, by_hash[digest], True)
+    codestore.build(str(host_dir), run, checked)
+    return codestore.tree_dir(str(host_dir), run, codestore.digest_of(checked))
+
+
+def test_a_pushed_tree_is_the_heads(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    write(tree, "train.py", "lib/a.py")
+    (tree / "train.py").chmod(0o755)
+    files = codetree.manifest(str(tree))
+    there = Path(push(tmp_path / "host", "r", {file.path: (tree / file.path).read_bytes() for file in files}))
+    assert (there / "lib" / "a.py").read_text() == "lib/a.py"
+    assert codestore.digest_of(files) != there.name  # push() above gives all of them one mode
+    (tree / "train.py").chmod(0o644)
+    assert codestore.digest_of(codetree.manifest(str(tree))) == there.name
+
+
+def test_only_what_changed_is_missing(tmp_path: Path) -> None:
+    push(tmp_path, "r", {"a.py": b"1", "b.py": b"2"})
+    files: list[Any] = [["a.py", sha(b"1"), 0o644, 1], ["b.py", sha(b"3"), 0o644, 1]]
+    assert codestore.missing(str(tmp_path), codestore.check(files)) == [sha(b"3")]
+
+
+@pytest.mark.parametrize(
+    "names", [["../x"], ["/etc/x"], ["a/../../x"], ["a//b"], ["."], [""], ["a\0b"], ["a", "a"], ["a", "a/b"]]
+)
+def test_paths_that_leave_or_contradict_are_refused(names: list[str]) -> None:
+    with pytest.raises(HostFault) as caught:
+        codestore.check([[name, sha(b""), 0o644, 0] for name in names])
+    assert caught.value.code == "bad-path"
+
+
+def test_a_hash_that_is_none_is_no_path(tmp_path: Path) -> None:
+    with pytest.raises(HostFault, match="not a SHA-256"):
+        codestore.check([["a", "../" * 21 + "x", 0o644, 0]])
+    with pytest.raises(HostFault, match="not a SHA-256"):
+        codestore.Receiver(str(tmp_path)).take("../x", 0, b"", True)
+
+
+def test_a_blob_in_pieces(tmp_path: Path) -> None:
+    receiver = codestore.Receiver(str(tmp_path))
+    assert receiver.take(sha(b"abcd"), 0, b"ab", False)
+    with pytest.raises(HostFault, match="does not follow"):
+        receiver.take(sha(b"abcd"), 3, b"d", True)
+    assert receiver.take(sha(b"abcd"), 2, b"cd", True)
+    assert (tmp_path / "blobs" / sha(b"abcd")).read_bytes() == b"abcd"
+
+
+def test_a_blob_that_is_not_its_hash_is_not_kept(tmp_path: Path) -> None:
+    receiver = codestore.Receiver(str(tmp_path))
+    assert not receiver.take(sha(b"abcd"), 0, b"abce", True)
+    assert os.listdir(tmp_path / "blobs") == []
+
+
+def test_a_tree_is_never_seen_half(tmp_path: Path) -> None:
+    checked = codestore.check([["a.py", sha(b"1"), 0o644, 1], ["b.py", sha(b"2"), 0o644, 1]])
+    codestore.Receiver(str(tmp_path)).take(sha(b"1"), 0, b"1", True)
+    with pytest.raises(FileNotFoundError):
+        codestore.build(str(tmp_path), "r", checked)  # b.py has not come
+    assert os.listdir(tmp_path / "runs" / "r" / "code") == []
+
+
+def test_forgetting_takes_the_blobs_that_nobody_else_has(tmp_path: Path) -> None:
+    push(tmp_path, "mnist-20260101-1", {"a.py": b"1", "b.py": b"2"})
+    push(tmp_path, "mnist-20260101-2", {"a.py": b"1"})
+    for blob in (tmp_path / "blobs").iterdir():
+        os.utime(blob, (1, 1))  # long ago: no push that is under way
+    codestore.forget(str(tmp_path), "mnist-20260101-1")
+    codestore.remove_unused_blobs(str(tmp_path))
+    assert os.listdir(tmp_path / "blobs") == [sha(b"1")]
+    assert os.listdir(tmp_path / "runs") == ["mnist-20260101-2"]
+    codestore.forget(str(tmp_path), "mnist-20260101-1")
+
+
+def test_oldest_runs_are_those_of_the_same_name(tmp_path: Path) -> None:
+    for n in range(4):
+        push(tmp_path, f"mnist-20260101-{n}", {"a.py": b"1"})
+        os.utime(tmp_path / "runs" / f"mnist-20260101-{n}", (n, n))
+    push(tmp_path, "other-20260101-1", {"a.py": b"1"})
+    old = codestore.oldest_runs(str(tmp_path), "mnist-20260101-3", max=2)
+    assert old == ["mnist-20260101-0"]
+
+
+def test_keep_only_drops_other_trees(tmp_path: Path) -> None:
+    old = push(tmp_path, "r", {"a.py": b"1"})
+    new = push(tmp_path, "r", {"a.py": b"2"})
+    codestore.keep_only(str(tmp_path), "r", [os.path.basename(new)])
+    assert (os.path.exists(old), os.path.exists(old + ".json")) == (False, False)
+    assert os.path.exists(new + "/a.py")

@@ -90,6 +90,15 @@ class LogWriter:
         """The last lines of both streams, without their times."""
         return [line.decode("utf-8", "replace") for line in self._last]
 
+    def redact(self, text: str) -> str:
+        """The text as it may be shown: without the secrets."""
+        return self._redact.text(text)
+
+    def give_room(self) -> None:
+        """Gives up the older segments, for something that is worth more on a full disk."""
+        for number in range(1, SEGMENTS):
+            _remove(_segment(self._directory, number))
+
     def _write(self, stream: str, pieces: list[bytes]) -> None:
         if not pieces:
             return

@@ -247,6 +247,18 @@ def peak_rss_bytes(pid: int) -> int | None:
     return None
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether the process has a handler of its own for that signal."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"SigCgt:"):
+                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    except (OSError, ValueError, IndexError):
+        return False
+    return False
+
+
 def oom_kills() -> int | None:
     """How many processes the kernel has killed for memory since the boot, of anybody; None where not told."""
     try:

@@ -46,9 +46,9 @@ class Unit:
         """Whether scripts resume from it by themselves: the others may be exports of a model."""
         return self.kind == TENSORFLOW or self.name.removesuffix(".bkp") == WEIGHTS
 
-    def order(self) -> tuple[bool, float, int]:
-        """Newest last, and before all of them what no script resumes from by itself."""
-        return self.resumes, self.saved_at, number_in(self.name) or 0
+    def order(self) -> tuple[bool, bool, float, int]:
+        """Newest last; before them Keras's second copies, and before all what no script resumes from by itself."""
+        return self.resumes, not self.name.endswith(".bkp"), self.saved_at, number_in(self.name) or 0
 
     def glance(self) -> None:
         """Look at sizes and structure. Torn where it cannot be whole."""

@@ -193,7 +193,7 @@ def append(path: Path, host: str, port: int, key: HostKey) -> bool:
     written, ValueError where `host` is no plain name.
     """
     name = known_name(host, port)
-    if any(c.isspace() or c in ",*?!|#" for c in name):
+    if not host or any(c.isspace() or c in ",*?!|#@" for c in name):
         raise ValueError(f"not a host's name: {name!r}")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)

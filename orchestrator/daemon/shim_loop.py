@@ -171,7 +171,7 @@ class Shim:
             if self._runtime is not None:
                 self._runtime.send({"stop": {"grace_s": value}})
         elif action is Do.TERMINATE:
-            self._process.terminate(runtime_asked=self._runtime is not None)
+            self._process.terminate(runtime_asked=self._state.hold and self._runtime is not None)
         elif action is Do.KILL:
             self._kill()
         elif action is Do.RECORD:

@@ -67,7 +67,7 @@ class TaskProcess:
         ours, theirs = socket.socketpair()
         env["ORCH_FD"] = str(theirs.fileno())
         name = cgroup.name_of(self._host_dir, self._run, self._task, self._generation)
-        group = cgroup.create(name)
+        group = cgroup.create(name) if self._start.get("cgroup", True) else None
         try:
             spawned = spawn(task_argv(self._start), env, code_dir(self._start), theirs.fileno(), group)
         except BaseException:

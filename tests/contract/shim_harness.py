@@ -1,0 +1,235 @@
+"""A host directory with a real shim in it, spoken to as an agent speaks to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orchestrator
+from orchestrator.adapters import process
+from orchestrator.adapters.channel import Decoder, encode
+from orchestrator.daemon import shim
+
+PACKAGE_PARENT = str(Path(orchestrator.__file__).parent.parent)
+SHIM = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from orchestrator.daemon.shim import main; sys.exit(main(sys.argv[1:]))"
+)
+RUNTIME = """
+import json, os, runpy, socket, sys
+link = socket.socket(fileno=int(os.environ["ORCH_FD"]))
+def say(**message):
+    link.sendall(json.dumps(message).encode() + b"\\n")
+def hear():
+    line = b""
+    while not line.endswith(b"\\n"):
+        byte = link.recv(1)
+        if not byte:
+            sys.exit(143)
+        line += byte
+    return json.loads(line)
+assert sys.argv[1] == "run", sys.argv
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], {"say": say, "hear": hear}, run_name="__main__")
+"""
+"""The smallest runtime there can be: a script under it may say and hear, and does both itself."""
+
+
+def until(what: Callable[[], Any], why: str, wait_s: float = 20.0) -> Any:
+    """The first true value of `what`; fails with `why` where none comes in time."""
+    give_up_at = time.monotonic() + wait_s
+    while True:
+        value = what()
+        if value:
+            return value
+        assert time.monotonic() < give_up_at, f"waited {wait_s} s: {why}"
+        time.sleep(0.005)
+
+
+class Agent:
+    """A connection to a shim."""
+
+    def __init__(self, generation_dir: str) -> None:
+        self.sock = shim.connect(generation_dir, timeout_s=20.0)
+        self.decoder = Decoder()
+        self.reports: list[dict[str, Any]] = []
+        self.replies: dict[int, dict[str, Any]] = {}
+        self.number = 0
+
+    def hear(self) -> bool:
+        """Takes in what comes next. False at the end."""
+        data = self.sock.recv(65536)
+        for message, _ in self.decoder.feed(data):
+            if "report" in message:
+                self.reports.append(message["report"])
+            else:
+                self.replies[message["reply"]] = message
+        return bool(data)
+
+    def order(self, verb: str, **fields: Any) -> dict[str, Any]:
+        """The reply to an order."""
+        self.number += 1
+        number = self.number
+        self.sock.sendall(encode({"order": verb, "id": number, "epoch": 1, "generation": 2, **fields}))
+        while number not in self.replies:
+            assert self.hear(), f"the shim closed instead of answering {verb}"
+        return self.replies[number]
+
+    def until(self, what: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+        """The first report, from now on or the last one, of which `what` is true."""
+        seen = max(0, len(self.reports) - 1)
+        while True:
+            for report in self.reports[seen:]:
+                if what(report):
+                    return report
+            seen = len(self.reports)
+            assert self.hear(), f"the shim closed; last report: {self.reports[-1:]}"
+
+    def until_phase(self, phase: str) -> dict[str, Any]:
+        return self.until(lambda report: report["phase"] == phase)
+
+    def until_closed(self) -> dict[str, Any]:
+        """The last report."""
+        while self.hear():
+            pass
+        return self.reports[-1]
+
+
+class Host:
+    """A host directory, with one run's code and one generation of one task."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.code = path / "runs" / "demo-1" / "code" / "abc"
+        self.code.mkdir(parents=True)
+        self.bundle = path / "bundle"
+        self.bundle.mkdir()
+        (self.bundle / "__main__.py").write_text(RUNTIME)
+        self.generation_dir = path / "runs" / "demo-1" / "tasks" / "worker-0" / "gen-000002"
+        self.generation_dir.mkdir(parents=True)
+        self.identities: list[process.Identity] = []
+
+    def write_start(self, script: str, **fields: Any) -> None:
+        (self.code / "train.py").write_text(script)
+        start: dict[str, Any] = {
+            "host_dir": str(self.path),
+            "bundle": str(self.bundle),
+            "psutil_path": None,
+            "run": "demo-1",
+            "epoch": 1,
+            "generation": 2,
+            "task": "worker:0",
+            "python": sys.executable,
+            "script": "train.py",
+            "args": ["--epochs", "3"],
+            "env": {},
+            "code": "abc",
+            "ports": [],
+            "hold": False,
+            "log_max_bytes": 1 << 20,
+            "scratch": False,
+        }
+        (self.generation_dir / "start.json").write_text(json.dumps({**start, **fields}))
+
+    def start(
+        self,
+        script: str,
+        secrets: dict[str, str] | None = None,
+        interpreter: str = sys.executable,
+        **fields: Any,
+    ) -> dict[str, Any]:
+        """Starts a shim as an agent does: its answer."""
+        self.write_start(script, **fields)
+        return self.start_again(secrets, interpreter)
+
+    def start_again(
+        self, secrets: dict[str, str] | None = None, interpreter: str = sys.executable
+    ) -> dict[str, Any]:
+        done = subprocess.run(
+            [interpreter, "-I", "-S", "-c", SHIM, PACKAGE_PARENT, str(self.generation_dir)],
+            input=json.dumps(secrets or {}) + "\n",
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        answer: dict[str, Any] = json.loads(done.stdout)
+        who = shim_pid(answer)
+        if who is not None:
+            self.identities.append(who)
+        return answer
+
+    def agent(self) -> Agent:
+        return Agent(str(self.generation_dir))
+
+    def run(self, script: str, **fields: Any) -> Agent:
+        """Starts it, connects, and releases it as soon as it is ready."""
+        answer = self.start(script, **fields)
+        assert "pid" in answer, answer
+        agent = self.agent()
+        agent.until_phase("ready")
+        assert agent.order("release", env={})["ok"] == {}
+        return agent
+
+    def log(self) -> list[str]:
+        """All lines of the log, without their times."""
+        lines = []
+        for name in ("log.3", "log.2", "log.1", "log"):
+            path = self.generation_dir / name
+            if path.exists():
+                lines += [line.split(" ", 1)[1] for line in path.read_text().splitlines()]
+        return lines
+
+    def clean(self) -> None:
+        """Ends what the test has left, by identity."""
+        found = process.marked("demo-1", 10**6, host_dir=str(self.path))
+        for who in [*self.identities, *found]:
+            process.signal(who, signal.SIGKILL)
+        errors = self.generation_dir / "shim.err"
+        assert not errors.exists() or errors.read_text() == ""
+
+
+def shim_pid(answer: dict[str, Any]) -> process.Identity | None:
+    return process.identity(answer["pid"]) if "pid" in answer else None
+
+
+def gone(pid: int) -> bool:
+    """Whether no process of that number runs."""
+    return process.identity(pid) is None
+
+
+def read_pid(path: Path) -> int:
+    """The pid that a script has written there, once it has."""
+    text: str = until(
+        lambda: path.exists() and path.read_text().endswith("\n") and path.read_text(), f"{path}"
+    )
+    return int(text)
+
+
+def has_python(version: str) -> str | None:
+    """The path of that interpreter, where it runs."""
+    roots = [Path.home() / ".pyenv" / "versions"]
+    found = [str(path) for root in roots for path in sorted(root.glob(f"{version}.*/bin/python{version}"))]
+    for candidate in [f"python{version}", *found]:
+        try:
+            done = subprocess.run([candidate, "-c", ""], stderr=subprocess.DEVNULL, check=False)
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return candidate
+    return None
+
+
+def cgroups_here() -> list[str]:
+    """The control groups of ours that exist now."""
+    for root in ("/sys/fs/cgroup/orch", "/sys/fs/cgroup/unified/orch"):
+        if os.path.isdir(root):
+            return [name for name in os.listdir(root) if os.path.isdir(os.path.join(root, name))]
+    return []

@@ -66,7 +66,7 @@ class TaskReport:
     task: TaskId
     generation: int
     phase: str
-    """`starting`, `ready`, `running` or `exited`."""
+    """`starting`, `ready`, `running`, `exited`; or `unknown`, of what was started and has not spoken yet."""
     pid: int | None = None
     port: int | None = None
     progress: Progress = field(default_factory=Progress)

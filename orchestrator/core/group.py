@@ -183,7 +183,8 @@ def _begin_epoch(turn: Turn, event: EpochBegan) -> None:
     hosts = tuple(
         replace(host, link=Link.CONNECTING, since_at=turn.at, heard_at=None) for host in turn.run.hosts
     )
-    turn.set(epoch=event.epoch, hosts=hosts)
+    tasks = tuple(replace(task, heard_at=None) for task in turn.run.tasks)
+    turn.set(epoch=event.epoch, hosts=hosts, tasks=tasks)
     if not turn.run.phase.is_terminal:
         turn.note("epoch", f"coordinator {event.epoch} takes up {turn.run.run_id} in {turn.run.phase.value}")
 

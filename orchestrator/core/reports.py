@@ -16,7 +16,6 @@ _PHASES = {"starting": TaskPhase.STARTING, "ready": TaskPhase.READY, "running": 
 def absorb(turn: Turn, event: HostReported) -> None:
     """Believe what the host says of the current generation; end what it holds of older ones."""
     host = turn.run.host(event.host)
-    adopting = host.heard_at is None
     _hear(turn, host, event)
     current = {r.task: r for r in event.tasks if r.generation == turn.run.generation}
     for report in event.tasks:
@@ -25,8 +24,10 @@ def absorb(turn: Turn, event: HostReported) -> None:
     for task in turn.run.tasks:
         if task.host != host.name:
             continue
+        if task.id in current and current[task.id].phase == "unknown":
+            continue
         if task.id in current:
-            _absorb_task(turn, task, current[task.id], adopting=adopting)
+            _absorb_task(turn, task, current[task.id])
         elif task.pid is not None and task.phase.may_live:
             _gone_without_record(turn, task)
 
@@ -46,8 +47,9 @@ def _hear(turn: Turn, host: Host, event: HostReported) -> None:
     )
 
 
-def _absorb_task(turn: Turn, task: Task, report: TaskReport, *, adopting: bool) -> None:
+def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
     """One task, as its host sees it now."""
+    adopting = task.heard_at is None and task.pid is not None  # known from the journal, not heard in this epoch
     task = turn.set_task(
         task,
         pid=report.pid or task.pid,

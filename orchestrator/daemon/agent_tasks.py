@@ -146,13 +146,13 @@ class Tasks:
         """The newest generation of each task, and every older one that still lives."""
         newest: dict[str, int] = {}
         for (of, task, generation), link in self._links.items():
-            if of == run and link.task is not None:
+            if of == run:
                 newest[task] = max(generation, newest.get(task, 0))
         now = time.monotonic()
         return [
-            _as_of(link.task, now - link.received_at)
+            _as_of(link.task or _unknown(task, generation), now - link.received_at)
             for (of, task, generation), link in sorted(self._links.items())
-            if of == run and link.task is not None and (generation == newest[task] or not link.ended)
+            if of == run and (generation == newest[task] or not link.ended)
         ]
 
     def forget(self, run: str) -> None:
@@ -276,10 +276,17 @@ class Tasks:
         link.pending.clear()
 
 
-def _as_of(task: dict[str, Any] | None, age_s: float) -> dict[str, Any]:
+def _unknown(task: str, generation: int) -> dict[str, Any]:
+    """It was started here, and its shim has not spoken yet: to leave it out would say that it is gone."""
+    return {"task": task, "generation": generation, "phase": "unknown"}
+
+
+def _as_of(task: dict[str, Any], age_s: float) -> dict[str, Any]:
     """The TASK with its ages counted up to now: a frozen shim says nothing, and grows old all the same."""
-    shown = dict(task or {})
+    shown = dict(task)
     ended = shown.get("exit")
+    if shown["phase"] == "unknown":
+        return shown
     if ended is None:
         shown["heartbeat_age_s"] = round((shown.get("heartbeat_age_s") or 0.0) + age_s, 3)
     elif ended.get("ago_s") is not None:

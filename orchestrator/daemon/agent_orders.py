@@ -32,6 +32,8 @@ CHECKPOINT_S = 600.0
 PROBE_S = 60.0
 LOOK_S = 30.0
 
+NO_PYTHON_HINT = "give the full path of the Python that has TensorFlow as `python` in the cluster spec"
+
 _BEGINS_A_RUN = ("code", "start", "seed")
 _UNFENCED = ("probe", "psutil")
 """They change nothing of a run."""
@@ -261,8 +263,16 @@ class Orders:
         """`<the run's Python> <bundle> <argv>`: it prints one JSON object."""
         program = os.path.expanduser(python or sys.executable)
 
+        def answer(result: Result) -> Order:
+            try:
+                return answer_of(result, f"{what} (by {python})")
+            except HostFault as e:
+                if argv[3] == "probe" and e.code == "job-failed":
+                    raise HostFault("no-python", e.message, NO_PYTHON_HINT) from e
+                raise
+
         def done(result: Result) -> None:
-            reply.attempt(lambda: answer_of(result, f"{what} (by {python})"))
+            reply.attempt(lambda: answer(result))
 
         try:
             # -I: neither the login's PYTHONPATH nor the home directory has a say in what is imported.
@@ -277,5 +287,5 @@ def no_python(python: str, error: OSError) -> HostFault:
     return HostFault(
         "no-python",
         f"the Python of the run cannot be started: {python}: {error.strerror}",
-        "give the full path of the Python that has TensorFlow as `python` in the cluster spec",
+        NO_PYTHON_HINT,
     )

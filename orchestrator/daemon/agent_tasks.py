@@ -158,7 +158,7 @@ class Tasks:
     def forget(self, run: str) -> None:
         """The run's directory is about to go. HostFault `alive` where something of it lives."""
         for link in self.links(run, 1 << 62):
-            if link.socket is not None or not link.ended:
+            if link.task is None or link.task.get("exit") is None:
                 raise HostFault(
                     "alive",
                     f"{link.key[1]} of generation {link.key[2]} still lives on this host",

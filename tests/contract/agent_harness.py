@@ -1,0 +1,163 @@
+"""A host with a real agent on it, over real pipes, spoken to as the coordinator speaks to it."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from orchestrator.adapters import bundle, process
+from orchestrator.adapters.channel import encode
+from orchestrator.adapters.local import LocalChannel, LocalTransport
+from orchestrator.core.plan import HostPlan
+from orchestrator.daemon import bootstrap
+
+RUN = "demo-20260101-1"
+
+
+def interpreter(version: str) -> str | None:
+    """A Python of that version on this machine."""
+    if f"{sys.version_info[0]}.{sys.version_info[1]}" == version:
+        return sys.executable
+    here = sorted(glob.glob(os.path.expanduser(f"~/.pyenv/versions/{version}.*/bin/python{version}")))
+    return here[-1] if here else shutil.which(f"python{version}")
+
+
+class Client:
+    """A connection to a fresh agent."""
+
+    def __init__(self, host_dir: Path, python: str = sys.executable, heartbeat_s: float = 0.1) -> None:
+        self.host = HostPlan("gpu-a", transport="local", python=python)
+        channel = LocalTransport().open(self.host, bootstrap.COMMAND)
+        assert isinstance(channel, LocalChannel)
+        self.channel = channel
+        self.started = bootstrap.start_agent(
+            channel, self.host, bundle.load(), heartbeat_s=heartbeat_s, host_dir=str(host_dir)
+        )
+        self.hello = self.started.hello
+        self.reports: list[dict[str, Any]] = []
+        self.replies: dict[int, tuple[dict[str, Any], bytes]] = {}
+        self.number = 0
+        self._take(self.started.frames)
+
+    @property
+    def pid(self) -> int:
+        return self.channel._child.pid
+
+    def _take(self, frames: list[tuple[dict[str, Any], bytes]]) -> None:
+        for message, blob in frames:
+            if "report" in message:
+                self.reports.append(message["report"])
+            else:
+                self.replies[message["reply"]] = (message, blob)
+
+    def hear(self) -> bool:
+        """Takes in what comes next. False at the end."""
+        data = self.channel.read(1 << 16)
+        self._take(self.started.decoder.feed(data))
+        return bool(data)
+
+    def send(self, verb: str, blob: bytes = b"", **fields: Any) -> int:
+        """An order on its way; its id."""
+        self.number += 1
+        order = {"order": verb, "id": self.number, "epoch": 1, "run": RUN, **fields}
+        self.channel.write(encode(order, blob))
+        return self.number
+
+    def order(self, verb: str, blob: bytes = b"", **fields: Any) -> dict[str, Any]:
+        """The reply to an order."""
+        return self.answer(self.send(verb, blob, **fields))[0]
+
+    def answer(self, number: int) -> tuple[dict[str, Any], bytes]:
+        """The reply to the order of that id, and its blob."""
+        while number not in self.replies:
+            assert self.hear(), f"the agent ended: {self.channel.stderr_tail()}"
+        return self.replies[number]
+
+    def ok(self, verb: str, blob: bytes = b"", **fields: Any) -> dict[str, Any]:
+        """The same, where it is to be obeyed."""
+        reply = self.order(verb, blob, **fields)
+        assert "ok" in reply, reply
+        value: dict[str, Any] = reply["ok"]
+        return value
+
+    def error(self, verb: str, blob: bytes = b"", **fields: Any) -> str:
+        """The code of the error, where it is to be refused."""
+        reply = self.order(verb, blob, **fields)
+        assert "error" in reply, reply
+        assert "Traceback" not in reply["error"]["message"]
+        return str(reply["error"]["code"])
+
+    def until(self, what: Callable[[list[dict[str, Any]]], Any]) -> list[dict[str, Any]]:
+        """The run's tasks in the first report from now on of which `what` is true."""
+        seen = len(self.reports)
+        while True:
+            for report in self.reports[seen:]:
+                tasks: list[dict[str, Any]] = report["runs"].get(RUN, [])
+                if what(tasks):
+                    return tasks
+            seen = len(self.reports)
+            assert self.hear(), f"the agent ended; last report: {self.reports[-1:]}"
+
+    def until_phase(self, phase: str) -> dict[str, Any]:
+        """The one task of the run, once it is in that phase."""
+        return self.until(lambda tasks: [task["phase"] for task in tasks] == [phase])[0]
+
+    def push(self, **files: str) -> str:
+        """Code of which each keyword is a script: its digest."""
+        content = {f"{name}.py": text.encode() for name, text in files.items()}
+        entries = [
+            [path, hashlib.sha256(data).hexdigest(), 0o644, len(data)] for path, data in content.items()
+        ]
+        for path, sha256, _, _ in entries:
+            self.ok("blob", content[str(path)], sha256=sha256, offset=0, last=True)
+        answer = self.ok("code", files=entries)
+        assert answer["missing"] == []
+        return str(answer["digest"])
+
+    def start(self, code: str, script: str = "train.py", **fields: Any) -> dict[str, Any]:
+        """A plain task, generation 1 unless the fields say otherwise: the reply."""
+        order = {
+            "generation": 1,
+            "task": "worker:0",
+            "python": sys.executable,
+            "script": script,
+            "args": [],
+            "env": {},
+            "secrets": {},
+            "code": code,
+            "ports": [],
+            "hold": False,
+            "log_max_bytes": 1 << 20,
+            "scratch": False,
+        }
+        return self.order("start", **{**order, **fields})
+
+    def close(self) -> None:
+        """Ends the agent as a closing connection does, and waits for it."""
+        self.channel.close()
+        self.channel._child.wait(20)
+
+
+def clean(host_dir: Path) -> None:
+    """Ends all that the test has left running."""
+    from orchestrator.daemon import shim_record
+
+    give_up_at = time.monotonic() + 10
+    while time.monotonic() < give_up_at:
+        found = process.marked(RUN, 1 << 30, host_dir=str(host_dir))
+        for start in host_dir.glob("runs/*/tasks/*/*/shim.json"):
+            who = shim_record.shim_identity(str(start.parent))
+            if who is not None and process.alive(who):
+                found.append(who)
+        if not found:
+            return
+        for who in found:
+            process.signal(who, 9)
+        time.sleep(0.01)

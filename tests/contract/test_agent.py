@@ -1,0 +1,327 @@
+"""A real agent over real pipes, with real shims: what it promises to the coordinator."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from agent_harness import RUN, Client, clean, interpreter
+
+from orchestrator.adapters import process
+
+FOREVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.05)\n"
+
+Connect = Callable[..., Client]
+
+
+@pytest.fixture
+def host_dir(tmp_path: Path) -> Iterator[Path]:
+    path = (tmp_path / "host").resolve()
+    yield path
+    clean(path)
+
+
+@pytest.fixture
+def connect(host_dir: Path) -> Iterator[Connect]:
+    clients: list[Client] = []
+
+    def make(python: str = sys.executable) -> Client:
+        clients.append(Client(host_dir, python))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+# ---------------------------------------------------------------- life of a task
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12"])
+def test_a_task_from_its_code_to_its_exit(connect: Connect, version: str) -> None:
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine: what hosts run was not tried on it")
+    agent = connect(python)
+    agent.ok("watch", heartbeat_s=0.1)
+    code = agent.push(
+        train="import os, sys\nprint(os.environ['TF_CONFIG'], os.environ['TOKEN'])\nsys.exit(3)\n"
+    )
+    assert agent.start(code, secrets={"TOKEN": "hush-hush"})["ok"]["pid"] > 1
+    agent.until_phase("ready")
+    assert agent.ok("release", generation=1, task="worker:0", env={"TF_CONFIG": "{}"}, seed=None) == {}
+    ended = agent.until_phase("exited")["exit"]
+    assert (ended["code"], ended["cause"], ended["ordered"]) == (3, "script", False)
+    reply, data = agent.answer(agent.send("log", generation=1, task="worker:0", offset=0, max_bytes=9999))
+    assert reply["ok"] == {"offset": 0, "end": len(data)}
+    assert data.endswith(b" o {} ***\n") or (b"hush-hush" not in data and b"{}" in data)
+
+
+def test_a_killed_agent_is_not_noticed_by_the_task(connect: Connect) -> None:
+    first = connect()
+    first.ok("watch", heartbeat_s=0.1)
+    first.start(first.push(train=FOREVER))
+    first.until_phase("ready")
+    first.ok("release", generation=1, task="worker:0", env={}, seed=None)
+    running = first.until_phase("running")
+    os.kill(first.pid, signal.SIGKILL)
+    while first.hear():
+        pass
+    second = connect()
+    second.ok("watch", heartbeat_s=0.1)
+    found = second.until_phase("running")
+    assert found["pid"] == running["pid"]
+    assert second.ok("stop", generation=1, task="worker:0", grace_s=0) == {}
+    ended = second.until_phase("exited")["exit"]
+    assert (ended["ordered"], ended["left"]) == (True, [])
+
+
+def test_the_end_of_a_task_without_an_agent_is_told_to_the_next(connect: Connect) -> None:
+    first = connect()
+    first.ok("watch", heartbeat_s=0.1)
+    first.start(first.push(train="import time\ntime.sleep(0.2)\nraise SystemExit(7)\n"))
+    first.until_phase("ready")
+    first.ok("release", generation=1, task="worker:0", env={}, seed=None)
+    first.close()
+    second = connect()
+    second.ok("watch", heartbeat_s=0.1)
+    assert second.until_phase("exited")["exit"]["code"] == 7
+
+
+def test_a_killed_shim_takes_its_task_along_and_is_told_of(connect: Connect) -> None:
+    agent = connect()
+    agent.ok("watch", heartbeat_s=0.1)
+    shim = agent.start(agent.push(train=FOREVER))["ok"]["pid"]
+    agent.until_phase("ready")
+    agent.ok("release", generation=1, task="worker:0", env={}, seed=None)
+    task = process.identity(agent.until_phase("running")["pid"])
+    os.kill(shim, signal.SIGKILL)
+    ended = agent.until_phase("exited")["exit"]
+    assert ended["cause"] == "shim-died"
+    assert task is not None
+    assert not process.alive(task)
+
+
+def test_a_start_asked_twice_is_done_once(connect: Connect) -> None:
+    agent = connect()
+    code = agent.push(train=FOREVER)
+    first, again = agent.start(code), agent.start(code)
+    assert first["ok"]["pid"] == again["ok"]["pid"]
+    other = connect()
+    assert other.start(code)["ok"]["pid"] == first["ok"]["pid"]
+
+
+def test_the_newest_generation_and_the_living_older_ones_are_reported(connect: Connect) -> None:
+    agent = connect()
+    agent.ok("watch", heartbeat_s=0.1)
+    code = agent.push(train=FOREVER)
+    for generation in (1, 2):
+        agent.start(code, generation=generation)
+    agent.until(lambda tasks: [task["generation"] for task in tasks] == [1, 2])
+    agent.ok("stop", generation=1, task="worker:0", grace_s=0)
+    agent.until(lambda tasks: [task["generation"] for task in tasks] == [2])
+    assert agent.start(code, generation=1)["error"]["code"] == "superseded"
+
+
+def test_a_sweep_leaves_nothing_and_spares_the_newer(connect: Connect) -> None:
+    agent = connect()
+    agent.ok("watch", heartbeat_s=0.1)
+    stray = "import os\nif os.fork() == 0:\n    os.setsid()\n    if os.fork():\n        os._exit(0)\n"
+    code = agent.push(train=stray + FOREVER)
+    for generation in (1, 2):
+        agent.start(code, generation=generation)
+        agent.until(lambda tasks: tasks and tasks[-1]["phase"] == "ready")
+        agent.ok("release", generation=generation, task="worker:0", env={}, seed=None)
+        agent.until(lambda tasks: tasks and tasks[-1]["phase"] == "running")
+    host_dir = agent.hello["host_dir"]
+    swept = agent.ok("sweep", generation_max=1)
+    assert (swept["left"], swept["ports_busy"]) == ([], [])
+    assert process.marked(RUN, 1, host_dir=host_dir) == []
+    assert process.marked(RUN, 2, host_dir=host_dir) != []
+    agent.ok("sweep", generation_max=2)
+    assert process.marked(RUN, 2, host_dir=host_dir) == []
+
+
+def test_a_seed_fills_the_scratch_before_the_release(connect: Connect, tmp_path: Path) -> None:
+    seed = tmp_path / "gen-000001"
+    seed.mkdir()
+    (seed / "weights").write_text("w1")
+    agent = connect()
+    agent.ok("watch", heartbeat_s=0.1)
+    script = (
+        "import os\nwhere = os.environ['ORCH_CHECKPOINT_DIR']\n"
+        "print(open(where + '/weights').read(), os.path.isdir(os.environ['ORCH_LOG_DIR']))\n"
+        "open(where + '/weights', 'w').write('mine')\n"
+    )
+    agent.start(agent.push(train=script), scratch=True)
+    agent.until_phase("ready")
+    agent.ok("release", generation=1, task="worker:0", env={}, seed=str(seed))
+    ended = agent.until_phase("exited")["exit"]
+    assert ended["last_lines"] == ["w1 True"]
+    assert (seed / "weights").read_text() == "w1"
+
+
+# ---------------------------------------------------------------- fences
+
+
+def test_an_older_coordinator_is_refused_by_every_verb_that_changes_something(connect: Connect) -> None:
+    agent = connect()
+    agent.ok("code", files=[], epoch=5)
+    for verb in ("watch", "code", "start", "release", "stop", "sweep", "forget", "seed", "stacks", "log"):
+        assert agent.error(verb, epoch=4) == "superseded"
+    old = connect()
+    assert old.error("stop", epoch=4) == "superseded"
+    assert old.ok("stop", epoch=5, generation=1, task="worker:0", grace_s=0) == {}
+
+
+@pytest.mark.parametrize(
+    ("verb", "fields", "code"),
+    [
+        ("dance", {}, "unknown-order"),
+        ("start", {}, "bad-order"),
+        ("code", {"files": [["../x", "0" * 64, 420, 0]]}, "bad-path"),
+        ("code", {"files": 7}, "bad-order"),
+        ("watch", {"run": "../other", "heartbeat_s": 1}, "bad-order"),
+        ("log", {"generation": 1, "task": "../x:0", "offset": 0, "max_bytes": 1}, "bad-order"),
+        ("stacks", {"generation": 1, "task": "worker:0"}, "no-task"),
+        ("release", {"generation": 1, "task": "worker:0", "env": {}, "seed": None}, "no-task"),
+        ("blob", {"sha256": "../../x", "offset": 0, "last": True}, "bad-order"),
+        ("highest", {"dir": "/proc/self/mem/x"}, "os"),
+        ("_obey", {}, "unknown-order"),
+    ],
+)
+def test_an_order_that_cannot_be_is_answered(
+    connect: Connect, verb: str, fields: dict[str, object], code: str
+) -> None:
+    agent = connect()
+    assert agent.error(verb, **fields) == code
+    assert agent.ok("highest", dir="/nowhere") == {"generation": 0}
+
+
+def test_forget_refuses_while_something_lives(connect: Connect, host_dir: Path) -> None:
+    agent = connect()
+    agent.ok("watch", heartbeat_s=0.1)
+    agent.start(agent.push(train=FOREVER))
+    agent.until_phase("ready")
+    assert agent.error("forget") == "alive"
+    agent.ok("stop", generation=1, task="worker:0", grace_s=0)
+    agent.until_phase("exited")
+    assert agent.ok("forget") == {}
+    assert os.listdir(host_dir / "runs") == []
+
+
+# ---------------------------------------------------------------- the host
+
+
+def test_the_first_heartbeat_follows_the_hello(connect: Connect) -> None:
+    agent = connect()
+    while not agent.reports:
+        assert agent.hear()
+    assert agent.reports[0]["runs"] == {}
+    assert agent.reports[0]["host"]["disk_free_bytes"] > 0
+    while (
+        agent.reports[-1]["host"]["psutil"] != "bundle"
+    ):  # pushed after the hello, loaded after the heartbeat
+        assert agent.hear()
+    assert 0 < agent.reports[-1]["host"]["memory_percent"] < 100
+    assert agent.hello["psutil"] == "none"
+    again = connect()
+    assert again.hello["psutil"] == "bundle"
+
+
+def test_a_probe_tells_what_the_runs_python_has(connect: Connect, tmp_path: Path) -> None:
+    agent = connect()
+    facts = agent.ok(
+        "probe", python=sys.executable, script="train.py", checkpoint_dir=str(tmp_path / "c"), ports=[1, 2]
+    )
+    assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert set(facts["versions"]) == {"tensorflow", "keras", "tf_keras", "numpy"}
+    assert facts["checkpoint_writable"] is True
+    assert os.listdir(tmp_path / "c") == []
+    facts = agent.ok(
+        "probe", python=sys.executable, script="train.py", checkpoint_dir="/proc/x", ports=[1, 2]
+    )
+    assert facts["checkpoint_writable"] is False
+
+
+@pytest.mark.parametrize("python", ["/nowhere/python3", "/etc/passwd", "/bin/false"])
+def test_a_python_that_is_none_is_said_to_be_none(connect: Connect, python: str) -> None:
+    if not shutil.which(python) and python == "/bin/false":
+        pytest.skip("no /bin/false here")
+    reply = connect().order("probe", python=python, script="train.py", checkpoint_dir=None, ports=[1, 2])
+    assert python in reply["error"]["message"]
+    assert reply["error"]["code"] == "no-python"
+
+
+def test_a_job_that_hangs_stops_no_heartbeat(connect: Connect, tmp_path: Path) -> None:
+    hanging = tmp_path / "python"
+    hanging.write_text("#!/bin/sh\nexec sleep 30\n")
+    hanging.chmod(0o755)
+    agent = connect()
+    agent.ok("watch", heartbeat_s=0.1)
+    number = agent.send("probe", python=str(hanging), script="train.py", checkpoint_dir=None, ports=[1, 2])
+    heard = len(agent.reports)
+    began_at = time.monotonic()
+    while len(agent.reports) < heard + 3:
+        assert agent.hear()
+    assert time.monotonic() - began_at < 10
+    assert number not in agent.replies
+    agent.close()  # and the job ends with the agent
+    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _comes_from(pid, str(hanging))]
+
+
+def test_the_agent_ends_with_its_channel(connect: Connect) -> None:
+    agent = connect()
+    agent.channel.close()
+    assert agent.channel._child.wait(10) == 0
+
+
+def test_garbage_on_the_channel_ends_the_agent(connect: Connect) -> None:
+    agent = connect()
+    agent.channel.write(b"\xff" * 64)
+    while agent.hear():
+        pass
+    assert agent.channel.exit_status() == 0
+    assert "frame" in agent.channel.stderr_tail()
+
+
+def test_only_what_is_missing_is_asked_for(connect: Connect) -> None:
+    agent = connect()
+    agent.push(train="a = 1\n")
+    one, two = (hashlib.sha256(text).hexdigest() for text in (b"a = 1\n", b"b = 2\n"))
+    files = [["train.py", one, 420, 6], ["lib.py", two, 420, 6]]
+    assert agent.ok("code", files=files)["missing"] == [two]
+    assert agent.ok("blob", b"other.", sha256=two, offset=0, last=True) == {"damaged": True}
+    assert agent.ok("code", files=files)["missing"] == [two]
+    agent.ok("blob", b"b = 2\n", sha256=two, offset=0, last=True)
+    assert agent.ok("code", files=files)["missing"] == []
+
+
+def test_secrets_are_on_no_disk_and_in_no_argv(connect: Connect, host_dir: Path) -> None:
+    agent = connect()
+    agent.ok("watch", heartbeat_s=0.1)
+    agent.start(agent.push(train=FOREVER), secrets={"TOKEN": "hush-hush-hush"})
+    agent.until_phase("ready")
+    agent.ok("release", generation=1, task="worker:0", env={}, seed=None)
+    agent.until_phase("running")
+    for file in host_dir.rglob("*"):
+        if file.is_file():
+            assert b"hush-hush-hush" not in file.read_bytes(), file
+    for who in process.marked(RUN, 1, host_dir=str(host_dir)):
+        assert b"hush-hush-hush" not in Path(f"/proc/{who.pid}/cmdline").read_bytes()
+    assert "hush-hush-hush" not in json.dumps(agent.reports)
+
+
+def _comes_from(pid: str, program: str) -> bool:
+    try:
+        return program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False

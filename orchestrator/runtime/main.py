@@ -38,6 +38,7 @@ def main(argv: list[str]) -> int:
         script = Script(path)
     except (OSError, SyntaxError, ValueError) as e:
         kind = "syntax" if isinstance(e, (SyntaxError, ValueError)) else "exception"
+        e.__traceback__ = None  # there are only our frames in it
         return _failed(link, kind, e, path)
     # As Python would: the script's folder first, in the place of whatever started us, which stays at the
     # end so that `from orchestrator import runtime` works wherever nothing of that name is installed.

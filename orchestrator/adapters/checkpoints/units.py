@@ -34,7 +34,7 @@ class Unit:
         self.kind = kind
         self.path = path
         self.paths = paths
-        self.saved_at = max((os.lstat(p).st_mtime for p in paths if os.path.lexists(p)), default=0.0)
+        self.saved_at = max(map(_saved_at, paths), default=0.0)
         self.global_step: int | None = None
 
     @property
@@ -79,6 +79,13 @@ class Unit:
         self.global_step = step if step is not None else number_in(self.name)
 
 
+def _saved_at(path: str) -> float:
+    try:
+        return os.lstat(path).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
 def number_in(name: str) -> int | None:
     """The last number of a name before its endings, `ckpt-50.index` and `w.50.h5` both 50; else None."""
     digits, found = "", None
@@ -108,13 +115,21 @@ def find(directory: str) -> tuple[list[Unit], list[str], list[tuple[str, str]]]:
                 folders.remove(name)
         files = []
         for name in sorted(names):
-            if stat.S_ISREG(os.lstat(os.path.join(folder, name)).st_mode):
+            mode = _mode(os.path.join(folder, name))
+            if mode is not None and stat.S_ISREG(mode):
                 files.append(name)
-            else:
+            elif mode is not None:
                 passed.append((os.path.join(folder, name), "it is no regular file"))
         _sort_out(folder, files, units, others, passed)
     units.sort(key=Unit.order, reverse=True)
     return units, others, passed
+
+
+def _mode(path: str) -> int | None:
+    try:
+        return os.lstat(path).st_mode
+    except FileNotFoundError:
+        return None  # a training that lives removes its older checkpoints
 
 
 def _sort_out(

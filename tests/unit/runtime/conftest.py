@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from runner import Task
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Iterator[Callable[..., Task]]:
+    """Starts a task from the text of a script."""
+    started: list[Task] = []
+
+    def start(source: str, *args: str, **options: Any) -> Task:
+        script = tmp_path / "train.py"
+        script.write_text(source)
+        started.append(Task(script, *args, **options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from orchestrator import runtime
+from orchestrator.runtime.link import Link
+from orchestrator.runtime.progress import Progress, as_number
+
+
+class Wire:
+    """Both ends of a socket, and what arrived at the shim's."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.link = Link(self.theirs)
+        self.ours.setblocking(False)
+
+    def arrived(self) -> list[dict[str, Any]]:
+        try:
+            data = self.ours.recv(1 << 20)
+        except BlockingIOError:
+            return []
+        return [json.loads(line) for line in data.splitlines()]
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    both = Wire()
+    yield both
+    both.ours.close()
+    both.theirs.close()
+
+
+def test_the_first_report_leaves_at_once_and_the_next_ones_wait(wire: Wire) -> None:
+    progress = Progress(wire.link, interval_s=3600.0)
+    for step in range(1, 1000):
+        progress.report(step, {"loss": 1.0 / step})
+    assert wire.arrived() == [{"step": 1, "metrics": {"loss": 1.0}}]
+    progress.flush()
+    assert [m["step"] for m in wire.arrived()] == [999]
+    progress.flush()
+    assert wire.arrived() == []
+
+
+def test_the_pace_is_that_of_the_steps(wire: Wire) -> None:
+    progress = Progress(wire.link, interval_s=0.0)
+    progress.report(0, {})
+    progress.report(50, {}, epoch=3)
+    last = wire.arrived()[-1]
+    assert last["epoch"] == 3
+    assert last["steps_per_s"] > 0
+
+
+def test_a_step_that_went_back_starts_the_pace_anew(wire: Wire) -> None:
+    progress = Progress(wire.link, interval_s=0.0)
+    for step in (100, 200, 20):
+        progress.report(step, {})
+    assert "steps_per_s" not in wire.arrived()[-1]
+
+
+def test_what_is_no_number_does_not_travel_and_does_not_raise(wire: Wire) -> None:
+    progress = Progress(wire.link)
+    progress.report(1, {"loss": float("nan"), "text": "x", "none": None, "ok": 2})
+    assert wire.arrived() == [{"step": 1, "metrics": {"ok": 2.0}}]
+    bad: Any = object()
+    Progress(wire.link).report(bad, {})
+    assert wire.arrived() == []
+
+
+@pytest.mark.parametrize(("value", "number"), [(1, 1.0), ("2.5", 2.5), (float("inf"), None), ([], None)])
+def test_as_number(value: object, number: float | None) -> None:
+    assert as_number(value) == number
+
+
+def test_a_shim_that_does_not_read_never_blocks_training_nor_breaks_a_line(wire: Wire) -> None:
+    sent = sum(wire.link.send({"say": {"kind": "x", "message": "m" * 10_000}}) for _ in range(2000))
+    assert 0 < sent < 2000
+    text = b""
+    while True:
+        try:
+            text += wire.ours.recv(1 << 20)
+        except BlockingIOError:
+            if not wire.link._pending:
+                break
+            wire.link.send({"step": 1})
+    lines = text.split(b"\n")[:-1]
+    assert all(json.loads(line) for line in lines)
+    assert len(lines) >= sent
+
+
+def test_a_shim_that_is_gone_is_no_error_of_the_script(wire: Wire) -> None:
+    wire.ours.close()
+    progress = Progress(wire.link)
+    progress.report(1, {})
+    progress.report(2, {})
+    progress.flush()
+
+
+def test_without_orch_everything_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORCH_CHECKPOINT_DIR", raising=False)
+    runtime.report(1, loss=2.0)
+    assert runtime.checkpoint_dir() is None
+    assert Link(None).send({"step": 1}) is False
+    assert list(Link(None).orders()) == []
+    monkeypatch.setenv("ORCH_CHECKPOINT_DIR", "/c/gen-000001")
+    assert runtime.checkpoint_dir() == "/c/gen-000001"
+
+
+def test_orders_come_in_any_pieces_and_bad_lines_are_skipped(wire: Wire) -> None:
+    wire.ours.sendall(b'{"go": {"env')
+    wire.ours.sendall(b'": {}}}\nnonsense\n[1]\n{"stop": {}}\n')
+    wire.ours.shutdown(socket.SHUT_WR)
+    assert list(wire.link.orders()) == [{"go": {"env": {}}}, {"stop": {}}]

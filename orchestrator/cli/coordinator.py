@@ -95,8 +95,10 @@ def status(session: Session, as_json: bool) -> int:
 
 
 def _text(document: dict[str, Any]) -> str:
-    rows = [(key, document.get(key)) for key in ("pid", "epoch", "version", "socket", "started_at")]
-    for key in ("runs", "hosts"):
-        value = document.get(key)
-        rows.append((key, len(value) if isinstance(value, (list, dict)) else value))
+    keys = ("pid", "epoch", "version", "socket", "state_dir", "started_at", "runs", "hosts")
+    rows = [(key, document.get(key)) for key in keys]
+    rows = [
+        (key, ", ".join(map(str, value)) or "none" if isinstance(value, list) else value)
+        for key, value in rows
+    ]
     return "\n".join(f"{key.replace('_', ' '):<11} {value}" for key, value in rows if value is not None)

@@ -11,7 +11,7 @@ from orchestrator.adapters.runlogs import RunLogs
 from orchestrator.cli import render
 from orchestrator.cli.log_lines import LogPainter
 from orchestrator.cli.session import Session
-from orchestrator.cli.watching import Watch
+from orchestrator.cli.watching import LAST_LINES_S, Watch
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -47,6 +47,8 @@ def follow(
         going = watch.look()
         if live is not None:
             _show(live, watch.run, session)
+        if not going:
+            session.pause(LAST_LINES_S)
         return going
 
     screen: AbstractContextManager[object] = live if live is not None else nullcontext()

@@ -14,6 +14,7 @@ from orchestrator.cli import render
 from orchestrator.cli.choosing import no_such_run, run_argument, status_of
 from orchestrator.cli.log_lines import LogPainter, document
 from orchestrator.cli.session import Session
+from orchestrator.cli.watching import LAST_LINES_S
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
 from orchestrator.core.plan import TaskId
 from orchestrator.spec.durations import parse_duration
@@ -98,8 +99,7 @@ def _pause_until_end(session: Session, run_id: str) -> Callable[[], bool]:
             going = True
         except UsageError:  # so old that the coordinator has forgotten it
             going = False
-        if going:
-            session.pause(_LOOK_EVERY_S)
+        session.pause(_LOOK_EVERY_S if going else LAST_LINES_S)
         return going
 
     return pause

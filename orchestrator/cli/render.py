@@ -209,7 +209,9 @@ def metrics(run: Document) -> list[str]:
 
 def event(event: Document, paint: Paint) -> str:
     """`12:00:03  restarting  worker:1  the gang starts again as generation 3`, by UTC."""
-    task = event.get("task")
+    task, message = event.get("task"), str(event.get("message") or "")
+    if task and message.startswith(str(task)):
+        task = None  # said once
     return "  ".join(
         filter(
             None,
@@ -217,7 +219,7 @@ def event(event: Document, paint: Paint) -> str:
                 paint(clock_time(str(event.get("time") or "")), "dim"),
                 paint(str(event.get("kind")), "cyan"),
                 str(task) if task else "",
-                str(event.get("message") or ""),
+                message,
             ],
         )
     )

@@ -13,6 +13,8 @@ from orchestrator.core.errors import CoordinatorUnreachable, WaitTimedOut
 
 LOOK_EVERY_S = 0.25
 _PROGRESS_EVERY_S = 5.0
+LAST_LINES_S = 0.3
+"""After a run's end, before its logs are read for the last time: they may still be on their way to the disk."""
 AWAY_MAX_S = 60.0
 """How long a coordinator may be gone before we stop to wait for it. Training goes on without it."""
 

@@ -3,7 +3,7 @@
 As root, a host is a network namespace on a bridge, and the head is the machine itself: its link can be cut, and
 single pairs or directions dropped. Otherwise a host is an sshd on a high loopback port, and nothing can be cut.
 Everything carries the process id in its name, so that several labs live side by side; what a crashed lab has
-left is swept by the next one.
+left is swept by the next one. ORCH_LAB=loopback makes root take the second kind too.
 """
 
 from __future__ import annotations
@@ -33,9 +33,14 @@ READY_S = 20.0
 _numbers = itertools.count()
 
 
+def can_cut() -> bool:
+    """Whether hosts are namespaces, with links that can be cut."""
+    return os.geteuid() == 0 and os.environ.get("ORCH_LAB") != "loopback"
+
+
 def missing() -> list[str]:
     """What the lab needs and this machine lacks."""
-    needed = ["sshd", "ssh-keygen"] + (["ip", "iptables", "nsenter"] if os.geteuid() == 0 else [])
+    needed = ["sshd", "ssh-keygen"] + (["ip", "iptables", "nsenter"] if can_cut() else [])
     return [name for name in needed if _find(name) is None]
 
 
@@ -213,7 +218,7 @@ class Lab:
     def __init__(self, n_hosts: int, options: Mapping[int, Mapping[str, str]] | None = None) -> None:
         need_lab()
         sweep_crashed()
-        self.can_cut = os.geteuid() == 0
+        self.can_cut = can_cut()
         self.tag = f"o{os.getpid():x}{_letter(next(_numbers))}"
         self.bridge = f"{self.tag}b"
         self.dir = Path(tempfile.mkdtemp(prefix=f"orch-lab-{os.getpid()}-"))
@@ -234,8 +239,9 @@ class Lab:
         shutil.copy(self.identity_file.with_suffix(".pub"), self.dir / "authorized_keys")
         (self.dir / "bin").mkdir()
         (self.dir / "bin" / "python3").symlink_to(os.path.realpath(sys.executable))
+        if os.geteuid() == 0:
+            os.makedirs("/run/sshd", exist_ok=True)  # sshd's privilege separation wants it
         if self.can_cut:
-            os.makedirs("/run/sshd", exist_ok=True)
             self._make_bridge()
         for index in range(n_hosts):
             self.hosts.append(LabHost(self, index, options.get(index, {})))
@@ -263,7 +269,7 @@ class Lab:
     def record(self, pid: int) -> None:
         """Remember a process of ours by its identity, also for whoever sweeps after a crash."""
         self._pids.append((pid, _start_time(pid)))
-        (self.dir / "pids.json").write_text(json.dumps(self._pids))
+        _write(self.dir / "pids.json", self._pids)
 
     def close(self) -> None:
         """End all processes of the lab, and remove its networks and files."""
@@ -278,15 +284,11 @@ class Lab:
         self.close()
 
     def _record_owner(self) -> None:
-        owner = {
-            "pid": os.getpid(),
-            "started": _start_time(os.getpid()),
-            "tag": self.tag if self.can_cut else None,
-        }
-        (self.dir / "owner.json").write_text(json.dumps(owner))
+        tag = self.tag if self.can_cut else None
+        _write(self.dir / "owner.json", {"pid": os.getpid(), "started": _start_time(os.getpid()), "tag": tag})
 
     def _make_bridge(self) -> None:
-        with _locked("orch-lab-subnets.lock"):
+        with _locked("subnets"):
             self._subnet = _free_subnet()
             _run("ip", "link", "add", self.bridge, "type", "bridge")
             _run("ip", "addr", "add", f"{self._subnet}.1/24", "dev", self.bridge)
@@ -295,16 +297,17 @@ class Lab:
 
 def sweep_crashed() -> None:
     """Remove what labs have left whose process no longer lives."""
-    with _locked("orch-lab-sweep.lock"):
+    with _locked("sweep"):
         for directory in Path(tempfile.gettempdir()).glob("orch-lab-*-*"):
             try:
                 owner = json.loads((directory / "owner.json").read_text())
                 if _start_time(owner["pid"]) == owner["started"]:
                     continue
-                pids = [(pid, started) for pid, started in json.loads((directory / "pids.json").read_text())]
-            except (OSError, ValueError, KeyError):
-                continue  # still being made, or already being removed
-            _remove(directory, pids, owner["tag"])
+            except (OSError, ValueError):
+                continue  # just being made, or not ours
+            recorded = directory / "pids.json"
+            pids = json.loads(recorded.read_text()) if recorded.exists() else []
+            _remove(directory, [(pid, started) for pid, started in pids], owner["tag"])
 
 
 def _remove(directory: Path, pids: list[tuple[int, str]], tag: str | None) -> None:
@@ -347,7 +350,9 @@ def _namespaces(tag: str) -> list[str]:
 
 
 def _links(tag: str) -> list[str]:
-    return [link for link in os.listdir("/sys/class/net") if link.startswith((f"{tag}v", f"{tag}e", f"{tag}b"))]
+    return [
+        link for link in os.listdir("/sys/class/net") if link.startswith((f"{tag}v", f"{tag}e", f"{tag}b"))
+    ]
 
 
 def _free_subnet() -> str:
@@ -365,7 +370,10 @@ def _free_subnet() -> str:
 
 @contextlib.contextmanager
 def _locked(name: str) -> Iterator[None]:
-    with open(Path(tempfile.gettempdir()) / name, "a", encoding="utf-8") as file:
+    path = (
+        Path(tempfile.gettempdir()) / f"orch-lab-{name}-{os.getuid()}.lock"
+    )  # another user's cannot be opened
+    with open(path, "a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -382,6 +390,13 @@ def _start_time(pid: int) -> str:
 def _letter(number: int) -> str:
     digits = "0123456789abcdefghijklmnopqrstuvwxyz"
     return digits[number // 36 % 36] + digits[number % 36]
+
+
+def _write(path: Path, value: object) -> None:
+    # In one move: whoever sweeps may look at any moment.
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(value))
+    temporary.replace(path)
 
 
 def _free_port() -> int:

@@ -1,0 +1,402 @@
+"""SSH against real sshds: strict keys, the bastion, and every refusal as a sentence with a way out."""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import hmac
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from orchestrator.adapters.ssh import SshTimeouts, SshTransport
+from orchestrator.adapters.transport import Channel
+from orchestrator.core.errors import (
+    AuthRefused,
+    ConnectFailed,
+    HostKeyChanged,
+    HostKeyUnknown,
+    HostUnfit,
+)
+from orchestrator.core.plan import HostPlan
+from tests.cluster.conftest import MakeLab
+from tests.cluster.lab import Lab, LabHost
+
+pytestmark = pytest.mark.lab
+
+HELLO = "echo hello; exit 0"
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """Two hosts that no test changes."""
+    with Lab(2) as made:
+        yield made
+
+
+def read_all(channel: Channel) -> bytes:
+    parts = []
+    while data := channel.read(65536):
+        parts.append(data)
+    channel.close()
+    return b"".join(parts)
+
+
+def says_hello(ssh: SshTransport, host: HostPlan) -> bool:
+    return read_all(ssh.open(host, HELLO)) == b"hello\n"
+
+
+def fingerprint(host: LabHost) -> str:
+    shown = subprocess.run(
+        ["ssh-keygen", "-lf", str(host.host_key.with_suffix(".pub"))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return shown.stdout.split()[1]
+
+
+def quick(tmp_path: Path, seconds: float = 1.0) -> SshTransport:
+    timeouts = SshTimeouts(connect_s=seconds, auth_s=seconds, session_s=seconds)
+    return SshTransport(
+        tmp_path / "own", home=tmp_path, config_files=(tmp_path / "config",), timeouts=timeouts
+    )
+
+
+class TestHostKeys:
+    def test_a_known_host_answers(self, lab: Lab, ssh: SshTransport) -> None:
+        assert says_hello(ssh, lab.host(0).plan())
+
+    def test_an_unknown_key_is_refused_with_its_fingerprint(
+        self, lab: Lab, ssh: SshTransport, tmp_path: Path
+    ) -> None:
+        there = lab.host(0)
+        with pytest.raises(HostKeyUnknown) as refused:
+            ssh.open(there.plan(known_hosts=str(tmp_path / "empty")), HELLO)
+        assert fingerprint(there) in refused.value.message
+        assert f"orch trust {there.name}" in (refused.value.hint or "")
+        assert refused.value.exit_code == 5
+
+    def test_a_changed_key_is_refused_before_any_authentication(
+        self, make_lab: MakeLab, ssh: SshTransport
+    ) -> None:
+        lab = make_lab(1, {0: {"LogLevel": "DEBUG1"}})
+        there = lab.host(0)
+        before, known = fingerprint(there), lab.known_hosts.read_bytes()
+        there.new_host_key()
+        there.log.write_text("")
+        with pytest.raises(HostKeyChanged) as refused:
+            ssh.open(there.plan(), HELLO)
+        assert before in refused.value.message
+        assert fingerprint(there) in refused.value.message
+        assert f"{lab.known_hosts}:1" in refused.value.message
+        assert refused.value.exit_code == 5
+        assert lab.known_hosts.read_bytes() == known, "the user's file is never edited"
+        assert "userauth-request" not in there.log.read_text()
+        lab.trust_all()
+        assert says_hello(ssh, there.plan())
+        assert "userauth-request" in there.log.read_text(), "the log does show authentications"
+
+    def test_a_revoked_key_has_its_own_sentence(self, lab: Lab, ssh: SshTransport, tmp_path: Path) -> None:
+        there = lab.host(0)
+        path = tmp_path / "revoked"
+        path.write_text(there.known_hosts_line + "@revoked " + there.known_hosts_line)
+        with pytest.raises(HostKeyChanged, match="revoked") as refused:
+            ssh.open(there.plan(known_hosts=str(path)), HELLO)
+        assert refused.value.code == "host-key-revoked"
+        assert f"{path}:2" in refused.value.message
+
+    def test_an_authority_and_odd_lines_harm_nothing(
+        self, lab: Lab, ssh: SshTransport, tmp_path: Path
+    ) -> None:
+        there = lab.host(0)
+        authority = "@cert-authority * " + there.known_hosts_line.split(maxsplit=1)[1]
+        path = tmp_path / "odd"
+        path.write_text(f"{authority}bad line\nhost ssh-rsa %%%\n")
+        host = there.plan(known_hosts=str(path))
+        with pytest.raises(HostKeyUnknown, match="not known") as refused:
+            ssh.open(host, HELLO)
+        assert "authority" in (refused.value.hint or "")
+        assert len(ssh.warnings(host)) == 2
+        path.write_text(path.read_text() + there.known_hosts_line)
+        assert says_hello(ssh, host), "the file is read again once it has changed"
+
+    def test_a_hashed_name_is_known(self, lab: Lab, ssh: SshTransport, tmp_path: Path) -> None:
+        there = lab.host(0)
+        name, rest = there.known_hosts_line.split(maxsplit=1)
+        salt = b"s" * 20
+        digest = hmac.new(salt, name.encode(), "sha1").digest()
+        path = tmp_path / "hashed"
+        path.write_text(f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()} {rest}")
+        assert says_hello(ssh, there.plan(known_hosts=str(path)))
+
+    def test_a_host_is_asked_for_the_type_of_key_that_is_known(
+        self, make_lab: MakeLab, ssh: SshTransport
+    ) -> None:
+        lab = make_lab(1)
+        there = lab.host(0)
+        ecdsa = there.dir / "ecdsa"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(ecdsa)], check=True)
+        there.restart_sshd(HostKey=f"{there.host_key}\nHostKey {ecdsa}")
+        name = there.known_hosts_line.split()[0]
+        lab.known_hosts.write_text(f"{name} {ecdsa.with_suffix('.pub').read_text()}")
+        assert says_hello(ssh, there.plan())
+
+    def test_scan_shows_and_trust_adds_to_our_own_file(
+        self, lab: Lab, ssh: SshTransport, tmp_path: Path
+    ) -> None:
+        there = lab.host(0)
+        host = there.plan(known_hosts=str(tmp_path / "empty"))
+        scanned = ssh.scan(host)
+        assert [(shown.key.type, shown.known) for shown in scanned] == [("ssh-ed25519", False)]
+        assert scanned[0].key.fingerprint == fingerprint(there)
+        assert ssh.trust(scanned) == 1
+        assert ssh.trust(scanned) == 0
+        assert says_hello(ssh, host)
+        assert ssh.scan(host)[0].known
+        assert not (tmp_path / "empty").exists()
+
+
+class TestPolicy:
+    def test_fabrics_own_policy_is_on_no_connection(self, ssh: SshTransport) -> None:
+        route = ssh._route(HostPlan("a", address="192.0.2.1", proxy_jump="192.0.2.2"))
+        connections = ssh._connections(route)
+        assert len(connections) == 2
+        assert connections[1].gateway is connections[0]
+        for connection in connections:
+            policy = connection.client._policy
+            assert isinstance(policy, paramiko.RejectPolicy)
+            assert not isinstance(policy, paramiko.AutoAddPolicy)
+            assert connection.forward_agent is False
+
+    def test_curve25519_first_and_diffie_hellman_last(self, ssh: SshTransport) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            sock = socket.create_connection(server.getsockname())
+            with sock:
+                kex = ssh._factory(())(sock).get_security_options().kex
+        assert kex[0].startswith("curve25519")
+        groups = [name.startswith("diffie-hellman") for name in kex]
+        assert groups == sorted(groups)
+
+
+class TestBastion:
+    def test_both_hops_are_strict_and_work(self, lab: Lab, ssh: SshTransport, tmp_path: Path) -> None:
+        bastion, there = lab.host(0), lab.host(1)
+        jump = f"{getpass.getuser()}@{bastion.address}:{bastion.port}"
+        assert says_hello(ssh, there.plan(proxy_jump=jump))
+
+        only_target = tmp_path / "only-target"
+        only_target.write_text(there.known_hosts_line)
+        with pytest.raises(HostKeyUnknown, match="bastion"):
+            ssh.open(there.plan(proxy_jump=jump, known_hosts=str(only_target)), HELLO)
+
+        only_bastion = tmp_path / "only-bastion"
+        only_bastion.write_text(bastion.known_hosts_line)
+        with pytest.raises(HostKeyUnknown) as refused:
+            ssh.open(there.plan(proxy_jump=jump, known_hosts=str(only_bastion)), HELLO)
+        assert "bastion" not in refused.value.message
+        assert fingerprint(there) in refused.value.message
+
+    def test_trust_goes_hop_by_hop(self, lab: Lab, ssh: SshTransport, tmp_path: Path) -> None:
+        bastion, there = lab.host(0), lab.host(1)
+        host = there.plan(
+            proxy_jump=f"{bastion.address}:{bastion.port}",
+            known_hosts=str(tmp_path / "empty"),
+            user=getpass.getuser(),
+        )
+        first = ssh.scan(host)
+        assert first[0].hop.bastion
+        ssh.trust(first)
+        second = ssh.scan(host)
+        assert not second[0].hop.bastion
+        ssh.trust(second)
+        assert says_hello(ssh, host)
+
+    def test_ssh_config_names_the_bastion(self, lab: Lab, ssh: SshTransport, tmp_path: Path) -> None:
+        bastion, there = lab.host(0), lab.host(1)
+        directory = tmp_path / ".ssh"
+        directory.mkdir()
+        (directory / "config").write_text(
+            "Include more/*.conf\n"
+            'Match exec "touch /nonexistent/x"\n  Port 1\n'
+            f"Host gate\n  HostName {bastion.address}\n  Port {bastion.port}\n  User {getpass.getuser()}\n"
+            f"Host *\n  IdentityFile {lab.identity_file}\n  UserKnownHostsFile {lab.known_hosts}\n"
+        )
+        (directory / "more").mkdir()
+        (directory / "more/gpu.conf").write_text(
+            f"Host gpu-a\n  HostName {there.address}\n  Port {there.port}\n  ProxyJump gate\n"
+        )
+        host = HostPlan("gpu-a", address="gpu-a")
+        assert says_hello(ssh, host)
+        assert any("Match exec" in warning for warning in ssh.warnings(host))
+        with pytest.raises(ConnectFailed, match="port 1 "):
+            ssh.open(replace(host, port=1, proxy_jump="none"), HELLO)
+
+    def test_a_closed_port_behind_the_bastion(self, lab: Lab, ssh: SshTransport) -> None:
+        bastion, there = lab.host(0), lab.host(1)
+        with pytest.raises(ConnectFailed, match="bastion cannot connect"):
+            ssh.open(there.plan(proxy_jump=f"{bastion.address}:{bastion.port}", port=9), HELLO)
+
+    def test_a_bastion_that_forbids_forwarding(self, make_lab: MakeLab, ssh: SshTransport) -> None:
+        lab = make_lab(2, {0: {"AllowTcpForwarding": "no"}})
+        bastion, there = lab.hosts
+        with pytest.raises(HostUnfit, match="forbids forwarding"):
+            ssh.open(there.plan(proxy_jump=f"{bastion.address}:{bastion.port}"), HELLO)
+
+
+class TestServers:
+    def test_one_session_is_enough(self, make_lab: MakeLab, ssh: SshTransport) -> None:
+        assert says_hello(ssh, make_lab(1, {0: {"MaxSessions": "1"}}).host(0).plan())
+
+    def test_no_session_at_all(self, make_lab: MakeLab, ssh: SshTransport) -> None:
+        with pytest.raises(HostUnfit, match="starts no command"):
+            ssh.open(make_lab(1, {0: {"MaxSessions": "0"}}).host(0).plan(), HELLO)
+
+    def test_16_connections_get_through_few_startups(self, make_lab: MakeLab, ssh: SshTransport) -> None:
+        there = make_lab(1, {0: {"MaxStartups": "2:50:4"}}).host(0)
+        with ThreadPoolExecutor(16) as pool:
+            hosts = [there.plan(name=f"gpu-{number}") for number in range(16)]
+            assert all(pool.map(lambda host: says_hello(ssh, host), hosts))
+        assert "MaxStartups" in there.log.read_text(), "sshd has dropped some, or this shows nothing"
+
+    def test_what_an_rc_file_says_comes_before_the_command(
+        self, make_lab: MakeLab, ssh: SshTransport
+    ) -> None:
+        there = make_lab(1).host(0)
+        (there.home / ".bashrc").write_text("echo welcome to the cluster\n")
+        (there.home / ".ssh").mkdir()
+        (there.home / ".ssh/rc").write_text("echo from rc\n")
+        output = read_all(ssh.open(there.plan(), HELLO))
+        assert output.endswith(b"hello\n")
+
+    def test_the_hosts_environment_is_its_own(self, lab: Lab, ssh: SshTransport) -> None:
+        there = lab.host(0)
+        command = (
+            "echo $HOME; echo $ORCH_HOST_DIR; python3 -c 'import sys; print(sys.version_info >= (3, 11))'"
+        )
+        lines = read_all(ssh.open(there.plan(), command)).decode().splitlines()
+        assert lines == [str(there.home), str(there.host_dir), "True"]
+
+
+class TestAuthentication:
+    def test_a_key_that_the_host_does_not_have(self, lab: Lab, ssh: SshTransport, tmp_path: Path) -> None:
+        stranger = tmp_path / "stranger"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(stranger)], check=True)
+        with pytest.raises(AuthRefused) as refused:
+            ssh.open(lab.host(0).plan(identity_file=str(stranger)), HELLO)
+        assert f"user {getpass.getuser()}" in refused.value.message
+        assert str(stranger) in refused.value.message
+        assert "authorized_keys" in (refused.value.hint or "")
+        assert refused.value.exit_code == 5
+
+    def test_a_key_that_is_missing_or_locked_or_no_key(
+        self, lab: Lab, ssh: SshTransport, tmp_path: Path
+    ) -> None:
+        locked = tmp_path / "locked"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(locked)], check=True)
+        rubbish = tmp_path / "rubbish"
+        rubbish.write_text("no key\n")
+        for path, why in (
+            (tmp_path / "absent", "no such file"),
+            (locked, "passphrase"),
+            (rubbish, "cannot be read"),
+        ):
+            with pytest.raises(AuthRefused, match=why):
+                ssh.open(lab.host(0).plan(identity_file=str(path)), HELLO)
+
+    def test_keys_of_an_ssh_agent(
+        self, lab: Lab, ssh: SshTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "agent.sock"
+        agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.DEVNULL)
+        try:
+            while not path.exists():
+                assert agent.poll() is None
+                threading.Event().wait(0.01)
+            monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
+            subprocess.run(["ssh-add", "-q", str(lab.identity_file)], check=True)
+            assert says_hello(ssh, lab.host(0).plan(identity_file=None))
+        finally:
+            agent.terminate()
+            agent.wait()
+
+    def test_a_server_that_takes_no_keys(self, make_lab: MakeLab, ssh: SshTransport) -> None:
+        lab = make_lab(1, {0: {"PubkeyAuthentication": "no", "PasswordAuthentication": "yes"}})
+        with pytest.raises(AuthRefused, match="takes no keys, only password"):
+            ssh.open(lab.host(0).plan(), HELLO)
+
+
+class TestUnreachable:
+    def test_a_closed_port(self, lab: Lab, ssh: SshTransport) -> None:
+        with pytest.raises(ConnectFailed, match="refuses the connection") as refused:
+            ssh.open(lab.host(0).plan(port=9), HELLO)
+        assert refused.value.host == lab.host(0).name
+        assert f"{lab.host(0).address} port 9" in refused.value.message
+
+    def test_a_name_that_is_none(self, ssh: SshTransport) -> None:
+        with pytest.raises(ConnectFailed, match="cannot be resolved"):
+            ssh.open(HostPlan("gpu-a", address="no-such-host.invalid"), HELLO)
+
+    def test_a_host_that_is_cut_off(self, make_lab: MakeLab, tmp_path: Path) -> None:
+        lab = make_lab(1)
+        there = lab.host(0)
+        there.drop(source=lab.head_address)
+        started = time.monotonic()
+        with pytest.raises(ConnectFailed, match="does not answer within 1 s"):
+            quick(tmp_path).open(there.plan(), HELLO)
+        assert time.monotonic() - started < 5.0
+
+    def test_a_port_that_accepts_and_says_nothing(self, tmp_path: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            host = HostPlan("gpu-a", address="127.0.0.1", port=server.getsockname()[1])
+            with pytest.raises(ConnectFailed, match="does not answer within 1 s"):
+                quick(tmp_path).open(host, HELLO)
+
+    def test_an_address_with_a_user_in_it(self, ssh: SshTransport) -> None:
+        for address in ("ml@10.0.0.1", "10.0.0.1:22", "-oProxyCommand=x"):
+            with pytest.raises(HostUnfit, match="no address"):
+                ssh.open(HostPlan("gpu-a", address=address), HELLO)
+
+    def test_close_ends_the_connection_of_a_host_that_is_cut(self, make_lab: MakeLab, tmp_path: Path) -> None:
+        there = make_lab(1).host(0)
+        ssh = quick(tmp_path, 5.0)
+        channel = ssh.open(there.plan(), "exec cat")
+        writer = threading.Thread(target=_write_until_closed, args=(channel,), daemon=True)
+        there.cut()
+        writer.start()
+        writer.join(0.5)
+        started = time.monotonic()
+        channel.close()
+        assert time.monotonic() - started < 2.0
+        writer.join(5.0)
+        assert not writer.is_alive()
+
+
+def _write_until_closed(channel: Channel) -> None:
+    with pytest.raises(OSError, match="closed"):
+        channel.write(b"x" * 64_000_000)
+
+
+def test_a_link_that_is_cut_during_the_bastion_also_closes(make_lab: MakeLab, tmp_path: Path) -> None:
+    lab = make_lab(2)
+    bastion, there = lab.hosts
+    channel = quick(tmp_path, 5.0).open(
+        there.plan(proxy_jump=f"{bastion.address}:{bastion.port}"), "exec cat"
+    )
+    bastion.cut()
+    writer = threading.Thread(target=_write_until_closed, args=(channel,), daemon=True)
+    writer.start()
+    writer.join(0.5)
+    started = time.monotonic()
+    channel.close()
+    assert time.monotonic() - started < 2.0
+    writer.join(5.0)
+    assert not writer.is_alive()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,16 @@ _PHASE_STYLE = {
     "EXITED": ("dim",),
 }
 
+ENDED_MAX = 5
+"""How many ended runs have a line in the status of all."""
+
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, and movements
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC: titles, links, the clipboard
+    r"|\x1b.?|[\x00-\x08\x0a-\x1f\x7f-\x9f]"
+)
+_SGR = re.compile(r"\x1b\[[0-9;:]*m")
+
 Document = Mapping[str, Any]
 
 
@@ -28,11 +39,22 @@ def is_active(run: Document) -> bool:
 
 
 def status(document: Document, paint: Paint) -> str:
-    """All runs of a status document: the active ones, and of the ended ones what there is to know."""
-    runs = document.get("runs") or []
+    """All runs of a status document: first what is active, or ended last, in full; of the others a line each."""
+    runs = list(document.get("runs") or [])
     if not runs:
         return "no runs; `orch up FILE` starts one"
-    return "\n\n".join(run(found, paint) for found in runs)
+    full = [found for found in runs if is_active(found)] or [runs[-1]]
+    ended = [found for found in reversed(runs) if not is_active(found) and found not in full]
+    blocks = [run(found, paint) for found in full]
+    if ended:
+        lines = [
+            paint("ended before:", "dim"),
+            *(f"  {headline(found, paint)}" for found in ended[:ENDED_MAX]),
+        ]
+        if len(ended) > ENDED_MAX:
+            lines.append(f"  and {len(ended) - ENDED_MAX} more; `orch status NAME` shows one")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
 
 
 def run(run: Document, paint: Paint) -> str:
@@ -150,7 +172,8 @@ def trouble_lines(run: Document, paint: Paint) -> list[str]:
     lines += [f"{paint('warning:', 'yellow')} {warning}" for warning in run.get("warnings") or []]
     problem = run.get("problem")
     if problem:
-        lines.append(f"{paint('problem:', 'red')} {problem.get('message')}")
+        if problem.get("message") != run.get("reason"):
+            lines.append(f"{paint('problem:', 'red')} {problem.get('message')}")
         if problem.get("hint"):
             lines.append(f"{paint('hint:', 'cyan')} {problem['hint']}")
     cause = run.get("first_cause")
@@ -257,9 +280,13 @@ def left_text(item: object) -> str:
 
 
 def printable(text: str) -> str:
-    """A log line as it looked in the end: of what carriage returns overwrote, the last; no other controls."""
+    """A log line as it looked in the end: of what carriage returns overwrote, the last.
+
+    Its colours stay, within the line. Whatever else would move, clear or retitle the terminal is left out.
+    """
     shown = next((part for part in reversed(text.split("\r")) if part.strip()), "")
-    return "".join(c for c in shown if c in "\t\x1b" or c.isprintable())
+    shown = _CONTROL.sub(lambda found: found[0] if _SGR.fullmatch(found[0]) else "", shown)
+    return f"{shown}\x1b[0m" if "\x1b[" in shown and not shown.endswith("\x1b[0m") else shown
 
 
 def table(

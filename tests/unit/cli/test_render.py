@@ -1,0 +1,183 @@
+"""Documents to text, to the letter."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.adapters.runlogs import LogLine
+from orchestrator.cli import render
+from orchestrator.cli.log_lines import LogPainter
+from orchestrator.cli.session import Paint
+from tests.contract.fake_api import event_document, run_document, task_document
+
+PLAIN = Paint(on=False)
+COLOUR = Paint(on=True)
+
+
+def test_a_run_that_trains() -> None:
+    assert render.run(run_document(), PLAIN) == (
+        "mnist-20261120-1  RUNNING  generation 2, 1 restart, step 120, 3.4 steps/s, epoch 2, loss 0.31\n"
+        "  step 120; all 2 tasks report\n"
+        "  checkpoint: step 100, verified, 12 s old, /shared/mnist/gen-000002/ckpt-100\n"
+        "\n"
+        "  TASK      HOST   PHASE     PID  STEP  STEPS/S  CPU      MEM      HEARD\n"
+        "  worker:0  gpu-a  RUNNING  4242   120      3.4  98%  1.2 GiB  0.4 s ago\n"
+        "  worker:1  gpu-b  RUNNING  4243   120      3.4  98%  1.2 GiB  0.4 s ago"
+    )
+
+
+def test_a_run_that_begins_shows_no_empty_columns() -> None:
+    nothing = {"pid": None, "global_step": None, "steps_per_s": None, "cpu_percent": None, "rss_bytes": None}
+    document = run_document(
+        phase="PENDING",
+        reason="1/2 hosts are ready; waiting for gpu-b (connecting)",
+        generation=0,
+        restarts=0,
+        global_step=None,
+        steps_per_s=None,
+        training_epoch=None,
+        metrics={},
+        checkpoint=None,
+        tasks=[task_document(n, phase="WAITING", heartbeat_age_s=None, **nothing) for n in (0, 1)],
+        hosts=[
+            {"host": "gpu-a", "link": "CONNECTED"},
+            {"host": "gpu-b", "link": "UNREACHABLE", "heard_age_s": 93.0, "problem": "no route to host"},
+        ],
+        warnings=["no checkpoint directory"],
+    )
+    assert render.run(document, PLAIN) == (
+        "mnist-20261120-1  PENDING\n"
+        "  1/2 hosts are ready; waiting for gpu-b (connecting)\n"
+        "\n"
+        "  TASK      HOST   PHASE    PID  STEP\n"
+        "  worker:0  gpu-a  WAITING    -     -\n"
+        "  worker:1  gpu-b  WAITING    -     -\n"
+        "\n"
+        "  gpu-b unreachable, last heard 1 min 33 s ago: no route to host\n"
+        "  warning: no checkpoint directory"
+    )
+
+
+def failed_run() -> dict[str, object]:
+    return run_document(
+        phase="FAILED",
+        reason="worker:1 on gpu-b was killed by signal 9; given up",
+        metrics={},
+        training_epoch=None,
+        checkpoint=None,
+        problem={"message": "worker:1 on gpu-b was killed by signal 9; given up", "hint": "give it memory"},
+        first_cause={
+            "task": "worker:1",
+            "sentence": "worker:1 on gpu-b was killed by the kernel: out of memory",
+            "last_lines": ["1/9\r2/9 \x08\x08", "\x07bell"],
+        },
+        tasks=[
+            task_document(0, phase="EXITED", exit_code=1, cause="follower"),
+            task_document(1, phase="EXITED", exit_code=None, signal=9, cause="out of memory"),
+        ],
+    )
+
+
+def test_a_run_that_has_failed() -> None:
+    assert render.run(failed_run(), PLAIN) == (
+        "mnist-20261120-1  FAILED  generation 2, 1 restart, step 120\n"
+        "  worker:1 on gpu-b was killed by signal 9; given up\n"
+        "  worker:0 on gpu-a: exit 1 (follower)\n"
+        "  worker:1 on gpu-b: signal 9 (out of memory)\n"
+        "\n"
+        "  hint: give it memory\n"
+        "  first cause: worker:1 on gpu-b was killed by the kernel: out of memory\n"
+        "    worker:1 | 2/9 \n"
+        "    worker:1 | bell"
+    )
+
+
+def test_of_many_runs_the_active_ones_are_shown_in_full() -> None:
+    runs = [run_document(run_id=f"mnist-20261119-{n}", phase="KILLED", metrics={}) for n in range(1, 8)]
+    text = render.status({"runs": [*runs, run_document()]}, PLAIN)
+    head, _, rest = text.partition("\n\nended before:\n")
+    assert head == render.run(run_document(), PLAIN)
+    assert rest.splitlines() == [
+        *(
+            f"  mnist-20261119-{n}  KILLED  generation 2, 1 restart, step 120, epoch 2"
+            for n in (7, 6, 5, 4, 3)
+        ),
+        "  and 2 more; `orch status NAME` shows one",
+    ]
+
+
+def test_where_nothing_is_active_the_last_run_is_shown_in_full() -> None:
+    text = render.status({"runs": [run_document(phase="KILLED"), failed_run()]}, PLAIN)
+    assert text.startswith(render.run(failed_run(), PLAIN) + "\n\nended before:\n  mnist-20261120-1  KILLED")
+
+
+def test_colours_change_no_text() -> None:
+    for document in (run_document(), failed_run()):
+        painted = render.run(document, COLOUR)
+        assert "\x1b[" in painted
+        bare = painted
+        for code in ("0", "1", "2", "31", "32", "33", "36", "32;1", "31;1"):
+            bare = bare.replace(f"\x1b[{code}m", "")
+        assert bare == render.run(document, PLAIN)
+
+
+def test_progress_in_one_line() -> None:
+    assert render.progress(run_document()) == (
+        "RUNNING: step 120, 3.4 steps/s, epoch 2, loss 0.31 (worker:0 120, worker:1 120)"
+    )
+    assert render.progress(run_document(phase="BACKOFF", reason="again in 5 s")) == "BACKOFF: again in 5 s"
+
+
+def test_an_event_names_its_task_once() -> None:
+    assert (
+        render.event(event_document(1, "died", "worker:1 on gpu-b died", task="worker:1"), PLAIN)
+        == "2026-11-20 12:00:01  died  worker:1 on gpu-b died"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.44, "0.4 s"),
+        (9.96, "10 s"),
+        (59.6, "1 min"),
+        (185, "3 min 5 s"),
+        (7500, "2 h 5 min"),
+        (86400 * 3 + 3600 * 4, "3 d 4 h"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert render.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (900, "900 B"), (1 << 20, "1.0 MiB"), (812 << 20, "812 MiB")]
+)
+def test_sizes(count: int, text: str) -> None:
+    assert render.size(count) == text
+
+
+@pytest.mark.parametrize(("steps", "text"), [(0.0421, "0.042"), (3.44, "3.4"), (34.4, "34"), (1234, "1234")])
+def test_paces(steps: float, text: str) -> None:
+    assert render.pace(steps) == text
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("plain", "plain"),
+        ("1/3\r2/3\r3/3 done\r", "3/3 done"),
+        ("\x1b[31mred\x1b[0m\ttab", "\x1b[31mred\x1b[0m\ttab"),
+        ("\x1b]0;title\x07x", "x"),
+        ("\x1b[2Jcleared\x1b[1;1H", "cleared"),
+        ("", ""),
+    ],
+)
+def test_what_a_log_line_may_do_to_the_terminal(raw: str, shown: str) -> None:
+    assert render.printable(raw) == shown
+
+
+def test_log_lines_are_aligned_by_their_tasks() -> None:
+    painter = LogPainter(PLAIN, ("worker:0", "worker:10"))
+    assert painter.line(LogLine(1.0, "worker:0", 1, "o", "a")) == "worker:0  | a"
+    assert painter.line(LogLine(1.0, "worker:10", 1, "e", "")) == "worker:10 |"

@@ -62,9 +62,14 @@ def shown(value: object) -> str:
     return text if len(text) <= _VALUE_SHOWN_MAX else text[:_VALUE_SHOWN_MAX] + "…"
 
 
-def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """A question with the closest known word, or nothing where no known word is close."""
+def closest(word: object, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant."""
     if not isinstance(word, str) or len(word) > _COMPARED_MAX:
-        return ""
-    close = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
-    return f"; did you mean `{close[0]}`?" if close else ""
+        return None
+    return next(iter(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)), None)
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """A question with the word that was probably meant, or nothing where none is close."""
+    meant = closest(word, known)
+    return f"; did you mean `{meant}`?" if meant else ""

@@ -20,7 +20,7 @@ import yaml
 from orchestrator.spec.complaints import Complaint, Loc, shown_key, where
 
 DEPTH_MAX = 16
-NODES_MAX = 50_000
+NODES_MAX = 20_000
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TRUE, _FALSE, _NULL = {"true", "yes", "on"}, {"false", "no", "off"}, {"", "~", "null"}
@@ -284,6 +284,11 @@ def _syntax(error: yaml.MarkedYAMLError, text: str) -> Complaint:
     ):
         start = error.context_mark
         return Complaint(start.line + 1, start.column + 1, "yaml", "these quotes are never closed")
+    if "could not find expected ':'" in problem and error.context_mark:
+        line, column = (
+            error.context_mark.line,
+            error.context_mark.column,
+        )  # noticed only at the next line's start
     if "cannot start any token" in problem:
         here = lines[line][column : column + 1] if line < len(lines) else ""
         return Complaint(

@@ -97,10 +97,11 @@ def _read(path: str | Path) -> tuple[str | None, list[Complaint]]:
     except (OSError, ValueError) as error:
         why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         return no(f"cannot be read: {why}")
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(fd)
+        return no("is a directory" if stat.S_ISDIR(found.st_mode) else "is not a regular file")
     with open(fd, "rb") as file:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            return no("is a directory" if stat.S_ISDIR(found.st_mode) else "is not a regular file")
         content = b"" if found.st_size > SPEC_BYTES_MAX else file.read(SPEC_BYTES_MAX + 1)
     if found.st_size > SPEC_BYTES_MAX or len(content) > SPEC_BYTES_MAX:
         return no(f"has {found.st_size} bytes; a cluster spec has at most {SPEC_BYTES_MAX}")

@@ -15,9 +15,12 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from orchestrator.core.placement import Ask
+from orchestrator.spec.complaints import closest
 from orchestrator.spec.models import Host, Restart, Run, Ssh, TimingSpec
 
 LOCAL_ADDRESS = "127.0.0.1"
+
+_UNKNOWN_MAX = 8
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -92,7 +95,15 @@ def _part(model: type[M], data: Any) -> Part[M]:
             str(found["loc"][0]) for found in error.errors(include_url=False, include_input=False)
         )
         good = {key: value for key, value in data.items() if key not in bad}
-        return Part(model.model_validate({**_PLACEHOLDERS[model], **good}), bad)
+        return Part(model.model_validate({**_PLACEHOLDERS[model], **good}), bad | _meant(model, bad))
+
+
+def _meant(model: type[BaseModel], bad: frozenset[str]) -> frozenset[str]:
+    """What unknown keys were probably meant to set: it has no default that could be relied on."""
+    unknown = bad - model.model_fields.keys()
+    if len(unknown) > _UNKNOWN_MAX:
+        return frozenset(model.model_fields)
+    return frozenset(meant for key in unknown if (meant := closest(key, model.model_fields)))
 
 
 def asks(run: Run) -> Iterator[Ask]:

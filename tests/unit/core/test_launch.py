@@ -1,0 +1,163 @@
+"""What a task is started with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.core.launch import (
+    checkpoint_dir,
+    endpoint,
+    environment,
+    port_candidates,
+    ports_needed,
+    tf_config,
+)
+from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, TaskId, TaskPlan
+
+W0, W1, E0, CHIEF = TaskId("worker", 0), TaskId("worker", 1), TaskId("evaluator", 0), TaskId("chief", 0)
+ADDRESSES = {W0: "10.0.0.1:20000", W1: "10.0.0.2:20000", E0: "10.0.0.1:20016", CHIEF: "10.0.0.3:20000"}
+
+
+def plan_of(*tasks: TaskId, hosts: int = 2, ports: tuple[int, int] = (20000, 20999)) -> Plan:
+    return Plan(
+        name="x",
+        strategy="multi_worker_mirrored",
+        hosts=tuple(HostPlan(f"h{i}", data_address=f"10.0.0.{i + 1}") for i in range(hosts)),
+        tasks=tuple(
+            TaskPlan(task, f"h{i % hosts}", (i,), i // hosts) for i, task in enumerate(sorted(tasks))
+        ),
+        script="train.py",
+        ports=ports,
+    )
+
+
+def test_tf_config_lists_every_peer_in_the_order_of_its_index() -> None:
+    plan = plan_of(W1, W0, CHIEF)
+    cluster = {"chief": ["10.0.0.3:20000"], "worker": ["10.0.0.1:20000", "10.0.0.2:20000"]}
+    for task in (W0, W1, CHIEF):
+        expected = {"cluster": cluster, "task": {"type": task.type, "index": task.index}}
+        assert tf_config(plan, ADDRESSES, task) == expected
+
+
+def test_the_evaluator_is_in_nobodys_cluster_but_its_own() -> None:
+    plan = plan_of(W0, W1, E0)
+    workers = ["10.0.0.1:20000", "10.0.0.2:20000"]
+    assert tf_config(plan, ADDRESSES, W0) == {
+        "cluster": {"worker": workers},
+        "task": {"type": "worker", "index": 0},
+    }
+    assert tf_config(plan, ADDRESSES, E0) == {
+        "cluster": {"worker": workers, "evaluator": ["10.0.0.1:20016"]},
+        "task": {"type": "evaluator", "index": 0},
+    }
+
+
+def test_tensorflow_reads_an_index_of_ten_after_nine() -> None:
+    tasks = [TaskId("worker", i) for i in range(11)]
+    config = tf_config(plan_of(*tasks), {task: str(task) for task in tasks}, tasks[10])
+    assert config is not None
+    assert config["cluster"]["worker"] == [f"worker:{i}" for i in range(11)]
+
+
+def test_a_sole_task_gets_no_tf_config() -> None:
+    assert tf_config(plan_of(W0), ADDRESSES, W0) is None
+    assert tf_config(plan_of(CHIEF), ADDRESSES, CHIEF) is None
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("gpu-a", "gpu-a:7"),
+        ("10.0.0.1", "10.0.0.1:7"),
+        ("fd00::1", "[fd00::1]:7"),
+        ("[fd00::1]", "[fd00::1]:7"),
+    ],
+)
+def test_endpoints(address: str, expected: str) -> None:
+    assert endpoint(address, 7) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    tasks=st.integers(1, 12),
+    hosts=st.integers(1, 4),
+    spare_ports=st.integers(0, 500),
+    run_id=st.text(min_size=1),
+    generation=st.integers(1, 10_000),
+)
+def test_no_port_is_offered_to_two_tasks_of_a_machine_nor_to_two_generations_in_a_row(
+    tasks: int, hosts: int, spare_ports: int, run_id: str, generation: int
+) -> None:
+    ids = [TaskId("worker", i) for i in range(tasks)]
+    plan = plan_of(*ids, hosts=hosts)
+    plan = replace(plan, ports=(20000, 20000 + ports_needed(plan) - 1 + spare_ports))
+    taken: dict[str, list[int]] = {}
+    for turn in (generation, generation + 1):
+        for task in ids:
+            ports = port_candidates(plan, run_id, turn, task)
+            assert 1 <= len(ports) <= 16
+            assert ports == port_candidates(plan, run_id, turn, task)
+            assert all(plan.ports[0] <= port <= plan.ports[1] for port in ports)
+            taken.setdefault(plan.task(task).host, []).extend(ports)
+    assert all(len(ports) == len(set(ports)) for ports in taken.values())
+
+
+def test_two_hosts_of_the_spec_on_one_machine_do_not_share_a_port() -> None:
+    plan = plan_of(W0, W1)
+    same = replace(plan, hosts=tuple(replace(host, data_address="127.0.0.1") for host in plan.hosts))
+    assert ports_needed(plan) == 2
+    assert ports_needed(same) == 4
+    assert set(port_candidates(same, "x", 1, W0)).isdisjoint(port_candidates(same, "x", 1, W1))
+
+
+def test_sixteen_candidates_where_the_range_has_room() -> None:
+    assert len(port_candidates(plan_of(W0, W1), "x", 1, W0)) == 16
+
+
+def test_a_range_that_is_too_small_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"^ports 20000-20002: 2 tasks need 4$"):
+        port_candidates(plan_of(W0, W1, hosts=1, ports=(20000, 20002)), "x", 1, W0)
+
+
+def test_the_environment_of_a_task() -> None:
+    plan = replace(plan_of(W0, W1), env={"LANG": "C", "ORCH_RUN": "mine", "CUDA_VISIBLE_DEVICES": "9"})
+    assert environment(plan, "x-1", 3, W1, 2, "/shared/gen-000003", "/logs") == {
+        "LANG": "C",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "ORCH_RUN": "x-1",
+        "ORCH_TASK": "worker:1",
+        "ORCH_HOST": "h1",
+        "ORCH_GENERATION": "3",
+        "ORCH_RESTARTS": "2",
+        "ORCH_CHECKPOINT_DIR": "/shared/gen-000003",
+        "ORCH_LOG_DIR": "/logs",
+    }
+
+
+def test_no_gpu_is_said_to_cuda_and_no_checkpoint_directory_is_not_said_at_all() -> None:
+    plan = plan_of(W0)
+    bare = replace(plan, tasks=(replace(plan.tasks[0], gpus=()),))
+    env = environment(bare, "x-1", 1, W0, 0, None, "/logs")
+    assert env["CUDA_VISIBLE_DEVICES"] == ""
+    assert "ORCH_CHECKPOINT_DIR" not in env
+
+
+def test_several_gpus_are_listed_in_the_order_of_the_host() -> None:
+    plan = plan_of(W0)
+    many = replace(plan, tasks=(replace(plan.tasks[0], gpus=(5, 0, 3)),))
+    assert environment(many, "x-1", 1, W0, 0, None, "/logs")["CUDA_VISIBLE_DEVICES"] == "5,0,3"
+
+
+def test_only_the_chief_of_the_run_writes_into_the_generations_directory() -> None:
+    plan = replace(plan_of(W0, W1, E0), checkpoint=CheckpointPlan("/shared/x/"))
+    assert checkpoint_dir(plan, 12, W0) == "/shared/x/gen-000012"
+    assert checkpoint_dir(plan, 12, W1) is None
+    assert checkpoint_dir(plan, 12, E0) is None
+    assert checkpoint_dir(replace(plan, checkpoint=None), 12, W0) is None
+    led = replace(plan_of(W0, CHIEF), checkpoint=CheckpointPlan("/shared/x"))
+    assert checkpoint_dir(led, 1, CHIEF) == "/shared/x/gen-000001"
+    assert checkpoint_dir(led, 1, W0) is None

@@ -1,0 +1,546 @@
+"""Every kind of bad cluster.yaml, with the exact text that its author reads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.errors import SpecError
+from orchestrator.spec.load import load_spec
+
+GOOD = """\
+version: 1
+name: mnist
+hosts:
+  - {name: gpu-a, address: 10.0.0.11, gpus: 4}
+  - {name: gpu-b, address: 10.0.0.12, gpus: 4}
+run:
+  strategy: multi_worker_mirrored
+  script: train.py
+  tasks: {worker: {replicas: 2}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    return tmp_path
+
+
+def complaints(folder: Path, content: str | bytes) -> list[str]:
+    """What is said of a cluster.yaml, without the file's name."""
+    file = folder / "cluster.yaml"
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    try:
+        load_spec(file)
+    except SpecError as error:
+        lines = error.message.splitlines()
+        assert all(line.startswith(f"{file}:") for line in lines)
+        return [line.removeprefix(f"{file}:").replace(str(folder), "FOLDER") for line in lines]
+    return []
+
+
+def changed(old: str, new: str) -> str:
+    assert old in GOOD
+    return GOOD.replace(old, new, 1)
+
+
+def run(more: str) -> str:
+    """The good spec with more lines under `run`; they begin in line 10, column 3."""
+    return GOOD + "".join(f"  {line}\n" for line in more.splitlines())
+
+
+def host_b(keys: str) -> str:
+    """The good spec with another second host; its keys begin in line 5, column 6."""
+    return changed("{name: gpu-b, address: 10.0.0.12, gpus: 4}", "{" + keys + "}")
+
+
+def test_a_good_file_has_no_complaints(folder: Path) -> None:
+    assert complaints(folder, GOOD) == []
+    assert complaints(folder, b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode()) == []
+
+
+MISSING_REST = [
+    "1:1: hosts: is missing: the machines",
+    "1:1: name: is missing: the run's name",
+    "1:1: run: is missing: what is trained, and how",
+]
+
+YAML = {
+    "empty": (b"", ["1:1: yaml: the file is empty; it needs at least hosts and run"]),
+    "comment only": (b"# none\n", ["1:1: yaml: the file is empty; it needs at least hosts and run"]),
+    "a list": (b"- 1\n", ["1:1: cluster spec: must be a mapping (lines of key: value), and this is a list"]),
+    "null": (b"---\n", ["2:1: cluster spec: must be a mapping (lines of key: value), and this is nothing"]),
+    "not utf-8": (b"version: 1\nname: caf\xe9\n", ["2:10: file: is not UTF-8: byte 0xe9"]),
+    "utf-16": ("version: 1".encode("utf-16-le"), ["1:2: yaml: the character U+0000 must not be here"]),
+    "control character": (b"name: a\x07b\n", ["1:8: yaml: the character U+0007 must not be here"]),
+    "bidi": ("name: a\u202eb\n".encode(), ["1:8: yaml: the character U+202E must not be here"]),
+    "tab": (b"version: 1\nrun:\n\tscript: x\n", ["3:1: yaml: a tab; YAML is indented with spaces"]),
+    "tab after spaces": (b"run:\n  \tscript: x\n", ["2:3: yaml: a tab; YAML is indented with spaces"]),
+    "two documents": (
+        b"version: 1\n---\nversion: 1\n",
+        [*MISSING_REST, "2:1: yaml: a second document starts here; a file holds one cluster"],
+    ),
+    "deep": (b"[" * 500_000, ["1:18: yaml: more than 16 levels; a cluster spec is never that large"]),
+    "wide": (
+        b"[" + b"a," * 500_000,
+        ["1:40000: yaml: more than 20000 values; a cluster spec is never that large"],
+    ),
+    "open quotes": (b'version: 1\nname: "abc\nrun: 1\n', ["2:7: yaml: these quotes are never closed"]),
+    "open list": (b"a: [1, 2\nb: 3\n", ["2:2: yaml: the list [ ] is not closed, or a comma is missing"]),
+    "at sign": (b"name: @x\n", ["1:7: yaml: a value cannot start with @; put it in quotes"]),
+    "two colons": (
+        b"name: a: b\n",
+        ["1:8: yaml: a `: ` where none can be; check the indentation, or put the value in quotes"],
+    ),
+    "indentation": (
+        b"a:\n  b: 1\n c: 2\n",
+        ["3:2: yaml: the indentation differs from that of the lines above"],
+    ),
+    "neither key nor item": (
+        b"version: 1\nname\nrun: 1\n",
+        ["2:1: yaml: this line is neither `key: value` nor a list item; check the indentation"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", YAML)
+def test_what_is_not_yaml_is_said_with_its_place(folder: Path, case: str) -> None:
+    content, expected = YAML[case]
+    assert complaints(folder, content) == expected
+
+
+def test_aliases_and_tags_are_refused_where_they_stand(folder: Path) -> None:
+    bomb = changed("version: 1", "version: !!int 1").replace("gpus: 4", "gpus: &a 4", 1)
+    assert complaints(folder, bomb.replace("gpus: 4", "gpus: *a")) == [
+        "1:10: version: tags (!name) are not read here; leave it out",
+        "4:45: hosts[0].gpus: anchors (&name) are not read here; write the value out",
+        "5:45: hosts[1].gpus: aliases (*name) are not read here; write the value out",
+    ]
+
+
+VALUES = {
+    "duplicate key": (GOOD + "name: again\n", ["10:1: name: given twice; the first is in line 2"]),
+    "unknown key": (changed("gpus", "gpu"), ["4:39: hosts[0].gpu: unknown key; did you mean `gpus`?"]),
+    "unknown key far from all": (
+        GOOD + "zzz: 1\n",
+        ["10:1: zzz: unknown key; known here are version, name, hosts, ssh, run"],
+    ),
+    "key of another place": (
+        GOOD + "heartbeat: 1s\n",
+        ["10:1: heartbeat: unknown key here; it belongs to timing"],
+    ),
+    "key that is a list": (GOOD + "? [a]\n: 1\n", ["10:3: cluster spec: a key must be plain text"]),
+    "key on": (
+        GOOD.replace("name: mnist", "on: mnist\nname: mnist"),
+        [
+            "2:1: on: unknown key; known here are version, name, hosts, ssh, run",
+            '2:1: on: without quotes, YAML reads the key on as true; write "on"',
+        ],
+    ),
+    "norway": (
+        changed("mnist", "no"),
+        ["2:7: name: must be text, and without quotes YAML reads this as false; put it in quotes"],
+    ),
+    "octal": (
+        changed("mnist", "0123"),
+        [
+            "2:7: name: a number with a leading zero is read as octal by some; drop the zero, or put it in quotes"
+        ],
+    ),
+    "name is a number": (
+        changed("mnist", "123"),
+        ["2:7: name: must be text, and without quotes YAML reads this as a number; put it in quotes"],
+    ),
+    "name": (
+        changed("mnist", "Mnist-"),
+        [
+            "2:7: name: must be 1 to 63 lower-case letters, digits and dashes, with no dash at either end; "
+            "got 'Mnist-'"
+        ],
+    ),
+    "version": (changed("version: 1", "version: 2"), ["1:10: version: this orch reads version 1; got 2"]),
+    "version is missing": (
+        changed("version: 1\n", ""),
+        ["1:1: version: is missing; write version: 1"],
+    ),
+    "script is missing": (
+        changed("  script: train.py\n", ""),
+        ["6:1: run.script: is missing: the training script, relative to workdir"],
+    ),
+    "no hosts": (
+        changed(GOOD[GOOD.index("hosts") : GOOD.index("run")], "hosts: []\n"),
+        ["3:1: hosts: there is none; list at least one host with its name"],
+    ),
+    "hosts is a mapping": (
+        changed(GOOD[GOOD.index("hosts") : GOOD.index("run")], "hosts: {gpu-a: 4}\n"),
+        ["3:1: hosts: must be a list, and this is a mapping"],
+    ),
+    "run is empty": (
+        GOOD[: GOOD.index("run")] + "run:\n",
+        ["6:1: run: must be a mapping (lines of key: value), and this is nothing"],
+    ),
+    "port 65536": (
+        host_b("name: gpu-b, port: 65536, gpus: 4"),
+        ["5:25: hosts[1].port: must be at most 65535; got 65536"],
+    ),
+    "port is text": (
+        host_b("name: gpu-b, port: ssh, gpus: 4"),
+        ["5:25: hosts[1].port: must be a whole number; got 'ssh'"],
+    ),
+    "slots 0": (
+        host_b("name: gpu-b, slots: 0, gpus: 4"),
+        ["5:26: hosts[1].slots: must be at least 1; got 0"],
+    ),
+    "spare": (
+        host_b("name: gpu-b, spare: maybe, gpus: 4"),
+        ["5:26: hosts[1].spare: must be true or false; got 'maybe'"],
+    ),
+    "transport": (
+        host_b("name: gpu-b, transport: shh, gpus: 4"),
+        ["5:30: hosts[1].transport: must be one of ssh, local; got 'shh'; did you mean `ssh`?"],
+    ),
+    "gpus": (
+        host_b("name: gpu-b, gpus: many"),
+        [
+            "5:25: hosts[1].gpus: must be a count of GPUs (0 to 128) or a list of their numbers, such as [0, 1, 3]; "
+            "got 'many'"
+        ],
+    ),
+    "gpu twice": (host_b("name: gpu-b, gpus: [0, 1, 1, 2]"), ["5:19: hosts[1].gpus: lists a GPU twice"]),
+    "strategy": (
+        changed("multi_worker_mirrored", "multi_worker_miror"),
+        [
+            "7:13: run.strategy: must be one of multi_worker_mirrored; got 'multi_worker_miror'; "
+            "did you mean `multi_worker_mirrored`?"
+        ],
+    ),
+    "task type": (
+        changed("worker: {replicas: 2}", "wroker: {replicas: 2}"),
+        [
+            "9:11: run.tasks.wroker: must be one of chief, worker, ps, evaluator; got 'wroker'; "
+            "did you mean `worker`?"
+        ],
+    ),
+    "replicas": (
+        changed("replicas: 2", "replicas: 0"),
+        ["9:30: run.tasks.worker.replicas: must be at least 1; got 0"],
+    ),
+    "args": (
+        run('args: ["--epochs", 3, yes]'),
+        [
+            "10:22: run.args[1]: must be text, and without quotes YAML reads this as a number; put it in quotes",
+            "10:25: run.args[2]: must be text, and without quotes YAML reads this as true; put it in quotes",
+        ],
+    ),
+    "args is text": (run("args: --epochs 3"), ["10:9: run.args: must be a list, and this is text"]),
+    "ports": (
+        run("ports: 20000"),
+        ["10:10: run.ports: must be a range of ports such as 20000-20999; got 20000"],
+    ),
+    "ports too high": (
+        run("ports: 65000-65536"),
+        ["10:10: run.ports: ports go from 1024 (below it they need root) to 65535; got 65000-65536"],
+    ),
+    "ports upside down": (
+        run("ports: 20999-20000"),
+        ["10:10: run.ports: the first port is above the last; did you mean 20000-20999?"],
+    ),
+    "duration": (
+        run("timing: {kill_grace: soon}"),
+        [
+            "10:24: run.timing.kill_grace: must be a duration: a number with ms, s, m, h or d, such as "
+            "500ms, 5s or 1.5m; got 'soon'"
+        ],
+    ),
+    "duration out of bounds": (
+        run("timing: {heartbeat: 1ms}"),
+        ["10:23: run.timing.heartbeat: must be between 100ms and 1m; got 1ms"],
+    ),
+    "runtime": (run("runtime: maybe"), ["10:12: run.runtime: must be on or off; got 'maybe'"]),
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_a_wrong_value_is_said_with_its_place_and_the_way_out(folder: Path, case: str) -> None:
+    content, expected = VALUES[case]
+    assert complaints(folder, content) == expected
+
+
+RELATIONS = {
+    "same name": (
+        host_b("name: gpu-a, address: 10.0.0.12, gpus: 4"),
+        ["5:12: hosts[1].name: hosts[0] has this name already"],
+    ),
+    "same address": (
+        host_b("name: gpu-b, address: 10.0.0.11, port: 22, gpus: 4"),
+        [
+            "5:28: hosts[1].address: the same machine as hosts[0]: address 10.0.0.11, port 22; "
+            "give one host more `slots`"
+        ],
+    ),
+    "same address, another port": (host_b("name: gpu-b, address: 10.0.0.11, port: 23, gpus: 4"), []),
+    "more tasks than slots": (
+        changed("replicas: 2", "replicas: 3"),
+        [
+            "9:30: run.tasks.worker.replicas: 3 tasks for 2 slots (gpu-a 1, gpu-b 1); "
+            "a host holds one task unless its `slots` says more, and a spare holds none"
+        ],
+    ),
+    "only spares": (
+        GOOD.replace("gpus: 4}", "gpus: 4, spare: true}"),
+        [
+            "9:30: run.tasks.worker.replicas: 2 tasks for 0 slots (every host is a spare); "
+            "a host holds one task unless its `slots` says more, and a spare holds none"
+        ],
+    ),
+    "more GPUs than any host has": (
+        changed("replicas: 2", "replicas: 2, gpus: 8"),
+        [
+            "9:39: run.tasks.worker.gpus: each worker wants 8 GPUs, and no host has that many "
+            "(the most is 4, on gpu-a)"
+        ],
+    ),
+    "more GPUs than a host has left": (
+        host_b("name: gpu-b, gpus: 2").replace("replicas: 2", "replicas: 2, gpus: 3"),
+        [
+            "9:39: run.tasks.worker.gpus: only 1 of 2 workers with 3 GPUs each find room: "
+            "gpu-b has 1 slot and 2 GPUs left"
+        ],
+    ),
+    "unequal GPUs": (
+        host_b("name: gpu-b, gpus: 2"),
+        [
+            "9:11: run.tasks.worker.gpus: mirrored tasks need equal GPU counts: worker:0 on gpu-a would have 4, "
+            "and worker:1 on gpu-b 2; write `gpus: 2` for every task"
+        ],
+    ),
+    "a task type that the strategy has not": (
+        changed("replicas: 2}}", "replicas: 1}, ps: {replicas: 1}}"),
+        ["9:34: run.tasks.ps: multi_worker_mirrored has no ps; it has chief, worker, evaluator"],
+    ),
+    "evaluator alone": (
+        changed("worker: {replicas: 2}", "evaluator: {replicas: 1}"),
+        ["9:3: run.tasks: multi_worker_mirrored needs a chief or a worker"],
+    ),
+    "two chiefs": (
+        changed("worker: {replicas: 2}", "chief: {replicas: 2}"),
+        ["9:29: run.tasks.chief.replicas: TensorFlow takes one chief; got 2"],
+    ),
+    "few ports": (
+        run("ports: 20000-20000"),
+        [
+            "10:10: run.ports: 1 ports are too few; 2 are needed: two for each task of the fullest machine, "
+            "as every generation takes new ones"
+        ],
+    ),
+    "heartbeat against the default": (
+        run("timing: {heartbeat: 5s}"),
+        [
+            "10:23: run.timing.heartbeat: unreachable_after (10s, the default) must be at least three times "
+            "heartbeat (5s): two heartbeats may be lost on the way"
+        ],
+    ),
+    "lost before unreachable": (
+        run("timing: {unreachable_after: 2m, lost_after: 2m}"),
+        [
+            "10:47: run.timing.lost_after: lost_after (2m) must be more than unreachable_after (2m): "
+            "SSH trouble alone is not a lost host"
+        ],
+    ),
+    "backoff": (
+        run("restart: {backoff: 10m}"),
+        ["10:22: run.restart.backoff: backoff (10m) must not be above backoff_max (5m, the default)"],
+    ),
+    "local host with an address": (
+        host_b("name: gpu-b, transport: local, gpus: 4, data_address: 10.0.0.1, user: ml"),
+        ["5:76: hosts[1].user: a local host is used without SSH; leave it out"],
+    ),
+    "local among others": (
+        host_b("name: gpu-b, transport: local, gpus: 4"),
+        [
+            "5:30: hosts[1].transport: the other hosts cannot reach 127.0.0.1; "
+            "add data_address: this machine's address for them"
+        ],
+    ),
+    "relative checkpoint over SSH": (
+        run("checkpoint: {dir: ~/ckpt}"),
+        [
+            "10:21: run.checkpoint.dir: must be an absolute path: it is a directory of the hosts, the same on each"
+        ],
+    ),
+    "workdir is missing": (
+        run("workdir: nowhere"),
+        ["10:12: run.workdir: no such directory: FOLDER/nowhere"],
+    ),
+    "script is missing": (
+        changed("train.py", "trian.py"),
+        ["8:11: run.script: no such file in workdir (FOLDER): trian.py"],
+    ),
+    "script is outside": (
+        changed("train.py", "../train.py"),
+        [
+            "8:11: run.script: must be a path inside workdir, such as train.py or src/train.py; got '../train.py'"
+        ],
+    ),
+    "script is absolute": (
+        changed("train.py", "/etc/passwd"),
+        [
+            "8:11: run.script: must be a path inside workdir, such as train.py or src/train.py; got '/etc/passwd'"
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RELATIONS)
+def test_what_cannot_go_together_is_said_at_the_closest_place(folder: Path, case: str) -> None:
+    content, expected = RELATIONS[case]
+    assert complaints(folder, content) == expected
+
+
+def test_a_script_that_is_a_symlink_out_of_the_tree_is_refused(folder: Path) -> None:
+    (folder / "out.py").symlink_to(sys.executable)
+    assert complaints(folder, changed("train.py", "out.py")) == [
+        "8:11: run.script: out.py is a symlink that leaves workdir (FOLDER); it would not be pushed"
+    ]
+    (folder / "in.py").symlink_to("train.py")
+    assert complaints(folder, changed("train.py", "in.py")) == []
+
+
+def test_checkpoints_of_a_local_run_are_relative_to_the_file_and_outside_workdir(folder: Path) -> None:
+    local = GOOD[: GOOD.index("hosts")] + "hosts: [{name: here, transport: local, slots: 2}]\n"
+    local += GOOD[GOOD.index("run") :]
+    assert complaints(folder, local + "  checkpoint: {dir: ../ckpt}\n") == []
+    assert complaints(folder, local + "  checkpoint: {dir: ckpt}\n") == [
+        "8:21: run.checkpoint.dir: lies inside workdir, and would be pushed with the code; "
+        "choose a directory outside it"
+    ]
+    twice = local.replace("}]", "}, {name: too, transport: local}]")
+    assert complaints(folder, twice) == [
+        "3:74: hosts[1].transport: the same machine as hosts[0]: this machine; give one host more `slots`"
+    ]
+
+
+def test_everything_is_told_at_once_in_the_order_of_the_file(folder: Path) -> None:
+    bad = GOOD.replace("gpu-b", "gpu-a").replace("10.0.0.12", "10.0.0.12, port: 65536")
+    bad = bad.replace("replicas: 2", "replicas: 3").replace("script: train.py", "scrip: train.py")
+    bad += "  timing: {heartbeat: 5s, stall_after: soon}\n  env: {1A: x, ORCH_RUN: y, B: 7}\n"
+    assert complaints(folder, bad) == [
+        "5:12: hosts[1].name: hosts[0] has this name already",
+        "5:45: hosts[1].port: must be at most 65535; got 65536",
+        "6:1: run.script: is missing: the training script, relative to workdir",
+        "8:3: run.scrip: unknown key; did you mean `script`?",
+        "9:30: run.tasks.worker.replicas: 3 tasks for 2 slots (gpu-a 1, gpu-a 1); "
+        "a host holds one task unless its `slots` says more, and a spare holds none",
+        "10:23: run.timing.heartbeat: unreachable_after (10s, the default) must be at least three times "
+        "heartbeat (5s): two heartbeats may be lost on the way",
+        "10:40: run.timing.stall_after: must be a duration: a number with ms, s, m, h or d, such as "
+        "500ms, 5s or 1.5m; got 'soon'",
+        "11:9: run.env: not a name for an environment variable: letters, digits and _ only, "
+        "not beginning with a digit",
+        "11:16: run.env.ORCH_RUN: ORCH_RUN is set by orch for each task, and cannot be set here",
+        "11:32: run.env.B: must be text, and without quotes YAML reads this as a number; put it in quotes",
+    ]
+
+
+SHELLS = ("; touch x", "$(id)", "`id`", "a'b", 'a"b', "a\nb", "-oProxyCommand=x", "a b", "a\x1b[2J", "é", "")
+
+
+@pytest.mark.parametrize("key", ["address", "data_address", "user", "proxy_jump", "python", "name"])
+@pytest.mark.parametrize("text", SHELLS)
+def test_options_and_shell_are_refused_in_what_reaches_ssh(folder: Path, key: str, text: str) -> None:
+    name = "" if key == "name" else "name: gpu-b, "
+    written = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\x1b", "\\e")
+    found = complaints(folder, host_b(f'{name}gpus: 4, {key}: "{written}"'))
+    assert len(found) == 1
+    assert f" hosts[1].{key}: must be " in found[0]
+    assert found[0].isprintable()
+
+
+@pytest.mark.parametrize("key", ["identity_file", "known_hosts"])
+@pytest.mark.parametrize("text", ["-F/dev/null", "a\\nb", "a\\0b", ""])
+def test_paths_are_neither_options_nor_control_characters(folder: Path, key: str, text: str) -> None:
+    what = "private key" if key == "identity_file" else "known_hosts file"
+    assert complaints(folder, GOOD + f'ssh: {{{key}: "{text}"}}\n') == [
+        f"10:{9 + len(key)}: ssh.{key}: must be the path of a {what}, "
+        "without control characters and not beginning with a dash"
+    ]
+
+
+@pytest.mark.parametrize("python", ["python3", "/opt/tf-2.21/bin/python3.11", "pypy3"])
+def test_ordinary_pythons_are_taken(folder: Path, python: str) -> None:
+    assert complaints(folder, run(f"python: {python}")) == []
+
+
+def test_arguments_may_hold_anything_but_nul(folder: Path) -> None:
+    assert complaints(folder, run('args: ["; touch x", \'$(id)\', "a\\nb", --x]')) == []
+    assert complaints(folder, run('args: ["a\\0b"]')) == ["10:10: run.args[0]: must not hold a NUL character"]
+
+
+@pytest.mark.parametrize("name", ["ORCH_RUN", "TF_CONFIG", "CUDA_VISIBLE_DEVICES"])
+def test_our_own_names_are_refused_in_the_environment(folder: Path, name: str) -> None:
+    assert complaints(folder, run(f"env: {{{name}: x}}")) == [
+        f"10:9: run.env.{name}: {name} is set by orch for each task, and cannot be set here"
+    ]
+
+
+def test_a_thousand_mistakes_are_counted_not_listed(folder: Path) -> None:
+    found = complaints(folder, GOOD + "".join(f"x{number}: 1\n" for number in range(1000)))
+    assert len(found) == 51
+    assert found[0] == "10:1: x0: unknown key; known here are version, name, hosts, ssh, run"
+    assert found[-1] == "60:1: and 950 more complaints"
+
+
+def test_what_is_no_file_is_not_read(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.yaml")
+    for name, said in (
+        ("none.yaml", "cannot be read: No such file or directory"),
+        (".", "is a directory"),
+        ("pipe.yaml", "is not a regular file"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            load_spec(folder / name)
+        assert caught.value.message == f"{folder / name}:1:1: file: {said}"
+        assert caught.value.exit_code == 2
+
+
+BOMBS = {
+    "large": None,
+    "aliases": b"a: &a [x]\n" + b"".join(b"k%d: [*a, *a, *a, *a]\n" % i for i in range(4000)),
+    "keys": b"".join(b"hosst%d: 1\n" % i for i in range(19_000)),
+    "long key": b"k" * 900_000 + b": 1\n",
+    "hosts": b"hosts:\n" + b"".join(b" - {name: h%d, gpu: 1}\n" % i for i in range(8000)),
+    "digits": b"version: " + b"9" * 900_000,
+    "dashes": b"- " * 400_000,
+    "replicas": GOOD.replace("replicas: 2", "replicas: 999999999").encode(),
+    "gpus": GOOD.replace("gpus: 4", "gpus: 999999999").encode(),
+}
+
+
+@pytest.mark.parametrize("case", BOMBS)
+def test_a_bomb_costs_less_than_a_second_and_200_mb(folder: Path, case: str) -> None:
+    file = folder / "bomb.yaml"
+    content = BOMBS[case]
+    if content is None:
+        file.touch()
+        os.truncate(file, 100 * 1024 * 1024)
+    else:
+        file.write_bytes(content)
+    code = (
+        "import resource, sys\n"
+        "from orchestrator.core.errors import SpecError\n"
+        "from orchestrator.spec.load import load_spec\n"
+        "try: load_spec(sys.argv[1])\n"
+        "except SpecError as error: print(error.message.splitlines()[0], file=sys.stderr)\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "print(used.ru_utime + used.ru_stime, used.ru_maxrss)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, file], capture_output=True, text=True, check=True)
+    cpu_s, rss_kb = (float(word) for word in done.stdout.split())
+    assert done.stderr.startswith(f"{file}:")
+    assert cpu_s < 1.0
+    assert rss_kb < 200 * 1024

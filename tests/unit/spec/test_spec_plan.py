@@ -1,0 +1,125 @@
+"""What a spec resolves to."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.errors import SpecError
+from orchestrator.core.plan import CheckpointPlan, HostPlan, RestartPolicy, TaskId, TaskPlan, Timing
+from orchestrator.spec.models import ClusterSpec
+from orchestrator.spec.plan import load_plan, plan_spec
+
+FULL = """\
+version: 1
+name: mnist
+hosts:
+  - {name: gpu-a, gpus: 2}
+  - {name: gpu-b, address: 10.0.0.12, gpus: [0, 3], data_address: 192.168.5.12, user: me, port: 2222,
+     python: /opt/b/python, proxy_jump: none, identity_file: keys/b}
+  - {name: gpu-c, gpus: 2, spare: true}
+ssh: {user: ml, identity_file: ~/.ssh/id, known_hosts: ~/.ssh/known, proxy_jump: bastion, port: 22}
+run:
+  strategy: multi_worker_mirrored
+  script: train.py
+  args: ["--epochs", "3"]
+  workdir: code
+  python: /opt/tf/bin/python
+  env: {TF_CPP_MIN_LOG_LEVEL: "1"}
+  tasks: {worker: {replicas: 2}}
+  ports: 21000-21999
+  checkpoint: {dir: /shared/mnist, keep: 4}
+  restart: {without_progress_max: 2, backoff: 1, backoff_max: 1m}
+  timing: {heartbeat: 1s, unreachable_after: 4s, lost_after: 30s, stall_after: 5m, start_after: 1m, kill_grace: 3s}
+  runtime: off
+"""
+
+
+def test_everything_that_a_spec_says_is_in_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ml")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").touch()
+    (tmp_path / "cluster.yaml").write_text(FULL)
+    plan, secrets = load_plan(tmp_path / "cluster.yaml")
+    known, key = "/home/ml/.ssh/known", "/home/ml/.ssh/id"
+    assert secrets == {}
+    assert plan.hosts == (
+        HostPlan(
+            "gpu-a", "ssh", "gpu-a", "gpu-a", "ml", 22, key, known, proxy_jump="bastion",
+            python="/opt/tf/bin/python", gpus=(0, 1),
+        ),
+        HostPlan(
+            "gpu-b", "ssh", "10.0.0.12", "192.168.5.12", "me", 2222, f"{tmp_path}/keys/b", known,
+            proxy_jump=None, python="/opt/b/python", gpus=(0, 3),
+        ),
+        HostPlan(
+            "gpu-c", "ssh", "gpu-c", "gpu-c", "ml", 22, key, known, proxy_jump="bastion",
+            python="/opt/tf/bin/python", gpus=(0, 1), spare=True,
+        ),
+    )  # fmt: skip
+    assert plan.tasks == (
+        TaskPlan(TaskId("worker", 0), "gpu-a", (0, 1), 0),
+        TaskPlan(TaskId("worker", 1), "gpu-b", (0, 3), 0),
+    )
+    assert (plan.name, plan.strategy, plan.script) == ("mnist", "multi_worker_mirrored", "train.py")
+    assert plan.args == ("--epochs", "3")
+    assert plan.workdir == str(tmp_path / "code")
+    assert plan.env == {"TF_CPP_MIN_LOG_LEVEL": "1"}
+    assert plan.ports == (21000, 21999)
+    assert plan.checkpoint == CheckpointPlan("/shared/mnist", 4)
+    assert plan.restart == RestartPolicy(2, 1.0, 60.0)
+    assert plan.timing == Timing(1.0, 4.0, 30.0, 300.0, 60.0, 3.0)
+    assert plan.runtime is False
+
+
+MINIMAL = """\
+version: 1
+name: x
+hosts: [{name: here, transport: local, slots: 2}]
+run: {strategy: multi_worker_mirrored, script: train.py, tasks: {worker: {replicas: 2}}, checkpoint: {dir: ../ckpt}}
+"""
+
+
+def test_a_local_host_runs_what_orch_runs_and_its_checkpoints_are_beside_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "specs"
+    folder.mkdir()
+    (folder / "train.py").touch()
+    (folder / "cluster.yaml").write_text(MINIMAL)
+    plan, _ = load_plan(folder / "cluster.yaml")
+    assert plan.hosts == (
+        HostPlan("here", "local", "127.0.0.1", "127.0.0.1", python=sys.executable, slots=2),
+    )
+    assert plan.checkpoint == CheckpointPlan(str(tmp_path / "ckpt"), 3)
+    assert plan.workdir == str(folder)
+    assert plan.timing == Timing()
+    assert plan.restart == RestartPolicy()
+    assert [task.slot for task in plan.tasks] == [0, 1]
+
+
+def test_the_same_file_by_another_path_gives_the_same_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "cluster.yaml").write_text(MINIMAL)
+    monkeypatch.chdir(tmp_path)
+    assert load_plan("cluster.yaml") == load_plan(os.path.join(tmp_path, ".", "cluster.yaml"))
+
+
+def test_a_spec_that_was_not_checked_and_finds_no_place_is_an_error(tmp_path: Path) -> None:
+    spec = ClusterSpec.model_validate(
+        {
+            "version": 1,
+            "name": "x",
+            "hosts": [{"name": "a"}],
+            "run": {
+                "strategy": "multi_worker_mirrored",
+                "script": "t.py",
+                "tasks": {"worker": {"replicas": 2}},
+            },
+        }
+    )
+    with pytest.raises(SpecError, match=r"^run\.tasks\.worker: 2 tasks for 1 slot \(a 1\); "):
+        plan_spec(spec, tmp_path)

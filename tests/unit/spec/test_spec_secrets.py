@@ -1,0 +1,178 @@
+"""Secrets leave the plan, and no message shows one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.errors import SpecError
+from orchestrator.spec.load import load_spec
+from orchestrator.spec.plan import load_plan
+from orchestrator.spec.secrets import looks_secret, secret_names, secret_values
+
+SECRET = "s3cr3t-0f-mine"
+
+
+def write(folder: Path, run: str) -> Path:
+    (folder / "train.py").touch()
+    file = folder / "cluster.yaml"
+    file.write_text(
+        "version: 1\nname: x\nhosts: [{name: a}]\nrun:\n  strategy: multi_worker_mirrored\n"
+        f"  script: train.py\n  tasks: {{worker: {{replicas: 1}}}}\n{run}"
+    )
+    return file
+
+
+def write_secret(folder: Path, content: bytes = SECRET.encode() + b"\n", mode: int = 0o600) -> Path:
+    file = folder / "wandb"
+    file.write_bytes(content)
+    file.chmod(mode)
+    return file
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TOKEN",
+        "HF_TOKEN",
+        "TOKEN_HF",
+        "my_secret",
+        "DB_PASSWORD",
+        "PASSWD",
+        "WANDB_API_KEY",
+        "X_APIKEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "SSH_PRIVATE_KEY",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "CREDENTIAL",
+    ],
+)
+def test_names_that_look_secret(name: str) -> None:
+    assert looks_secret(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["TOKENIZERS_PARALLELISM", "API_URL", "KEY", "PRIVATE", "SECRETARY", "KEYBOARD_API", "PATH"]
+)
+def test_names_that_do_not(name: str) -> None:
+    assert not looks_secret(name)
+
+
+def test_secrets_travel_apart_from_the_plan(tmp_path: Path) -> None:
+    write_secret(tmp_path)
+    file = write(tmp_path, f"  env: {{HF_TOKEN: {SECRET}, LANG: C}}\n  secrets: {{WANDB_API_KEY: wandb}}\n")
+    plan, values = load_plan(file)
+    assert plan.env == {"LANG": "C"}
+    assert plan.secrets == ("HF_TOKEN", "WANDB_API_KEY")
+    assert values == {"HF_TOKEN": SECRET, "WANDB_API_KEY": SECRET}
+    assert SECRET not in json.dumps(dataclasses.asdict(plan))
+    spec = load_spec(file)
+    assert SECRET not in repr(spec)
+    assert secret_names(spec) == plan.secrets
+    assert secret_values(spec, tmp_path) == values
+
+
+BAD_FILES = {
+    "others may read": (
+        {"mode": 0o640},
+        "others may read the file (mode 0640); chmod 600 it",
+    ),
+    "empty": ({"content": b"\n"}, "the file is empty"),
+    "not text": ({"content": b"\xff\xfe"}, "the file is not UTF-8 text"),
+    "nul": ({"content": b"a\0b"}, "the file holds a NUL character"),
+    "large": ({"content": b"x" * 70_000}, "the file has more than 65536 bytes"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_a_secrets_file_that_cannot_be_taken(tmp_path: Path, case: str) -> None:
+    how, said = BAD_FILES[case]
+    write_secret(tmp_path, **how)  # type: ignore[arg-type]
+    file = write(tmp_path, "  secrets: {WANDB_API_KEY: wandb}\n")
+    with pytest.raises(SpecError) as caught:
+        load_spec(file)
+    assert caught.value.message == f"{file}:8:28: run.secrets.WANDB_API_KEY: {said}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_secrets_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    os.chown(write_secret(tmp_path), 12345, 12345)
+    file = write(tmp_path, "  secrets: {WANDB_API_KEY: wandb}\n")
+    with pytest.raises(SpecError) as caught:
+        load_spec(file)
+    said = "the file must be yours, and it is another user's"
+    assert caught.value.message == f"{file}:8:28: run.secrets.WANDB_API_KEY: {said}"
+
+
+def test_a_pipe_or_a_directory_is_no_secret_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    file = write(tmp_path, "  secrets: {A: pipe, B: .}\n")
+    with pytest.raises(SpecError) as caught:
+        load_spec(file)
+    said = "must be a file on this machine with the value in it, and this is no regular file"
+    assert caught.value.message.splitlines() == [
+        f"{file}:8:16: run.secrets.A: {said}",
+        f"{file}:8:25: run.secrets.B: {said}",
+    ]
+
+
+def test_a_secret_that_changed_since_the_check_is_an_error_without_its_value(tmp_path: Path) -> None:
+    secret = write_secret(tmp_path)
+    spec = load_spec(write(tmp_path, "  secrets: {WANDB_API_KEY: wandb}\n"))
+    secret.chmod(0o644)
+    with pytest.raises(SpecError) as caught:
+        secret_values(spec, tmp_path)
+    assert caught.value.message == (
+        "run.secrets.WANDB_API_KEY: others may read the file (mode 0644); chmod 600 it"
+    )
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        f"  secrets: {{WANDB_API_KEY: {SECRET}}}\n",
+        f"  secrets: {{WANDB_API_KEY: [{SECRET}]}}\n",
+        f"  secrets: {SECRET}\n",
+        f'  secrets: {{"K={SECRET}": x}}\n',
+        f'  env: {{"TOKEN={SECRET}": x}}\n',
+        f'  env: ["TOKEN={SECRET}"]\n',
+        f"  env: TOKEN={SECRET}\n",
+        f"  env: {{ORCH_RUN: {SECRET}, A: [{SECRET}]}}\n",
+        f'  env: {{A: "{SECRET}\\0"}}\n',
+        f"  env: {{A: &x {SECRET}, B: *x}}\n",
+        f"  env: {{A: !x {SECRET}}}\n",
+        f"  env: {{A: {SECRET}: {SECRET}}}\n",
+        f'  env: {{A: "{SECRET}}}\n',
+        f"  env: {{A: {SECRET}, A: {SECRET}}}\n",
+        f"  args: [[{SECRET}]]\n",
+        f"  envs: {SECRET}\n",
+    ],
+)
+def test_no_complaint_shows_what_may_be_secret(tmp_path: Path, run: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_spec(write(tmp_path, run))
+    assert SECRET not in caught.value.message
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+def test_a_numeric_secret_is_not_shown_either(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_spec(write(tmp_path, "  env: {PASSWORD: 271828}\n  args: [314159]\n"))
+    assert "271828" not in caught.value.message
+    assert "314159" not in caught.value.message
+
+
+def test_a_name_in_env_and_in_secrets_is_one_too_many(tmp_path: Path) -> None:
+    write_secret(tmp_path)
+    file = write(tmp_path, "  env: {A: x}\n  secrets: {A: wandb, TF_CONFIG: wandb}\n")
+    with pytest.raises(SpecError) as caught:
+        load_spec(file)
+    assert caught.value.message.splitlines() == [
+        f"{file}:9:16: run.secrets.A: A stands in env too; keep one",
+        f"{file}:9:23: run.secrets.TF_CONFIG: TF_CONFIG is set by orch for each task, and cannot be set here",
+    ]

@@ -1,0 +1,42 @@
+"""The examples are read by people first; here they are loaded and planned, every one of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.launch import environment, port_candidates, tf_config
+from orchestrator.spec.models import json_schema
+from orchestrator.spec.plan import load_plan
+
+FOLDER = Path(__file__).parents[2] / "cluster_specs"
+SPECS = sorted(FOLDER.glob("*.yaml"))
+
+
+def test_the_examples_are_here() -> None:
+    assert {"local.yaml", "two_hosts.yaml", "multi_worker_gpu.yaml"} <= {file.name for file in SPECS}
+
+
+@pytest.mark.parametrize("file", SPECS, ids=lambda file: str(file.name))
+def test_an_example_loads_plans_and_could_be_launched(file: Path) -> None:
+    plan, secrets = load_plan(file)
+    assert secrets == {}
+    ports = {task.id: port_candidates(plan, "x-20260101-1", 1, task.id)[0] for task in plan.tasks}
+    addresses = {task: f"host:{port}" for task, port in ports.items()}
+    for task in plan.tasks:
+        config = tf_config(plan, addresses, task.id)
+        assert config is not None
+        assert config["task"] == {"type": task.id.type, "index": task.id.index}
+        assert "CUDA_VISIBLE_DEVICES" in environment(plan, "x-20260101-1", 1, task.id, 0, None, "/logs")
+
+
+@pytest.mark.parametrize("file", SPECS, ids=lambda file: str(file.name))
+def test_an_example_tells_editors_its_schema(file: Path) -> None:
+    assert file.read_text().splitlines()[0] == "# yaml-language-server: $schema=schema.json"
+
+
+def test_the_schema_beside_the_examples_is_that_of_the_code() -> None:
+    """If it is not: `orch schema > cluster_specs/schema.json`."""
+    assert json.loads((FOLDER / "schema.json").read_text()) == json_schema()

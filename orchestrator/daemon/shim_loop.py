@@ -389,7 +389,7 @@ class Shim:
         )
         self._write_exit(task, ended.at)
         self._agents.say_last({"report": task}, LAST_WORDS_S)
-        self._process.remove_group()
+        self._process.remove_group(0.0 if state.left else LAST_WORDS_S)
         os.unlink(os.path.join(self._directory, "sock"))
 
     def _write_exit(self, task: dict[str, Any], ended_at: float) -> None:

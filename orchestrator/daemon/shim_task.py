@@ -151,7 +151,8 @@ class TaskProcess:
         host_oom = (process.oom_kills() or 0) - self._oom_kills[0]
         return cause_of(ended, stop_by, group_oom, host_oom)
 
-    def remove_group(self) -> None:
-        """Once nothing lives in it."""
-        if self._group is not None:
-            self._group.remove()
+    def remove_group(self, wait_s: float) -> None:
+        """Once nothing lives in it: a process that has been reaped may still be counted for a moment."""
+        give_up_at = time.monotonic() + wait_s
+        while self._group is not None and not self._group.remove() and time.monotonic() < give_up_at:
+            time.sleep(0.005)

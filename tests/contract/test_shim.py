@@ -397,6 +397,60 @@ def test_the_shim_is_small_and_starts_fast(host: Host) -> None:
     agent.until_closed()
 
 
+def memory_group(name: str) -> Path | None:
+    """A group with a memory limit below the one we are in, whichever hierarchy has the controller."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "memory":
+            group = Path("/sys/fs/cgroup/memory" + path) / name
+            limit = "memory.limit_in_bytes"
+        elif controllers == "" and Path("/sys/fs/cgroup/cgroup.controllers").exists():
+            group = Path("/sys/fs/cgroup") / name
+            limit = "memory.max"
+        else:
+            continue
+        try:
+            group.mkdir()
+            (group / limit).write_text(str(100 << 20))
+        except OSError:
+            if group.exists():
+                group.rmdir()
+            continue
+        return group
+    return None
+
+
+def removed(group: Path) -> bool:
+    try:
+        group.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def test_the_kernels_oom_killer_is_named(host: Host, tmp_path: Path) -> None:
+    group = memory_group(f"orch-test-{os.getpid()}")
+    if group is None:
+        pytest.skip(
+            "NO MEMORY LIMIT CAN BE SET ON THIS MACHINE: that an OOM kill is named was not tested here"
+        )
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho $$ > {group}/cgroup.procs\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    try:
+        # In no group of ours: it joins one with a limit.
+        agent = host.run("x = b'x' * (400 << 20)\nprint(len(x))\n", python=str(python), cgroup=False)
+        ended = agent.until_closed()["exit"]
+    finally:
+        until(lambda: removed(group), "nothing is in it any more")
+    if ended["code"] == 0:
+        pytest.skip(
+            "THIS MACHINE DOES NOT ENFORCE MEMORY LIMITS: that an OOM kill is named was not tested here"
+        )
+    assert (ended["signal"], ended["cause"], ended["ordered"]) == (9, "oom", False)
+    assert ended["peak_rss_bytes"] > 50 << 20
+
+
 def test_it_runs_on_python_3_10(host: Host) -> None:
     python = has_python("3.10")
     if python is None:

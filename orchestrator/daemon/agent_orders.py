@@ -261,13 +261,14 @@ class Orders:
         stdin: bytes = b"",
     ) -> None:
         """`<the run's Python> <bundle> <argv>`: it prints one JSON object."""
-        program = os.path.expanduser(python or sys.executable)
+        # -I: neither the login's PYTHONPATH nor the home directory has a say in what is imported.
+        command = [os.path.expanduser(python or sys.executable), "-I", self.host.bundle, *argv]
 
         def answer(result: Result) -> Order:
             try:
                 return answer_of(result, f"{what} (by {python})")
             except HostFault as e:
-                if argv[3] == "probe" and e.code == "job-failed":
+                if argv[0] == "probe" and e.code == "job-failed":
                     raise HostFault("no-python", e.message, NO_PYTHON_HINT) from e
                 raise
 
@@ -275,9 +276,7 @@ class Orders:
             reply.attempt(lambda: answer(result))
 
         try:
-            # -I: neither the login's PYTHONPATH nor the home directory has a say in what is imported.
-            argv = [program, "-I", self.host.bundle, *argv]
-            self.jobs.program(argv, done, deadline_s=deadline_s, stdin=stdin)
+            self.jobs.program(command, done, deadline_s=deadline_s, stdin=stdin)
         except OSError as e:
             raise no_python(python, e) from e
 

@@ -145,7 +145,7 @@ class Tasks:
     def report(self, run: str) -> list[dict[str, Any]]:
         """The newest generation of each task, and every older one that still lives."""
         newest: dict[str, int] = {}
-        for (of, task, generation), link in self._links.items():
+        for of, task, generation in self._links:
             if of == run:
                 newest[task] = max(generation, newest.get(task, 0))
         now = time.monotonic()

@@ -101,6 +101,7 @@ if main:
 SLOW_SHELL_S = 1.0
 """A login shell that takes longer has rc files worth a word: they run for every connection."""
 
+_PYTHON_HINT = "give the full path of the training's Python as `python` in the cluster spec"
 _JUNK_BYTES_MAX = 1 << 20
 _READ_BYTES = 256 << 10
 
@@ -138,6 +139,7 @@ def start_agent(
     try:
         return talk.run(heartbeat_s, host_dir)
     except OSError as e:
+        talk.listen_out()
         raise talk.broken() from e
     except FrameError as e:
         raise HostUnfit(
@@ -228,6 +230,14 @@ class _Talk:
             raise self.broken()
         self.heard += data
 
+    def listen_out(self) -> None:
+        """A shell that did not read us may have said why before it ended."""
+        while len(self.heard) < _JUNK_BYTES_MAX:
+            data = self.channel.read(_READ_BYTES)
+            if not data:
+                return
+            self.heard += data
+
     def _push(self) -> int:
         installer = (Path(__file__).parent / "agent_install.py").read_bytes()
         data = self.bundle.code.data
@@ -275,7 +285,7 @@ class _Talk:
             return HostUnfit(
                 name,
                 f"there is no Python at {self.host.python}",
-                hint="give the full path of the training's Python as `python` in the cluster spec",
+                hint=_PYTHON_HINT,
                 code="no-python",
             )
         last = _last_line(printed.replace("orch-shell", ""))
@@ -290,7 +300,7 @@ class _Talk:
         return HostUnfit(
             name,
             f"{self.host.python} did not start as a Python" + (f"; it said: {last}" if last else ""),
-            hint="give the full path of the training's Python as `python` in the cluster spec",
+            hint=_PYTHON_HINT,
             code="no-python",
         )
 
@@ -298,7 +308,9 @@ class _Talk:
 def _python_line(host: HostPlan) -> bytes:
     path = host.python.encode("utf-8", "surrogateescape")
     if not path or b"\n" in path or b"\0" in path or path.startswith(b"-"):
-        raise HostUnfit(host.name, f"{host.python!r} cannot be the path of a Python", code="no-python")
+        raise HostUnfit(
+            host.name, f"{host.python!r} cannot be the path of a Python", hint=_PYTHON_HINT, code="no-python"
+        )
     return path
 
 
@@ -334,7 +346,12 @@ def _unfit(host: HostPlan, answer: dict[str, Any]) -> HostUnfit:
     if kind == "python-too-old":
         return _too_old(host, str(answer.get("version")))
     if kind != "os":
-        return HostUnfit(host.name, f"its agent could not be loaded: {why}", code="agent")
+        return HostUnfit(
+            host.name,
+            f"its agent could not be loaded: {why}",
+            hint="connect again; if it stays so, this is a fault of orch: report it",
+            code="agent",
+        )
     number = answer.get("errno")
     if number in (errno.ENOSPC, errno.EDQUOT):
         return HostUnfit(

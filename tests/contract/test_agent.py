@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agent_harness import RUN, Client, clean, interpreter
@@ -199,7 +200,7 @@ def test_an_older_coordinator_is_refused_by_every_verb_that_changes_something(co
     ],
 )
 def test_an_order_that_cannot_be_is_answered(
-    connect: Connect, verb: str, fields: dict[str, object], code: str
+    connect: Connect, verb: str, fields: dict[str, Any], code: str
 ) -> None:
     agent = connect()
     assert agent.error(verb, **fields) == code

@@ -96,9 +96,11 @@ def status(session: Session, as_json: bool) -> int:
 
 def _text(document: dict[str, Any]) -> str:
     keys = ("pid", "epoch", "version", "socket", "state_dir", "started_at", "runs", "hosts")
-    rows = [(key, document.get(key)) for key in keys]
-    rows = [
-        (key, ", ".join(map(str, value)) or "none" if isinstance(value, list) else value)
-        for key, value in rows
-    ]
-    return "\n".join(f"{key.replace('_', ' '):<11} {value}" for key, value in rows if value is not None)
+    rows = [(key, _listed(document[key])) for key in keys if document.get(key) is not None]
+    return "\n".join(f"{key.replace('_', ' '):<11} {text}" for key, text in rows)
+
+
+def _listed(value: object) -> str:
+    if isinstance(value, dict):  # hosts: whether they are connected now
+        return ", ".join(key if up else f"{key} (not connected)" for key, up in value.items()) or "none"
+    return (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)

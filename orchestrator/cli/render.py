@@ -168,7 +168,13 @@ def exit_text(task: Document) -> str:
 
 def trouble_lines(run: Document, paint: Paint) -> list[str]:
     """What is wrong with it: hosts that do not answer, warnings, the first cause, the problem and the way out."""
-    lines = [line for host in run.get("hosts") or [] if (line := host_line(host, paint))]
+    hosts = run.get("hosts") or [] if is_active(run) else []
+    lines = [line for host in hosts if (line := host_line(host, paint))]
+    proof = run.get("proof") or {}
+    if not is_active(run) and proof.get("unreachable"):
+        lines.append(
+            f"{', '.join(proof['unreachable'])} {paint('unreachable', 'yellow')}: whether anything is left there is not known"
+        )
     lines += [f"{paint('warning:', 'yellow')} {warning}" for warning in run.get("warnings") or []]
     problem = run.get("problem")
     if problem:

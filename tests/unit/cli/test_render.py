@@ -167,7 +167,7 @@ def test_paces(steps: float, text: str) -> None:
     [
         ("plain", "plain"),
         ("1/3\r2/3\r3/3 done\r", "3/3 done"),
-        ("\x1b[31mred\x1b[0m\ttab", "\x1b[31mred\x1b[0m\ttab"),
+        ("\x1b[31mred\x1b[0m\ttab", "\x1b[31mred\x1b[0m\ttab\x1b[0m"),
         ("\x1b]0;title\x07x", "x"),
         ("\x1b[2Jcleared\x1b[1;1H", "cleared"),
         ("", ""),

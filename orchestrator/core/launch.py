@@ -27,8 +27,8 @@ def endpoint(data_address: str, port: int) -> str:
 def tf_config(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict[str, Any] | None:
     """TF_CONFIG for one task, or None where TensorFlow should see none.
 
-    The evaluator is in nobody's cluster but its own: TensorFlow counts an evaluator's replicas in its own
-    TF_CONFIG, and would have the others wait for it if it were in theirs.
+    The evaluator is in nobody's cluster, or the others would wait for it, and nobody is in the evaluator's: with
+    the workers in it, TensorFlow 2.21 pings them from there and aborts the evaluation when one is away.
 
     Args:
         addresses: `host:port` of every task.
@@ -37,7 +37,7 @@ def tf_config(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict
         return None
     cluster: dict[str, list[str]] = {}
     for peer in sorted(placed.id for placed in plan.tasks):
-        if peer.type != "evaluator" or peer == task:
+        if (peer.type == "evaluator") == (task.type == "evaluator"):
             cluster.setdefault(peer.type, []).append(addresses[peer])
     return {"cluster": cluster, "task": {"type": task.type, "index": task.index}}
 

@@ -43,7 +43,7 @@ def test_tf_config_lists_every_peer_in_the_order_of_its_index() -> None:
         assert tf_config(plan, ADDRESSES, task) == expected
 
 
-def test_the_evaluator_is_in_nobodys_cluster_but_its_own() -> None:
+def test_the_evaluator_has_a_cluster_of_its_own() -> None:
     plan = plan_of(W0, W1, E0)
     workers = ["10.0.0.1:20000", "10.0.0.2:20000"]
     assert tf_config(plan, ADDRESSES, W0) == {
@@ -51,7 +51,7 @@ def test_the_evaluator_is_in_nobodys_cluster_but_its_own() -> None:
         "task": {"type": "worker", "index": 0},
     }
     assert tf_config(plan, ADDRESSES, E0) == {
-        "cluster": {"worker": workers, "evaluator": ["10.0.0.1:20016"]},
+        "cluster": {"evaluator": ["10.0.0.1:20016"]},
         "task": {"type": "evaluator", "index": 0},
     }
 

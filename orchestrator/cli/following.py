@@ -16,6 +16,8 @@ from orchestrator.cli.watching import LAST_LINES_S, Watch
 if TYPE_CHECKING:
     from rich.live import Live
 
+_ATTACHED_TAIL = 20
+
 
 def follow(
     session: Session,
@@ -24,8 +26,9 @@ def follow(
     *,
     timeout_s: float | None,
     logs_on_stderr: bool,
+    attached: bool,
 ) -> Mapping[str, Any]:
-    """Until the run ends; its last status."""
+    """Until the run ends; its last status. `attached`: it ran before, and only its last lines are shown first."""
     live = _live(session) if session.out_is_terminal and not logs_on_stderr else None
     put: Callable[[str], None] = session.say if logs_on_stderr else session.put
     say: Callable[[str], None] = session.say
@@ -40,20 +43,23 @@ def follow(
         say=say,
         timeout_s=timeout_s,
         progress=live is None,
+        from_now=attached,
     )
     painter = LogPainter(session.paint)
 
     def pause() -> bool:
         going = watch.look()
         if live is not None:
-            _show(live, watch.run, session)
+            _show(live, watch, session)
         if not going:
             session.pause(LAST_LINES_S)
         return going
 
     screen: AbstractContextManager[object] = live if live is not None else nullcontext()
     with screen:
-        for line in RunLogs(session.paths.state_dir).follow(str(run["run_id"]), pause=pause):
+        logs = RunLogs(session.paths.state_dir)
+        tail = _ATTACHED_TAIL if attached else None
+        for line in logs.follow(str(run["run_id"]), tail=tail, pause=pause):
             put(painter.line(line))
     return watch.run
 
@@ -73,8 +79,11 @@ def _above(live: Live) -> Callable[[str], None]:
     return lambda text: live.console.print(Text.from_ansi(text), soft_wrap=True)
 
 
-def _show(live: Live, run: Mapping[str, Any], session: Session) -> None:
+def _show(live: Live, watch: Watch, session: Session) -> None:
     from rich.text import Text
 
-    if "phase" in run:
-        live.update(Text.from_ansi("\n" + render.run(run, session.paint)), refresh=True)
+    if "phase" in watch.run:
+        text = render.run(watch.run, session.paint)
+        if watch.is_away:
+            text += f"\n\n  {session.paint('this is how it was: the coordinator does not answer', 'yellow')}"
+        live.update(Text.from_ansi(f"\n{text}"), refresh=True)

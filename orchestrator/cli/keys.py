@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import termios
 import time
@@ -35,4 +36,5 @@ class Keys:
             time.sleep(seconds)
             return ""
         ready, _, _ = select.select([self._stream], [], [], seconds)
-        return self._stream.read(1) if ready else ""
+        # One byte of the descriptor: the stream would swallow what is typed for the shell behind it.
+        return os.read(self._stream.fileno(), 1).decode("ascii", "replace") if ready else ""

@@ -173,7 +173,7 @@ def trouble_lines(run: Document, paint: Paint) -> list[str]:
     proof = run.get("proof") or {}
     if not is_active(run) and proof.get("unreachable"):
         lines.append(
-            f"{', '.join(proof['unreachable'])} {paint('unreachable', 'yellow')}: whether anything is left there is not known"
+            f"{', '.join(proof['unreachable'])} {paint('unreachable', 'yellow')}: what is left there is not known"
         )
     lines += [f"{paint('warning:', 'yellow')} {warning}" for warning in run.get("warnings") or []]
     problem = run.get("problem")

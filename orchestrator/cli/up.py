@@ -85,7 +85,14 @@ def _stay(request: Request, session: Session, client: Client, document: dict[str
     if request.until == "follow":
         from orchestrator.cli.following import follow
 
-        return follow(session, client, document, timeout_s=request.timeout_s, logs_on_stderr=request.as_json)
+        return follow(
+            session,
+            client,
+            document,
+            timeout_s=request.timeout_s,
+            logs_on_stderr=request.as_json,
+            attached=not document["created"],
+        )
 
     def over(seen: Mapping[str, Any]) -> bool:
         return not render.is_active(seen) or (request.until == "running" and seen.get("phase") == "RUNNING")
@@ -98,6 +105,7 @@ def _stay(request: Request, session: Session, client: Client, document: dict[str
         say=session.say,
         timeout_s=request.timeout_s,
         progress=True,
+        from_now=not document["created"],
     )
     while watch.look():
         pass

@@ -20,7 +20,14 @@ AWAY_MAX_S = 60.0
 
 
 class Watch:
-    """One run, looked at again and again. `look` is one look; `run` is what the last one saw."""
+    """One run, looked at again and again. `look` is one look; `run` is what the last one saw.
+
+    Args:
+        until: Ends the watching, by the run's status.
+        say: Where the talk goes.
+        progress: Say how far it is, every few seconds.
+        from_now: Leave out the events that were there before the first look.
+    """
 
     def __init__(
         self,
@@ -32,6 +39,7 @@ class Watch:
         say: Callable[[str], None],
         timeout_s: float | None = None,
         progress: bool = False,
+        from_now: bool = False,
     ) -> None:
         self.run = run
         self._session, self._client = session, client
@@ -39,9 +47,15 @@ class Watch:
         self._deadline = None if timeout_s is None else session.now() + timeout_s
         self._timeout_s = timeout_s
         self._after = 0
+        self._mute = from_now
         self._said = ""
         self._said_at = session.now()
         self._away_since: float | None = None
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the coordinator did not answer the last look: `run` is then what was, not what is."""
+        return self._away_since is not None
 
     def look(self) -> bool:
         """Say what is new, then wait a moment. False once there is no more to wait for.
@@ -75,9 +89,10 @@ class Watch:
         for event in found.get("events") or []:
             self._after = event["seq"]
             # A coordinator that takes the id for a name must not mix in the runs of before.
-            if event.get("run") == self.run["run_id"]:
+            if event.get("run") == self.run["run_id"] and not self._mute:
                 self._say(render.event(event, self._session.paint_err))
                 self._said_at = self._session.now()
+        self._mute = False
 
     def _say_progress(self) -> None:
         """At most every few seconds, and only what differs: a log must stay readable."""

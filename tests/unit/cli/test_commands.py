@@ -502,9 +502,13 @@ def test_up_detach(orch: Desk, api: FakeApi, spec: str) -> None:
 
 def test_up_of_what_runs_already(orch: Desk, api: FakeApi, spec: str) -> None:
     api.runs.append(run_document())
+    api.events.append(event_document(1, "started", "long ago"))
     assert orch("up", spec) == 0
     assert orch.put_out == f"{RUN}\n"
-    assert orch.said.startswith(f"{RUN} runs already, with this very plan; nothing was changed\n")
+    assert orch.said == (
+        f"{RUN} runs already, with this very plan; nothing was changed\n"
+        f"{RUN} trains; `orch logs -f mnist` shows what it prints\n"
+    )
 
 
 @pytest.mark.parametrize(("phase", "code"), [("SUCCEEDED", 0), ("FAILED", 1), ("KILLED", 1)])

@@ -104,9 +104,9 @@ def keep_only(host_dir: str, run: str, digests: Iterable[str]) -> None:
     kept = set(digests)
     for name in _names(directory):
         digest, _, kind = name.partition(".")
-        if digest in kept or kind.endswith("tmp"):
-            continue
         path = os.path.join(directory, name)
+        if digest in kept or (kind.endswith("tmp") and _age_s(path) < _PUSH_S):
+            continue
         if os.path.isdir(path):
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -130,7 +130,6 @@ def forget(host_dir: str, run: str) -> None:
 def remove_unused_blobs(host_dir: str) -> None:
     """Those that no tree of any run is made of."""
     import json
-    import time
 
     used: set[str] = set()
     for run in _names(os.path.join(host_dir, "runs")):
@@ -142,11 +141,8 @@ def remove_unused_blobs(host_dir: str) -> None:
     blobs = os.path.join(host_dir, "blobs")
     for name in _names(blobs) - used:
         path = os.path.join(blobs, name)
-        try:
-            if time.time() - os.stat(path).st_mtime > _PUSH_S:
-                os.unlink(path)
-        except FileNotFoundError:
-            continue
+        if _age_s(path) > _PUSH_S:
+            _unlink(path)
 
 
 def oldest_runs(host_dir: str, run: str, max: int = FINISHED_RUNS_MAX) -> list[str]:
@@ -230,6 +226,15 @@ def _name_of(run: str) -> str:
 def _check_sha256(text: Any) -> None:
     if not (isinstance(text, str) and len(text) == 64 and all(c in "0123456789abcdef" for c in text)):
         raise HostFault("bad-order", f"not a SHA-256: {str(text)[:80]!r}")
+
+
+def _age_s(path: str) -> float:
+    import time
+
+    try:
+        return time.time() - os.stat(path).st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _names(directory: str) -> set[str]:

@@ -106,6 +106,8 @@ def main(host_dir: str, bundle: str, request: dict[str, Any]) -> None:
     # sshd sends it when the connection breaks; the end of stdin says the same, in order.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.umask(0o077)
+    if os.access(bundle, os.W_OK):  # not on a disk that has become read-only
+        os.utime(bundle)  # in use: old ones are removed
     Agent(host_dir, bundle, request).run()
     # What is left to do at a normal exit is to close a stdout that may be broken.
     os._exit(0)

@@ -67,8 +67,11 @@ class Host:
             self._psutil, self.psutil_from, self.psutil_path = psutil, source, path
             return
 
-    def take_psutil(self, archive: str, digest: str) -> None:
-        """Unpacks a pushed archive. OSError where the disk does not take it."""
+    def unpack_psutil(self, archive: str, digest: str) -> None:
+        """Puts a pushed archive in place, and has Python compile it. Runs in a fork: it takes memory.
+
+        OSError where the disk does not take it.
+        """
         import shutil
         import zipfile
 
@@ -82,6 +85,8 @@ class Host:
                         packed.extract(name, temporary)
             if not os.path.isdir(target):
                 os.rename(temporary, target)
+            os.unlink(archive)
+            self.load_psutil()
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 

@@ -10,7 +10,7 @@ import os
 import sys
 
 from orchestrator.adapters import codestore, hostdir, hostlog
-from orchestrator.adapters.channel import BLOB_BYTES_MAX
+from orchestrator.adapters.channel import BLOB_BYTES_MAX, FrameError
 from orchestrator.adapters.hostdir import HostFault, fault_of
 from orchestrator.daemon import agent_start, agent_sweep
 from orchestrator.daemon.agent_jobs import Jobs, Result, answer_of
@@ -48,8 +48,12 @@ class Reply:
 
     def ok(self, value: dict[str, Any], blob: bytes = b"") -> None:
         """Done."""
-        if self._id is not None:
+        if self._id is None:
+            return
+        try:
             self._output.send({"reply": self._id, "ok": value}, blob)
+        except FrameError as e:
+            self.fault(HostFault("too-large", f"the answer does not fit in a frame: {e}"))
 
     def fault(self, fault: HostFault) -> None:
         """Not done, and why."""
@@ -122,13 +126,19 @@ class Orders:
             python, ["probe"], reply, "the probe", deadline_s=PROBE_S, stdin=json.dumps(wish).encode()
         )
 
-    def _on_psutil(self, order: Order, blob: bytes, _reply: Reply) -> Order:
+    def _on_psutil(self, order: Order, blob: bytes, reply: Reply) -> Order | None:
         digest, last = str(order["sha256"]), bool(order["last"])
-        self._blobs.take(digest, int(order["offset"]), blob, last)
-        if last and self.host.psutil_from != "bundle":
-            self.host.take_psutil(os.path.join(self.host.host_dir, "blobs", digest), digest)
-            self.host.load_psutil()
-        return {}
+        whole = self._blobs.take(digest, int(order["offset"]), blob, last)
+        if not (last and whole):
+            return {}
+        archive = os.path.join(self.host.host_dir, "blobs", digest)
+
+        def unpacked(_result: Result) -> None:
+            self.host.load_psutil()  # the host's own, where the pushed one does not work
+            reply.ok({})
+
+        self.jobs.function(lambda: self.host.unpack_psutil(archive, digest), unpacked, deadline_s=LOOK_S)
+        return None
 
     def _on_code(self, order: Order, _blob: bytes, reply: Reply) -> Order | None:
         host_dir, run = self.host.host_dir, str(order["run"])

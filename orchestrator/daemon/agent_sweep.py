@@ -6,9 +6,12 @@ Runs in a fork of the agent, since it waits for processes to die and for disks.
 from __future__ import annotations
 
 import os
+import time
 
 from orchestrator.adapters import cgroup, codestore, hostdir, process
 from orchestrator.daemon import shim_record, shim_sweep
+
+BUNDLE_UNUSED_S = 30 * 86400.0
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +46,25 @@ def tidy(host_dir: str, run: str, digest: str) -> None:
         if not _lives(host_dir, old):
             codestore.forget(host_dir, old)
     codestore.remove_unused_blobs(host_dir)
+    _remove_old_bundles(host_dir)
+
+
+def _remove_old_bundles(host_dir: str) -> None:
+    """A living shim may still import from its own; agents mark theirs as used when they start."""
+    used = set()
+    for run in os.listdir(os.path.join(host_dir, "runs")):
+        if not run.startswith("."):
+            for _, _, directory in hostdir.generations(host_dir, run):
+                if shim_record.shim_alive(directory):
+                    used.add((shim_record.read_json(directory, "start.json") or {}).get("bundle"))
+    directory = os.path.join(host_dir, "bundle")
+    for name in os.listdir(directory):
+        path = os.path.join(directory, name)
+        try:
+            if path not in used and time.time() - os.stat(path).st_mtime > BUNDLE_UNUSED_S:
+                os.unlink(path)
+        except FileNotFoundError:
+            continue
 
 
 def _lives(host_dir: str, run: str) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SETTLE_S = 0.05
 """From a shim's socket closing to the next look at what became of it."""
 
+RECOVER_S = 30.0
 _STARTING_S = 10.0
 """A shim needs some time from its start.json to its shim.json; only then it may be called dead."""
 
@@ -192,12 +193,15 @@ class Tasks:
             not link.recovering and not shim_record.shim_alive(link.directory) and not _young(link.directory)
         ):
             # It kills what the dead shim left behind, and waits for that: not here.
+            try:
+                self._jobs.function(
+                    lambda: {"task": shim_record.recover(link.directory)},
+                    lambda result: self._recovered(link, result),
+                    deadline_s=RECOVER_S,
+                )
+            except OSError:
+                return  # no process or descriptor to be had; the next scan tries again
             link.recovering = True
-            self._jobs.function(
-                lambda: {"task": shim_record.recover(link.directory)},
-                lambda result: self._recovered(link, result),
-                deadline_s=30.0,
-            )
 
     def _recovered(self, link: Link, result: Result) -> None:
         link.recovering = False

@@ -262,6 +262,22 @@ def test_a_python_that_is_none_is_said_to_be_none(connect: Connect, python: str)
     assert reply["error"]["code"] == "no-python"
 
 
+def test_a_checkpoint_directory_is_seeded_and_verified_by_the_runs_python(
+    connect: Connect, tmp_path: Path
+) -> None:
+    agent = connect()
+    ask: dict[str, Any] = {"dir": str(tmp_path / "c"), "python": sys.executable}
+    seeded = agent.ok("seed", generation=3, from_scratch=False, keep=3, **ask)
+    assert (seeded["global_step"], seeded["source"]) == (None, None)
+    assert os.path.basename(seeded["path"]) == "gen-000003"
+    assert agent.ok("highest", dir=ask["dir"]) == {"generation": 3}
+    assert agent.ok("verify", generation=3, **ask) == {"checkpoint": None, "rejected": []}
+    (tmp_path / "file").write_text("")
+    assert agent.error(
+        "seed", generation=1, from_scratch=False, keep=3, **{**ask, "dir": str(tmp_path / "file")}
+    )
+
+
 def test_a_job_that_hangs_stops_no_heartbeat(connect: Connect, tmp_path: Path) -> None:
     hanging = tmp_path / "python"
     hanging.write_text("#!/bin/sh\nexec sleep 30\n")

@@ -133,10 +133,7 @@ class Shim:
             self._agents.report(self._task(), at, all=False)
 
     def _woken(self, wake: socket.socket) -> None:
-        try:
-            numbers = wake.recv(4096)
-        except BlockingIOError:
-            numbers = b""
+        numbers = wake.recv(4096)
         self._reap()
         if signal.SIGTERM in numbers:
             self._tell(shim_state.Signalled(time.monotonic()))
@@ -340,24 +337,18 @@ class Shim:
         self._agents.report(self._task(), time.monotonic())
 
     def _task(self) -> dict[str, Any]:
-        progress = self._progress
         known = {
             "phase": self._state.shown,
             "pid": self._process.pid,
             "port": self._port_number,
-            "global_step": progress.global_step,
-            "epoch": progress.epoch,
-            "metrics": progress.metrics,
-            "steps_per_s": progress.steps_per_s(time.monotonic()),
             "cpu_percent": self._process.cpu_percent,
             "rss_bytes": self._process.rss_bytes,
             "peak_rss_bytes": self._process.peak_rss_bytes,
             "log_bytes": self._log.end,
             "log_dropped_bytes": self._log.dropped_bytes,
-            "error": progress.error,
-            "said": list(progress.said),
         }
-        return {**shim_record.blank_task(self._start), **known}
+        progress = self._progress.to_task(time.monotonic())
+        return {**shim_record.blank_task(self._start), **known, **progress}
 
     # ---------------------------------------------------------------- the end
 

@@ -72,6 +72,17 @@ class Progress:
         begun_at, begun = self._points[0]
         return round((self.global_step - begun) / max(at - begun_at, 1e-3), 3)
 
+    def to_task(self, at: float) -> dict[str, Any]:
+        """Its part of a TASK."""
+        return {
+            "global_step": self.global_step,
+            "epoch": self.epoch,
+            "metrics": dict(self.metrics),
+            "steps_per_s": self.steps_per_s(at),
+            "error": self.error,
+            "said": list(self.said),
+        }
+
 
 def _said(value: Any) -> dict[str, str]:
     value = value if isinstance(value, dict) else {"message": value}

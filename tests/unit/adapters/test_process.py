@@ -148,9 +148,8 @@ def test_handlers_and_the_kernels_view(start: Start) -> None:
     assert child.stdout.readline() == b"set\n"
     assert process.catches(child.pid, signal.SIGTERM)
     assert not process.catches(child.pid, signal.SIGUSR1)
-    view = process.kernel_view(child.pid)
-    assert "State:\tS (sleeping)" in view
-    assert "wchan: " in view
+    until(lambda: "State:\tS (sleeping)" in process.kernel_view(child.pid), "it sleeps")
+    assert "wchan: " in process.kernel_view(child.pid)
     child.kill()
     child.wait()
     assert not process.catches(child.pid, signal.SIGTERM)

@@ -3,6 +3,9 @@
 Two functions of Keras's TensorFlow trainer are at fault. `_maybe_symbolic_build` reduces a batch whose parts
 live on several workers, only to learn its shape; and `reduce_per_replica` averages the metrics over an axis
 that scalars do not have. Both are replaced, for several workers only; everything else runs Keras's own code.
+One thing is added: Keras 3 lets each worker keep moving averages of its own in BatchNormalization, so that the
+workers' models differ although their trained weights do not. After each epoch they are averaged, once for all
+layers; tf_keras does the same whenever they are read.
 On a Keras on which this was not tested, nothing is replaced, and `fit` says what to install.
 """
 
@@ -32,6 +35,7 @@ def mend(trainer: ModuleType, link: Link) -> None:
         say = _once(lambda: _say(link, version))
         _mend_build(trainer, say)
         _mend_reduce(trainer)
+        _average_statistics_after_epochs(trainer)
     else:
         _refuse(trainer, version, link)
 
@@ -78,6 +82,56 @@ def _mend_reduce(trainer: Any) -> None:
         return trainer.tree.map_structure(lambda leaf: strategy.reduce(how.upper(), leaf, axis=None), values)
 
     trainer.reduce_per_replica = reduce_per_replica
+
+
+def _average_statistics_after_epochs(trainer: Any) -> None:
+    # Called once when an epoch's steps are done, before its validation, on all workers alike.
+    original = trainer.TensorFlowTrainer._get_metrics_result_or_logs
+
+    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
+        strategy = self._distribute_strategy
+        if strategy is not None and multi_worker(strategy):
+            _average_statistics(trainer.tf, strategy, self)
+        return original(self, logs)
+
+    trainer.TensorFlowTrainer._get_metrics_result_or_logs = _get_metrics_result_or_logs
+
+
+def _average_statistics(tf: Any, strategy: Any, model: Any) -> None:
+    normalization = sys.modules["keras.src.layers.normalization.batch_normalization"].BatchNormalization
+    variables = [
+        variable
+        for layer in model._flatten_layers()
+        if isinstance(layer, normalization) and layer.built and layer.trainable
+        for variable in (layer.moving_mean, layer.moving_variance)
+    ]
+    if not variables:
+        return
+    # Traced once a model: which layers are trainable may change between two `fit`s, and then once more.
+    key, average = getattr(model, "_orch_average", (None, None))
+    if key != [id(variable) for variable in variables]:
+        key, average = [id(variable) for variable in variables], _averager(tf, strategy, variables)
+        object.__setattr__(
+            model, "_orch_average", (key, average)
+        )  # Keras would track it as a part of the model
+    average()
+
+
+def _averager(tf: Any, strategy: Any, variables: list[Any]) -> Any:
+    """A function that sets the variables to their means over all replicas, with one message for all of them."""
+    sizes = [variable.value.shape.num_elements() for variable in variables]
+
+    def local() -> Any:
+        return tf.concat([tf.reshape(variable.value, [-1]) for variable in variables], axis=0)
+
+    def assign(means: Any) -> None:
+        for variable, part in zip(variables, tf.split(means, sizes), strict=True):
+            variable.assign(tf.reshape(part, variable.shape))
+
+    def average() -> None:
+        strategy.run(assign, args=(strategy.reduce("MEAN", strategy.run(local), axis=None),))
+
+    return tf.function(average, autograph=False)
 
 
 def _refuse(trainer: Any, version: str, link: Link) -> None:

@@ -11,7 +11,6 @@ import types
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Any
 
 FRAMEWORKS = ("tensorflow", "keras", "tf_keras")
 
@@ -182,7 +181,16 @@ def print_as_python_would(error: BaseException, path: str) -> None:
 
 
 def last_line(error: BaseException) -> str:
-    """What people read first in a traceback: its last line."""
-    lines: list[Any] = traceback.format_exception_only(type(error), error)
-    text = "".join(lines).strip()
-    return (text.splitlines() or [type(error).__name__])[-1] if len(text) > 2000 else text
+    """What people read first in a traceback: its last line; of TensorFlow's many lines, those that say what.
+
+    An error from a graph begins with "Graph execution error:" and a list of the places that built the graph.
+    """
+    text = "".join(traceback.format_exception_only(type(error), error)).strip()
+    lines = text.splitlines()
+    if isinstance(error, SyntaxError) or len(lines) <= 1:
+        return (lines or [type(error).__name__])[-1][:_MESSAGE_MAX]
+    telling = [line for line in lines if line[:1].strip() and not line.startswith("Detected at ")]
+    return " ".join(line.strip() for line in telling)[:_MESSAGE_MAX]
+
+
+_MESSAGE_MAX = 600

@@ -14,7 +14,7 @@ import click
 
 from orchestrator import __version__
 from orchestrator.cli.session import Session
-from orchestrator.core.errors import InvariantViolated, OrchestratorError
+from orchestrator.core.errors import InvariantViolated, OrchestratorError, SpecError
 
 COMMANDS = {
     "up": "Start a run, or say that it runs already.",
@@ -77,6 +77,12 @@ def run(argv: Sequence[str], session: Session) -> int:
     """Run one command line and return its exit code. The only place where errors become text."""
     try:
         code = cli.main(list(argv), prog_name="orch", standalone_mode=False, obj=session)
+    except SpecError as e:
+        # One complaint a line, each `file:line:column: …`, as compilers write them and editors read them.
+        session.say(str(e))
+        if e.hint:
+            _say_hint(session, e.hint)
+        return e.exit_code
     except OrchestratorError as e:
         _say_error(session, str(e), e.hint)
         return e.exit_code
@@ -102,7 +108,11 @@ def _say_error(session: Session, message: str, hint: str | None) -> None:
     # Never two lines that a terminal takes for one, and never none.
     session.say(session.paint_err("error: ", "red", "bold") + (message or "unknown"))
     if hint:
-        session.say(session.paint_err("hint: ", "cyan", "bold") + hint)
+        _say_hint(session, hint)
+
+
+def _say_hint(session: Session, hint: str) -> None:
+    session.say(session.paint_err("hint: ", "cyan", "bold") + hint)
 
 
 def _usage_hint(error: click.ClickException) -> str | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
@@ -16,7 +16,15 @@ from orchestrator.core.errors import HostError, OrchestratorError, Refused, Some
 from orchestrator.core.plan import HostPlan
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.ssh import ScannedKey, SshTransport
+    from orchestrator.adapters.ssh import ScannedKey
+
+
+class Scanner(Protocol):
+    """What of the SSH transport is needed here."""
+
+    def scan(self, host: HostPlan) -> list[ScannedKey]: ...
+
+    def trust(self, keys: Iterable[ScannedKey]) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,7 @@ def _host(target: str) -> HostPlan:
     return HostPlan(name=address, address=address, user=user or None, port=port)
 
 
-def scan(transport: SshTransport, hosts: Sequence[HostPlan]) -> list[Scanned]:
+def scan(transport: Scanner, hosts: Sequence[HostPlan]) -> list[Scanned]:
     """Ask all hosts at once for their keys. Nothing is authenticated, nothing is trusted."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -108,8 +116,6 @@ def lines(scanned: Sequence[Scanned]) -> list[str]:
     """For people: each host with its fingerprints, as ssh-keygen shows them."""
     shown = []
     for found in scanned:
-        if found.error is not None:
-            shown.append(str(found.error))
         for key in found.keys:
             where = f"{key.hop.address}:{key.hop.port}"
             state = "known" if key.known else "new"
@@ -135,32 +141,38 @@ def command(session: Session, targets: tuple[str, ...], yes: bool, as_json: bool
     from orchestrator.adapters.ssh import SshTransport
 
     session.paths.ensure()
-    transport = SshTransport(Path(session.paths.known_hosts))
-    # Behind a bastion nothing can be asked before the bastion is trusted: so twice, at most.
-    rounds = trust_rounds(session, transport, hosts, yes=yes, quiet=as_json)
-    scanned, added = rounds
+    return trust(session, SshTransport(Path(session.paths.known_hosts)), hosts, yes=yes, as_json=as_json)
+
+
+def trust(
+    session: Session, transport: Scanner, hosts: Sequence[HostPlan], *, yes: bool, as_json: bool
+) -> int:
+    """Scan, ask, add, and tell; SomeHostsOnly where a host showed no key, its own error where none did."""
+    scanned, added = trust_rounds(session, transport, hosts, yes=yes, quiet=as_json)
     if as_json:
         session.put_json(document(scanned, added))
-    session.say(f"{added} keys added to {session.paths.known_hosts}" if added else "nothing new to trust")
     failed = [found.error for found in scanned if found.error is not None]
-    if len(failed) == len(scanned):
+    if len(failed) == len(scanned) == 1:
         raise failed[0]
+    for error in failed:
+        session.say(f"{error}; {error.hint}" if error.hint else str(error))
+    if len(failed) < len(scanned):
+        session.say(f"{added} keys added to {session.paths.known_hosts}" if added else "nothing new to trust")
     if failed:
-        raise SomeHostsOnly(
-            f"{len(failed)} of {len(scanned)} hosts showed no key: {failed[0]}", hint=failed[0].hint
-        )
+        raise SomeHostsOnly(f"{len(failed)} of {len(scanned)} hosts showed no key")
     return 0
 
 
 def trust_rounds(
-    session: Session, transport: SshTransport, hosts: Sequence[HostPlan], *, yes: bool, quiet: bool
+    session: Session, transport: Scanner, hosts: Sequence[HostPlan], *, yes: bool, quiet: bool
 ) -> tuple[list[Scanned], int]:
-    """Scan, ask, trust; and once more for what lies behind a bastion that is trusted only now."""
+    """Scan, ask, trust; and once more, for behind a bastion nothing can be asked before it is trusted."""
     added = 0
     scanned = scan(transport, hosts)
     for _ in range(2):
-        if not quiet:
-            session.put("\n".join(lines(scanned)))
+        shown = lines(scanned)
+        if shown and not quiet:
+            session.put("\n".join(shown))
         new = [key for found in scanned for key in found.unknown]
         if not new:
             break

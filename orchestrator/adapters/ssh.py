@@ -207,8 +207,7 @@ class SshTransport:
         """Makes transports that ask for a host key of `types` first, and for a cheap key exchange."""
 
         def make(sock: Any, disabled_algorithms: Any = None) -> paramiko.Transport:
-            if isinstance(sock, socket.socket):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _without_delay(sock)
             transport = paramiko.Transport(sock, disabled_algorithms=disabled_algorithms)
             transport.handshake_timeout = self._timeouts.connect_s
             options = transport.get_security_options()
@@ -250,6 +249,7 @@ class SshTransport:
         connection = connections[-1]
         transport = connection.transport
         try:
+            _without_delay(transport.sock)
             session: paramiko.Channel = connection.create_session()
             session.exec_command(command)
         except (paramiko.SSHException, EOFError, OSError) as error:
@@ -506,8 +506,23 @@ def _explain(host: HostPlan, hop: Hop, error: Exception, *, late: bool, connect_
 
 def _hang_up(connections: list[fabric.Connection]) -> None:
     # The bastion first: closing what runs through it would otherwise wait for a link that may be cut.
+    # Not client.close(): that one may be called by one thread only.
     for connection in connections:
-        connection.client.close()
+        transport = connection.client.get_transport()
+        if transport is not None:
+            transport.close()
+
+
+def _without_delay(sock: object) -> None:
+    """Send at once, and acknowledge at once for the next packets.
+
+    sshd writes several small packets around the login, and its Nagle algorithm holds back each until the one
+    before is acknowledged: 40 ms a time, against 30 ms for all the rest of a connection.
+    """
+    if isinstance(sock, socket.socket):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_QUICKACK"):  # Linux; wears off by itself
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
 def _host_key(key: paramiko.PKey) -> HostKey:

@@ -115,6 +115,10 @@ class LabHost:
         """Run a command in the host's network."""
         _run(*self._enter(), *command)
 
+    def popen(self, *command: str) -> subprocess.Popen[bytes]:
+        """Start a command in the host's network; whoever asked ends it."""
+        return subprocess.Popen([*self._enter(), *command], stdout=subprocess.PIPE)
+
     def start_sshd(self, **options: str) -> None:
         """Start its sshd; `options` are sshd_config keywords and stay for later starts."""
         self._options |= options
@@ -123,7 +127,10 @@ class LabHost:
         sshd = _find("sshd")
         assert sshd is not None
         command = [*self._enter(), sshd, "-D", "-f", str(config), "-E", str(self.log)]
-        self._sshd = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        with self.log.open("ab") as log:
+            self._sshd = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
         self._lab.record(self._sshd.pid)
         self._await_sshd()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -26,12 +28,14 @@ os._exit(9)
 
 
 def answers(lab: Lab, index: int) -> bool:
+    """Whether its sshd is reached; a link that has just come up takes a moment."""
     host = lab.host(index)
-    try:
-        socket.create_connection((host.address, host.port), 0.5).close()
-    except OSError:
-        return False
-    return True
+    deadline = time.monotonic() + 3.0
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            socket.create_connection((host.address, host.port), 0.5).close()
+            return True
+    return False
 
 
 def test_cut_mend_and_drop(make_lab: MakeLab) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from orchestrator.cli.render import plural
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import HostError, OrchestratorError, Refused, SomeHostsOnly, UsageError
 from orchestrator.core.plan import HostPlan
@@ -157,7 +158,11 @@ def trust(
     for error in failed:
         session.say(f"{error}; {error.hint}" if error.hint else str(error))
     if len(failed) < len(scanned):
-        session.say(f"{added} keys added to {session.paths.known_hosts}" if added else "nothing new to trust")
+        session.say(
+            f"{plural(added, 'key')} added to {session.paths.known_hosts}"
+            if added
+            else "nothing new to trust"
+        )
     if failed:
         raise SomeHostsOnly(f"{len(failed)} of {len(scanned)} hosts showed no key")
     return 0

@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import cache
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -158,13 +157,17 @@ class Journal:
         return [Kept(_load(Run, state), created, ended, at) for state, created, ended, at in rows]
 
     def next_run_id(self, name: str) -> str:
-        """`mnist-20261120-1`: the name, today's date (UTC), and a number."""
-        prefix = f"{name}-{datetime.now(UTC):%Y%m%d}-"
-        rows = self._db.execute("SELECT run_id FROM runs WHERE name = ?", (name,)).fetchall()
-        used = [
-            int(r[len(prefix) :]) for (r,) in rows if r.startswith(prefix) and r[len(prefix) :].isdecimal()
-        ]
-        return f"{prefix}{max(used, default=0) + 1}"
+        """`mnist-20261120-093005`: the name, and the date and time (UTC) of the submission.
+
+        A count would begin again with every journal, and the hosts remember the runs of all journals: a new head
+        node's first run must not find the records of another's.
+        """
+        at = datetime.now(UTC)
+        while True:
+            run_id = f"{name}-{at:%Y%m%d-%H%M%S}"
+            if self._db.execute("SELECT 1 FROM runs WHERE run_id = ?", (run_id,)).fetchone() is None:
+                return run_id
+            at += timedelta(seconds=1)
 
     def events(self, *, name: str | None = None, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
         """What `orch events` shows: of one run (by its name or id) or of all, in order."""
@@ -219,9 +222,14 @@ def _row(time: str, run: Run, note: Note) -> tuple[object, ...]:
     return (time, run.run_id, run.plan.name, note.kind, task, run.generation, note.message, data)
 
 
-@cache
-def _adapter(type_: Hashable) -> TypeAdapter[Any]:
-    return TypeAdapter(type_)
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def _adapter(type_: type[Any]) -> TypeAdapter[Any]:
+    """Made once a type: pydantic reads all of its fields for it."""
+    if type_ not in _ADAPTERS:
+        _ADAPTERS[type_] = TypeAdapter(type_)
+    return _ADAPTERS[type_]
 
 
 def _dump(type_: type[Any], value: object) -> str:

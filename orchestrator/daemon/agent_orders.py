@@ -205,9 +205,9 @@ class Orders:
             link = self.tasks.link(str(order["run"]), str(order["task"]), int(order["generation"]))
             self.tasks.forward(link, order)
         except HostFault as e:
-            if e.code in ("gone", "no-task"):
-                return {}  # what is not there need not be stopped
-            raise
+            if e.code != "gone":
+                raise  # `no-task`: its start never came, which the coordinator must know
+            return {}  # what has ended need not be stopped
         return None
 
     def _on_stacks(self, order: Order, _blob: bytes, _reply: Reply) -> None:

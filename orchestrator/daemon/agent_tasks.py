@@ -37,6 +37,7 @@ class Link:
 
     __slots__ = (
         "decoder",
+        "deferred",
         "directory",
         "key",
         "out",
@@ -55,6 +56,8 @@ class Link:
         self.out = bytearray()
         self.pending: dict[int, str] = {}
         """Orders that the shim has not answered: their ids and verbs."""
+        self.deferred: list[dict[str, Any]] = []
+        """Orders that came while the shim was on its way."""
         self.task: dict[str, Any] | None = None
         self.received_at = 0.0
         self.recovering = False
@@ -136,9 +139,15 @@ class Tasks:
         ]
 
     def forward(self, link: Link, order: dict[str, Any]) -> None:
-        """To the shim, which answers by the order's id. HostFault `gone` where there is none any more."""
+        """To the shim, which answers by the order's id. HostFault `gone` where there is none any more.
+
+        A shim that is on its way gets the order when it has come: a stop that overtook the start must not be lost.
+        """
         if link.socket is None:
-            raise HostFault("gone", f"{link.key[1]} of generation {link.key[2]} has ended")
+            if link.ended:
+                raise HostFault("gone", f"{link.key[1]} of generation {link.key[2]} has ended")
+            link.deferred.append(order)
+            return
         if order.get("id") is not None:
             link.pending[int(order["id"])] = str(order["order"])
         self._tell(link, order)
@@ -184,6 +193,9 @@ class Tasks:
         heartbeat_s = self.watched.get(link.key[0])
         if heartbeat_s is not None:
             self._tell(link, {"order": "watch", "heartbeat_s": heartbeat_s})
+        deferred, link.deferred = link.deferred, []
+        for order in deferred:
+            self.forward(link, order)
 
     def _look_back(self, link: Link) -> None:
         task = shim_record.read_exit(link.directory)
@@ -214,6 +226,8 @@ class Tasks:
 
     def _learn(self, link: Link, task: dict[str, Any]) -> None:
         before, link.task, link.received_at = link.task, task, time.monotonic()
+        if link.ended:
+            self._answer_for(link)
         if before is None or any(before.get(name) != task.get(name) for name in ("phase", "error", "said")):
             self._changed()
 
@@ -271,7 +285,13 @@ class Tasks:
             self._loop.forget(link.socket.fileno())
             link.socket.close()
             link.socket = None
-        for order_id, verb in link.pending.items():
+        self._answer_for(link)
+
+    def _answer_for(self, link: Link) -> None:
+        """Answer in the place of a shim that has gone."""
+        unanswered = [(int(o["id"]), str(o["order"])) for o in link.deferred if o.get("id") is not None]
+        link.deferred.clear()
+        for order_id, verb in [*link.pending.items(), *unanswered]:
             if verb == "stop":  # it has ended, which is what was asked for
                 self._send({"reply": order_id, "ok": {}}, b"")
             else:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.adapters.ssh import SshTransport
+from tests.cluster.cluster import Cluster
 from tests.cluster.lab import Lab
 
 MakeLab = Callable[..., Lab]
@@ -33,3 +34,26 @@ def ssh(tmp_path: Path) -> SshTransport:
     return SshTransport(
         tmp_path / "state/known_hosts", home=tmp_path, config_files=(tmp_path / ".ssh/config",)
     )
+
+
+@pytest.fixture(scope="module")
+def lab3() -> Iterator[Lab]:
+    """Three hosts for all tests of a module."""
+    with Lab(3) as lab:
+        yield lab
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, lab3: Lab) -> Iterator[Cluster]:
+    """A coordinator over three SSH hosts."""
+    made = Cluster(tmp_path, lab3)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def local_cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A coordinator with this machine as its only host."""
+    made = Cluster(tmp_path)
+    yield made
+    made.close()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from transcript import Transcript
+
+from tests.unit.core.transcript import Transcript
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 

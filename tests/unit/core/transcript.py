@@ -102,7 +102,9 @@ class Transcript:
         before = self.run
         self.run, actions = group.step(before, event)
         check(self.run)
-        phase = [f"{before.phase.value} -> {self.run.phase.value}"] if self.run.phase is not before.phase else []
+        phase = (
+            [f"{before.phase.value} -> {self.run.phase.value}"] if self.run.phase is not before.phase else []
+        )
         return [_show(action) for action in actions] + phase
 
     def _event(self, at: float, verb: str, rest: list[str]) -> ev.Event:
@@ -195,7 +197,9 @@ def _show(action: do.Action) -> str:
         case do.PrepareHost() | do.CloseHost():
             return f"{type(action).__name__} {action.host}"
         case do.StopTask():
-            return f"StopTask {action.task} gen {action.generation} on {action.host}, grace {action.grace_s:g} s"
+            return (
+                f"StopTask {action.task} gen {action.generation} on {action.host}, grace {action.grace_s:g} s"
+            )
         case do.StartTask() | do.ReleaseTask():
             return f"{type(action).__name__} {action.task} gen {action.generation} on {action.host}"
         case _:

@@ -1,0 +1,169 @@
+"""A coordinator of its own, driven by the command line as a person would drive it, over the lab or this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster.lab import Lab
+
+WORKDIR = Path(__file__).parent / "workdir"
+TERMINAL = ("SUCCEEDED", "FAILED", "KILLED")
+
+
+class Cluster:
+    """`orch` with its own state, socket and host directory. `close` ends all of it, and proves it."""
+
+    def __init__(self, directory: Path, lab: Lab | None = None) -> None:
+        self.directory = directory
+        self.lab = lab
+        self._short = tempfile.TemporaryDirectory(prefix="orch-t-")  # a socket's path is short
+        self.env = {
+            **os.environ,
+            "ORCH_STATE_DIR": str(directory / "state"),
+            "ORCH_RUNTIME_DIR": self._short.name + "/run",
+            "ORCH_HOST_DIR": str(directory / "host"),
+            "NO_COLOR": "1",
+        }
+        self.specs = 0
+
+    # -- what a person does --------------------------------------------------------------------------------
+
+    def orch(self, *arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """One command, to its end."""
+        command = [sys.executable, "-m", "orchestrator.cli.main", *arguments]
+        return subprocess.run(
+            command, env=self.env, capture_output=True, text=True, timeout=timeout, check=False
+        )
+
+    def ok(self, *arguments: str, timeout: float = 60.0) -> str:
+        """The same, which must succeed; its stdout."""
+        done = self.orch(*arguments, timeout=timeout)
+        assert done.returncode == 0, (
+            f"orch {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        )
+        return done.stdout
+
+    def spec(
+        self,
+        *args: str,
+        tasks: int = 2,
+        checkpoint: bool = True,
+        name: str = "t",
+        hosts: list[dict[str, Any]] | None = None,
+        **run: Any,
+    ) -> str:
+        """A cluster spec for the fake trainer (or `script=`), one task per host of the lab, or all on this machine."""
+        document: dict[str, Any] = {"version": 1, "name": name, "hosts": hosts or self.hosts(tasks)}
+        if self.lab is not None:
+            document["ssh"] = {
+                "user": "root",
+                "identity_file": str(self.lab.identity_file),
+                "known_hosts": str(self.lab.known_hosts),
+            }
+        document["run"] = {
+            "strategy": "multi_worker_mirrored",
+            "script": "fake_trainer.py",
+            "args": list(args),
+            "workdir": str(WORKDIR),
+            "python": sys.executable,
+            "tasks": {"worker": {"replicas": tasks}},
+            "timing": {
+                "heartbeat": "0.5s",
+                "unreachable_after": "2s",
+                "lost_after": "8s",
+                "kill_grace": "5s",
+            },
+            **({"checkpoint": {"dir": str(self.directory / "ckpt")}} if checkpoint else {}),
+            **run,
+        }
+        self.specs += 1
+        path = self.directory / f"cluster{self.specs}.yaml"
+        path.write_text(yaml.safe_dump(document))
+        return str(path)
+
+    def hosts(self, tasks: int) -> list[dict[str, Any]]:
+        if self.lab is None:
+            return [{"name": "here", "transport": "local", "slots": tasks}]
+        return [{"name": h.name, "address": h.address, "port": h.port} for h in self.lab.hosts[:tasks]]
+
+    # -- what it says --------------------------------------------------------------------------------------
+
+    def run(self, name: str = "t") -> dict[str, Any]:
+        """The newest run of that name, as `orch status --json` shows it."""
+        document = json.loads(self.ok("status", name, "--json"))
+        return dict(document["runs"][-1])
+
+    def events(self, name: str = "t", kind: str | None = None) -> list[dict[str, Any]]:
+        lines = self.ok("events", name, "--json").splitlines()
+        found = [json.loads(line) for line in lines]
+        return [event for event in found if kind in (None, event["kind"])]
+
+    def wait(self, condition: Callable[[dict[str, Any]], bool], *, timeout: float = 40.0) -> dict[str, Any]:
+        """Until the run is so."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            run = self.run()
+            if condition(run):
+                return run
+            time.sleep(0.1)
+        raise AssertionError(
+            f"not in {timeout} s: {json.dumps(self.run(), indent=1)}\n{self.ok('events', 't')}"
+        )
+
+    def wait_phase(self, *phases: str, timeout: float = 40.0) -> dict[str, Any]:
+        return self.wait(lambda run: run["phase"] in phases, timeout=timeout)
+
+    def wait_step(self, step: int, *, timeout: float = 40.0) -> dict[str, Any]:
+        return self.wait(lambda run: (run["global_step"] or 0) >= step, timeout=timeout)
+
+    def task(self, name: str) -> dict[str, Any]:
+        return next(dict(task) for task in self.run()["tasks"] if task["task"] == name)
+
+    @property
+    def coordinator_pid(self) -> int:
+        return int(json.loads(self.ok("coordinator", "status", "--json"))["pid"])
+
+    def kill_coordinator(self) -> None:
+        """As the kernel would: no farewell."""
+        pid = self.coordinator_pid
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 5
+        while os.path.exists(f"/proc/{pid}/stat") and time.monotonic() < deadline:
+            if " Z " in Path(f"/proc/{pid}/stat").read_text():
+                break
+            time.sleep(0.02)
+
+    def marked(self) -> list[int]:
+        """Every process of every run of this cluster, found without its help."""
+        found = []
+        for entry in os.listdir("/proc"):
+            try:
+                environ = Path(f"/proc/{entry}/environ").read_bytes() if entry.isdecimal() else b""
+            except OSError:
+                continue
+            hosts = [str(self.directory / "host")] + (
+                [h.host_dir for h in self.lab.hosts] if self.lab else []
+            )
+            if b"ORCH_RUN=" in environ and any(f"ORCH_HOST_DIR={h}\0".encode() in environ for h in hosts):
+                found.append(int(entry))
+        return found
+
+    def close(self) -> None:
+        self.orch("kill", "--all", "--force")
+        self.orch("coordinator", "stop")
+        left = self.marked()
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        self._short.cleanup()
+        assert not left, f"left behind: {left}"

@@ -1,0 +1,311 @@
+"""The rows of the table of faults, with real sshd, real processes, and a trainer without TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+
+pytestmark = pytest.mark.lab
+
+
+def test_trains_over_ssh_to_the_end_and_leaves_nothing(cluster: Cluster) -> None:
+    done = cluster.orch("up", cluster.spec("--steps", "60", tasks=3), "--wait", timeout=60)
+    assert done.returncode == 0, done.stderr
+    run = cluster.run()
+    assert run["phase"] == "SUCCEEDED"
+    assert run["run_id"] == done.stdout.strip()
+    assert run["restarts"] == 0
+    assert [task["exit_code"] for task in run["tasks"]] == [0, 0, 0]
+    assert set(run["proof"]["hosts"]) == {host.name for host in cluster.lab.hosts}  # type: ignore[union-attr]
+    assert cluster.marked() == []
+    assert "worker:2 done at step 60" in cluster.ok("logs", "t", "worker:2")
+
+
+def test_row_01_coordinator_killed_while_training(cluster: Cluster) -> None:
+    cluster.ok("up", cluster.spec())
+    before = cluster.wait_step(20)
+    cluster.kill_coordinator()
+    cluster.ok("coordinator", "start")
+    after = cluster.wait_step(before["global_step"] + 40, timeout=15)
+    assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]
+    assert (after["restarts"], after["generation"]) == (0, before["generation"])
+    assert after["epoch"] > before["epoch"]
+    assert {event["task"] for event in cluster.events(kind="adopted")} == {"worker:0", "worker:1"}
+
+
+def test_row_02_the_run_ends_while_no_coordinator_lives(cluster: Cluster) -> None:
+    cluster.ok("up", cluster.spec("--steps", "150"))
+    cluster.wait_step(20)
+    pids = [task["pid"] for task in cluster.run()["tasks"]]
+    cluster.kill_coordinator()
+    deadline = time.monotonic() + 30
+    while any(_is_alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    ended = time.time()
+    time.sleep(1.5)
+    cluster.ok("coordinator", "start")
+    run = cluster.wait_phase("SUCCEEDED", timeout=15)
+    assert run["restarts"] == 0
+    assert all(abs(task["ended_time"] - ended) < 1.4 for task in run["tasks"]), "the true time of the end"
+    logged = cluster.ok("logs", "t", "worker:0")
+    assert "worker:0 starts at step 0" in logged
+    assert "worker:0 done at step 150" in logged
+    assert "rotated away" not in logged
+
+
+def test_row_03_agent_killed(cluster: Cluster) -> None:
+    cluster.ok("up", cluster.spec())
+    before = cluster.wait_step(20)
+    host_dir = cluster.lab.hosts[0].host_dir  # type: ignore[union-attr]
+    agents = _agents(host_dir)
+    assert agents
+    for pid in agents:
+        os.kill(pid, signal.SIGKILL)
+    cluster.wait(lambda _: bool(set(_agents(host_dir)) - set(agents)), timeout=15)
+    after = cluster.wait_step(before["global_step"] + 100, timeout=15)
+    assert after["restarts"] == 0
+    assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]
+
+
+def test_row_04_shim_killed(cluster: Cluster) -> None:
+    cluster.ok("up", cluster.spec())
+    before = cluster.wait_step(20)
+    task = before["tasks"][1]
+    shim = int(Path(f"/proc/{task['pid']}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(shim, signal.SIGKILL)
+    after = cluster.wait(lambda run: run["generation"] > before["generation"] and run["phase"] == "RUNNING")
+    assert not _is_alive(task["pid"]), "no orphan"
+    assert after["first_cause"]["cause"] == "shim died"
+    assert after["restarts"] == 1
+
+
+def test_row_08_and_54_kill_ends_what_ignores_sigterm_and_may_be_repeated(cluster: Cluster) -> None:
+    spec = cluster.spec()
+    first = cluster.ok("up", spec)
+    cluster.wait_step(10)
+    assert cluster.ok("up", spec) == first, "the same plan again is the run that is there"
+    killed = cluster.orch("kill", "t")
+    assert killed.returncode == 0, killed.stderr
+    assert cluster.run()["phase"] == "KILLED"
+    assert cluster.marked() == []
+    assert cluster.orch("kill", "t").returncode == 0
+
+
+def test_row_13_a_script_that_fails_alike_on_all_tasks_ends_the_run(cluster: Cluster) -> None:
+    spec = cluster.spec("--fail-early", restart={"backoff": "0.5s"})
+    done = cluster.orch("up", spec, "--wait", timeout=60)
+    run = cluster.run()
+    assert (done.returncode, run["phase"], run["restarts"]) == (1, "FAILED", 1)
+    assert "ValueError: no data set here" in run["first_cause"]["sentence"]
+    assert any("ValueError" in line for line in run["first_cause"]["last_lines"])
+
+
+def test_row_13_backoff_doubles_until_the_budget_is_spent(cluster: Cluster) -> None:
+    restart = {"backoff": "0.25s", "without_progress_max": 4}
+    spec = cluster.spec("--fail-at", "3", "--fail-task", "worker:1", checkpoint=False, restart=restart)
+    done = cluster.orch("up", spec, "--wait", timeout=90)
+    run = cluster.run()
+    assert (done.returncode, run["phase"], run["restarts"]) == (1, "FAILED", 3)
+    waits = [
+        float(e["message"].split("restart in ")[1].split(" s")[0]) for e in cluster.events(kind="backoff")
+    ]
+    assert len(waits) == 3
+    assert all(
+        abs(wait - expected) <= 0.2 * expected + 0.06
+        for wait, expected in zip(waits, (0.25, 0.5, 1.0), strict=True)
+    )
+    assert run["first_cause"]["task"] == "worker:1"
+    assert "4 failures in a row" in run["reason"]
+
+
+def test_row_14_exit_42_is_started_again_at_once(cluster: Cluster) -> None:
+    spec = cluster.spec("--fail-at", "20", "--fail-code", "42", "--fail-once", "--steps", "60")
+    done = cluster.orch("up", spec, "--wait", timeout=60)
+    assert done.returncode == 0, cluster.ok("events", "t")
+    run = cluster.run()
+    assert run["restarts"] == 1
+    (backoff,) = cluster.events(kind="backoff")
+    assert "saved" in backoff["message"]
+    assert "at once" in backoff["message"]
+
+
+def test_row_15_one_task_dies_and_all_start_again_from_the_checkpoint(cluster: Cluster) -> None:
+    cluster.ok("up", cluster.spec(tasks=3))
+    before = cluster.wait(lambda run: run["checkpoint"] is not None and run["global_step"] > 30)
+    os.kill(before["tasks"][2]["pid"], signal.SIGKILL)
+    after = cluster.wait(
+        lambda run: run["generation"] == before["generation"] + 1 and (run["global_step"] or 0) > 0
+    )
+    assert after["restarts"] == 1
+    assert not {t["pid"] for t in after["tasks"]} & {t["pid"] for t in before["tasks"]}
+    assert not {t["address"] for t in after["tasks"]} & {t["address"] for t in before["tasks"]}, (
+        "ports rotate"
+    )
+    (resumed,) = cluster.events(kind="resumed")
+    assert resumed["data"]["global_step"] >= before["checkpoint"]["global_step"]
+    assert resumed["data"]["steps_lost"] <= 40
+    assert after["first_cause"]["task"] == "worker:2"
+    assert "SIGKILL" in after["first_cause"]["sentence"]
+    starts = [line for line in cluster.ok("logs", "t").splitlines() if "starts at step" in line]
+    given = str(resumed["data"]["global_step"])
+    assert sum(f"starts at step {given}," in line for line in starts) == 3, (
+        "every task has the same checkpoint"
+    )
+
+
+def test_row_19_failures_after_the_chiefs_exit_0_are_a_warning(cluster: Cluster) -> None:
+    done = cluster.orch("up", cluster.spec("--steps", "30", "--late-failure"), "--wait", timeout=60)
+    run = cluster.run()
+    assert (done.returncode, run["phase"], run["restarts"]) == (0, "SUCCEEDED", 0)
+    assert any("worker:1" in warning for warning in run["warnings"])
+
+
+def test_row_20_a_taken_port_is_passed_over(cluster: Cluster) -> None:
+    spec = cluster.spec("--steps", "40", ports="20000-20063")
+    planned = json.loads(cluster.ok("plan", spec, "--json"))
+    assert planned
+    taker = cluster.lab.hosts[0].popen(sys.executable, "-c", _OCCUPY)  # type: ignore[union-attr]
+    try:
+        assert taker.stdout is not None
+        taker.stdout.readline()
+        done = cluster.orch("up", spec, "--wait", timeout=60)
+    finally:
+        taker.kill()
+        taker.communicate()
+    run = cluster.run()
+    assert (done.returncode, run["phase"], run["restarts"]) == (0, "SUCCEEDED", 0)
+    assert int(run["tasks"][0]["address"].rpartition(":")[2]) % 2 == 1
+
+
+def test_row_21_a_task_that_never_arrives_is_named(cluster: Cluster) -> None:
+    sleepy = cluster.directory / "sleepy-python"  # hangs where it should begin the script
+    sleepy.write_text(
+        f'#!/bin/sh\ncase "$*" in *" run "*) exec sleep 60;; esac\nexec {sys.executable} "$@"\n'
+    )
+    sleepy.chmod(0o755)
+    hosts = cluster.hosts(2)
+    hosts[1]["python"] = str(sleepy)
+    timing = {"start_after": "3s", "heartbeat": "0.5s", "unreachable_after": "2s", "lost_after": "8s"}
+    spec = cluster.spec(hosts=hosts, timing=timing, restart={"without_progress_max": 1})
+    done = cluster.orch("up", spec, "--wait", timeout=60)
+    run = cluster.run()
+    assert (done.returncode, run["phase"]) == (1, "FAILED")
+    assert {event["task"] for event in cluster.events(kind="missing")} == {"worker:1"}
+    assert f"worker:1 on {run['tasks'][1]['host']}" in run["reason"]
+
+
+def test_row_24_the_head_is_cut_off_from_a_host(cluster: Cluster) -> None:
+    assert cluster.lab is not None
+    cluster.ok("up", cluster.spec(tasks=3))
+    before = cluster.wait_step(20)
+    victim = cluster.lab.hosts[1]
+    victim.drop(source=cluster.lab.head_address, to=cluster.lab.head_address)
+    try:
+        cut = cluster.wait(lambda run: run["tasks"][1]["phase"] == "UNREACHABLE", timeout=20)
+        assert "still training" in cluster.wait_step(cut["global_step"] + 200)["reason"]
+    finally:
+        victim.mend()
+    after = cluster.wait(lambda run: run["tasks"][1]["phase"] == "RUNNING", timeout=40)
+    assert (after["restarts"], after["phase"]) == (0, "RUNNING")
+    assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]
+    assert cluster.events(kind="host-unreachable")
+    assert cluster.events(kind="host-back")
+
+
+def test_row_42_a_torn_checkpoint_is_passed_over_and_named(cluster: Cluster) -> None:
+    cluster.ok("up", cluster.spec("--steps", "100"), "--wait")
+    first = cluster.run()["generation"]
+    good = cluster.directory / "ckpt" / f"gen-{first:06d}" / "model.weights.h5"
+    content = good.read_bytes()
+    torn = cluster.directory / "ckpt" / f"gen-{first + 1:06d}"
+    torn.mkdir()
+    (torn / "model.weights.h5").write_bytes(content[: len(content) // 2])
+    done = cluster.orch("up", cluster.spec("--steps", "200"), "--wait", timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert cluster.run()["generation"] == first + 2, "never into an older generation's directory"
+    rejected = [e for e in cluster.events(kind="checkpoint-rejected") if e["run"] == cluster.run()["run_id"]]
+    assert any(str(torn) in event["message"] for event in rejected)
+    resumed = [e for e in cluster.events(kind="resumed") if e["run"] == cluster.run()["run_id"]]
+    assert resumed[0]["data"]["global_step"] == 100
+
+
+def test_row_42_nothing_readable_is_never_step_0_in_silence(cluster: Cluster) -> None:
+    torn = cluster.directory / "ckpt" / "gen-000001"
+    torn.mkdir(parents=True)
+    (torn / "model.weights.h5").write_bytes(b"\x89HDF\r\n\x1a\n torn")
+    done = cluster.orch("up", cluster.spec("--steps", "30"), "--wait", timeout=60)
+    assert done.returncode == 1
+    assert "--from-scratch" in done.stderr
+    assert (
+        cluster.orch("up", cluster.spec("--steps", "30"), "--wait", "--from-scratch", timeout=60).returncode
+        == 0
+    )
+
+
+def test_row_43_a_script_that_restores_nothing_is_stopped(cluster: Cluster) -> None:
+    cluster.ok("up", cluster.spec("--steps", "100"), "--wait")
+    done = cluster.orch("up", cluster.spec("--steps", "200", "--restore-nothing"), "--wait", timeout=60)
+    run = cluster.run()
+    assert (done.returncode, run["phase"], run["problem"]["code"]) == (1, "FAILED", "resume-mismatch")
+    assert "100" in run["reason"]
+
+
+def test_row_49_secrets_are_nowhere(cluster: Cluster) -> None:
+    secret = "hunter2-correct-horse"
+    spec = cluster.spec(script="show_secret.py", env={"WANDB_API_KEY": secret}, checkpoint=False)
+    assert secret not in cluster.ok("plan", spec, "--json")
+    done = cluster.orch("up", spec, "--wait", "--json", timeout=60)
+    assert done.returncode == 0, cluster.ok("logs", "t")
+    said = cluster.ok("logs", "t") + cluster.ok("events", "t", "--json") + cluster.ok("status", "--json")
+    assert "the key has 21 characters" in said
+    assert secret not in said + done.stdout + done.stderr
+    hosts = [Path(host.host_dir) for host in cluster.lab.hosts]  # type: ignore[union-attr]
+    for place in (cluster.directory / "state", *hosts):
+        for path in place.rglob("*"):
+            if path.is_file() and not path.is_socket() and "code" not in path.parts:
+                assert secret.encode() not in path.read_bytes(), path
+
+
+_OCCUPY = """
+import socket, time
+taken = []
+for port in range(20000, 20064, 2):
+    taken.append(socket.socket())
+    taken[-1].bind(("0.0.0.0", port))
+    taken[-1].listen()
+print("taken", flush=True)
+time.sleep(60)
+"""
+
+
+def _is_alive(pid: int) -> bool:
+    """A zombie is none: where PID 1 does not reap, an orphan's entry stays for ever."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _agents(host_dir: str) -> list[int]:
+    """Agents of that host: they hold its bundle open and are nobody's task."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdecimal():
+            continue
+        try:
+            argv = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
+            environ = Path(f"/proc/{entry}/environ").read_bytes()
+        except OSError:
+            continue
+        is_agent = b"-c" in argv and b"-I" in argv and f"ORCH_HOST_DIR={host_dir}\0".encode() in environ
+        if is_agent and b"ORCH_RUN=" not in environ:
+            found.append(int(entry))
+    return found

@@ -1,0 +1,146 @@
+"""A trainer without TensorFlow: real sockets between the tasks, real checkpoint files, the same manners in failing.
+
+It keeps a connection to every peer and dies of a broken one as TensorFlow does, with an UnavailableError a second
+later; it takes SIGTERM for a notice and trains on; it finds its port taken with TensorFlow's words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+from orchestrator import runtime
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--pace", type=float, default=0.02, help="seconds a step")
+    parser.add_argument("--save-every", type=int, default=10)
+    parser.add_argument("--fail-at", type=int, default=-1)
+    parser.add_argument("--fail-code", type=int, default=1)
+    parser.add_argument("--fail-task", default="", help="only this one fails")
+    parser.add_argument("--fail-early", action="store_true", help="before the peers are met")
+    parser.add_argument("--fail-once", action="store_true", help="in the first generation only")
+    parser.add_argument("--restore-nothing", action="store_true")
+    parser.add_argument("--late-failure", action="store_true", help="others fail after the chief's exit 0")
+    return parser.parse_args()
+
+
+def checkpoint_path() -> str | None:
+    directory = os.environ.get("ORCH_CHECKPOINT_DIR")
+    return os.path.join(directory, "model.weights.h5") if directory else None
+
+
+def restore() -> int:
+    path = checkpoint_path()
+    if path is None or not os.path.exists(path):
+        return 0
+    import h5py
+
+    with h5py.File(path) as file:
+        return int(file["optimizer/vars/0"][()])
+
+
+def save(step: int) -> None:
+    path = checkpoint_path()
+    if path is None:
+        return
+    import h5py
+
+    with h5py.File(path + ".new", "w") as file:
+        file["optimizer/vars/0"] = step
+        file["layers/dense/vars/0"] = [float(step)] * 256
+    os.replace(path + ".new", path)
+
+
+class Gang:
+    """Connections to all peers; a broken one ends this process as TensorFlow would end it."""
+
+    def __init__(self) -> None:
+        config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+        self.workers = config.get("cluster", {}).get("worker", [])
+        self.index = config.get("task", {}).get("index", 0)
+        if self.workers:
+            self._listen()
+            self._connect()
+
+    def _listen(self) -> None:
+        self._server = socket.socket()
+        self._server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._server.bind(("0.0.0.0", int(self.workers[self.index].rpartition(":")[2])))
+        except OSError as e:
+            raise RuntimeError(f"Could not start gRPC server: {e}") from e
+        self._server.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        self._accepted = []
+        while True:
+            connection, _ = self._server.accept()
+            self._accepted.append(connection)
+            threading.Thread(target=self._watch, args=(connection,), daemon=True).start()
+
+    def _connect(self) -> None:
+        for i, address in enumerate(self.workers):
+            if i >= self.index:
+                continue
+            host, _, port = address.rpartition(":")
+            while True:
+                try:
+                    connection = socket.create_connection((host, int(port)), timeout=5)
+                    break
+                except OSError:
+                    time.sleep(0.05)
+            connection.settimeout(None)
+            threading.Thread(target=self._watch, args=(connection,), daemon=True).start()
+
+    def _watch(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            connection.recv(1)
+        if not DONE.is_set():
+            time.sleep(0.3)
+            print("UnavailableError: a peer went away", file=sys.stderr, flush=True)
+            os._exit(1)
+
+
+DONE = threading.Event()
+
+
+def main() -> int:
+    options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: print("SIGTERM: a preemption notice", flush=True))
+    if options.fail_early:
+        raise ValueError("no data set here")
+    gang = Gang()
+    me = os.environ.get("ORCH_TASK", "worker:0")
+    step = 0 if options.restore_nothing else restore()
+    print(f"{me} starts at step {step}, restart {os.environ.get('ORCH_RESTARTS')}", flush=True)
+    failing = options.fail_task in ("", me) and not (options.fail_once and os.environ["ORCH_RESTARTS"] != "0")
+    while step < options.steps:
+        if failing and step >= options.fail_at >= 0:
+            if options.fail_code == 42:
+                save(step)
+                print("saved", flush=True)
+                return 42
+            raise ValueError(f"the data ends at step {step}")
+        time.sleep(options.pace)
+        step += 1
+        runtime.report(step, loss=1.0 / step)
+        if step % options.save_every == 0:
+            save(step)
+    DONE.set()
+    print(f"{me} done at step {step}", flush=True)
+    return 3 if options.late_failure and gang.index else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

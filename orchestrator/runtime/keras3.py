@@ -109,7 +109,7 @@ def _average_statistics(tf: Any, strategy: Any, model: Any) -> None:
         return
     # Traced once a model: which layers are trainable may change between two `fit`s, and then once more.
     key, average = getattr(model, "_orch_average", (None, None))
-    if key != [id(variable) for variable in variables]:
+    if average is None or key != [id(variable) for variable in variables]:
         key, average = [id(variable) for variable in variables], _averager(tf, strategy, variables)
         object.__setattr__(
             model, "_orch_average", (key, average)

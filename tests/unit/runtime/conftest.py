@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from runner import Task
+from runtime_task import Task
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from runner import Task
+from runtime_task import Task
 
 Start = Callable[..., Task]
 

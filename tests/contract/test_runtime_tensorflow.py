@@ -1,0 +1,210 @@
+"""The runtime and the checkpoints against real TensorFlow: what the documents promise of an unchanged script."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "unit" / "runtime"))
+
+from runtime_task import Task  # noqa: E402
+
+from orchestrator.adapters.checkpoints import seed, verify  # noqa: E402
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(180)]
+
+Release = dict[str, str]
+EXAMPLES = ROOT / "examples"
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def tf_configs(workers: int) -> list[Release]:
+    if workers == 1:
+        return [{}]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
+    return [
+        {"TF_CONFIG": json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": i}})}
+        for i in range(workers)
+    ]
+
+
+class Gang:
+    """The workers of one generation, released together; what they report is kept as it comes."""
+
+    def __init__(self, script: Path, *args: str, directories: list[Path], env: Release | None = None) -> None:
+        self.tasks = [
+            Task(
+                script,
+                *args,
+                env={"ORCH_CHECKPOINT_DIR": str(directory), "CUDA_VISIBLE_DEVICES": "", **(env or {})},
+            )
+            for directory in directories
+        ]
+        self.heard: list[list[dict[str, Any]]] = [[] for _ in self.tasks]
+        for task, environment in zip(self.tasks, tf_configs(len(self.tasks)), strict=True):
+            task.release(environment)
+        self._readers = [threading.Thread(target=self._listen, args=(i,)) for i in range(len(self.tasks))]
+        for reader in self._readers:
+            reader.start()
+
+    def _listen(self, index: int) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self.heard[index].extend(
+                json.loads(line) for line in iter(self.tasks[index].messages.readline, "")
+            )
+
+    def steps(self, index: int = 0) -> list[int]:
+        return [message["step"] for message in list(self.heard[index]) if "step" in message]
+
+    def wait_for(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + 60
+        while not condition():
+            if time.monotonic() > deadline or self.tasks[0].process.poll() is not None:
+                raise AssertionError(f"never: {what}; steps {self.steps()}; {self.ended() if self else ''}")
+            time.sleep(0.02)  # the world's events, not ours: another process trains
+
+    def ended(self) -> list[int]:
+        codes = [task.ended() for task in self.tasks]
+        for reader in self._readers:
+            reader.join(10)
+        return codes
+
+    def close(self) -> None:
+        for task in self.tasks:
+            if task.process.poll() is None:
+                task.process.send_signal(signal.SIGKILL)
+        for reader in self._readers:
+            reader.join(10)
+        for task in self.tasks:
+            task.close()
+
+
+@pytest.fixture
+def gang() -> Iterator[Callable[..., Gang]]:
+    started: list[Gang] = []
+
+    def start(*args: Any, **kwargs: Any) -> Gang:
+        started.append(Gang(*args, **kwargs))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def seeded(root: Path, generation: int, workers: int) -> tuple[dict[str, Any], list[Path]]:
+    """What the coordinator does before a generation: the chief's directory, and scratch for the others."""
+    answer = seed.seed(str(root / "shared"), generation)
+    directories = [Path(answer["path"])]
+    for index in range(1, workers):
+        directories.append(root / f"scratch-{generation}-{index}")
+        seed.copy(answer["path"], str(directories[-1]))
+    return answer, directories
+
+
+def test_keras_3_trains_under_mwms_with_the_same_weights_on_both_workers(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    run = gang(SCRIPTS / "keras3_everything.py", directories=[tmp_path / "0", tmp_path / "1"])
+    assert run.ended() == [0, 0], run.tasks[0].err
+    results = [json.loads(task.out.strip().splitlines()[-1]) for task in run.tasks]
+    assert results[0] == results[1]
+    assert results[0]["predicted"] == [30, 1]
+    assert results[0]["steps"] == 24
+    assert run.steps()[-1] == 24
+    said = [message["say"] for message in run.heard[0] if "say" in message]
+    assert [each["kind"] for each in said] == ["keras3-mended"]
+    told = [message for message in run.heard[0] if "metrics" in message][-1]
+    assert told["epoch"] == 0
+    assert {"loss", "accuracy", "val_loss"} <= set(told["metrics"])
+
+
+def test_stop_and_resume_of_keras_3_over_two_workers(gang: Callable[..., Gang], tmp_path: Path) -> None:
+    script, args = EXAMPLES / "digits.py", ("--epochs", "3", "--save-every", "5")
+    first = gang(script, *args, directories=seeded(tmp_path, 1, 2)[1])
+    first.wait_for(lambda: first.steps()[-1:] > [12], "12 steps")
+    before = first.steps()[-1]
+    first.tasks[0].process.send_signal(signal.SIGTERM)
+    first.wait_for(lambda: first.steps()[-1] > before, "TensorFlow swallows SIGTERM and trains on")
+    first.tasks[0].order(stacks={})
+    first.wait_for(lambda: any("stacks" in message for message in first.heard[0]), "stacks while it trains")
+    began = time.monotonic()
+    for task in first.tasks:
+        task.order(stop={"grace_s": 10})
+    assert first.ended() == [143, 143]
+    assert time.monotonic() - began < 4.0
+
+    answer, directories = seeded(tmp_path, 2, 2)
+    assert answer["global_step"] >= 5
+    second = gang(script, *args, directories=directories)
+    assert second.ended() == [0, 0], second.tasks[0].err
+    for index in (0, 1):
+        assert second.steps(index)[0] == answer["global_step"]
+    assert "test accuracy: 0." in second.tasks[0].out
+    assert "test accuracy" not in second.tasks[1].out
+
+
+@pytest.mark.parametrize(
+    ("script", "args", "workers"),
+    [
+        ("checkpoint_manager.py", ("--steps", "40", "--save-every", "5"), 2),
+        ("tf_keras_backup.py", ("--epochs", "2", "--save-every", "5"), 1),
+        ("digits.py", ("--epochs", "2", "--save-every", "5"), 1),
+    ],
+)
+def test_a_killed_script_resumes_unchanged_from_the_last_good_checkpoint(
+    gang: Callable[..., Gang], tmp_path: Path, script: str, args: tuple[str, ...], workers: int
+) -> None:
+    first = gang(EXAMPLES / script, *args, directories=seeded(tmp_path, 1, workers)[1])
+    chief = str(tmp_path / "shared" / "gen-000001")
+    first.wait_for(lambda: (verify(chief)["checkpoint"] or {}).get("global_step", 0) >= 10, "a checkpoint")
+    first.close()
+
+    answer, directories = seeded(tmp_path, 2, workers)
+    assert answer["global_step"] >= 5
+    second = gang(EXAMPLES / script, *args, directories=directories)
+    assert second.ended() == [0] * workers, second.tasks[0].err
+    for index in range(workers):
+        # A custom loop reports its first step after the restored one; `fit` reports what it restored.
+        assert second.steps(index)[0] in (answer["global_step"], answer["global_step"] + 1)
+        assert second.steps(index)[-1] > answer["global_step"]
+
+
+def test_a_zombie_that_saves_the_same_name_again_does_not_reach_the_next_generation(tmp_path: Path) -> None:
+    """What `seed` relies on when it links: TensorFlow renames data shards, and rewrites the index in place."""
+    import tensorflow as tf
+
+    old = tmp_path / "gen-000001" / "model"
+    value = tf.Variable(tf.zeros([1000]))
+    checkpoint = tf.train.Checkpoint(value=value, step=tf.Variable(7, dtype=tf.int64))
+    checkpoint.write(str(old))
+    answer = seed.seed(str(tmp_path), 2)
+    assert answer["global_step"] == 7
+    value.assign(tf.ones([1000]))
+    checkpoint.write(str(old))
+    assert (
+        tf.train.load_checkpoint(f"{answer['path']}/model")
+        .get_tensor("value/.ATTRIBUTES/VARIABLE_VALUE")
+        .sum()
+        == 0.0
+    )
+    assert verify(answer["path"])["checkpoint"]["global_step"] == 7

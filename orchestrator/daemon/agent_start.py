@@ -52,9 +52,9 @@ def start(orders: Orders, order: Order, reply: Reply) -> Order | None:
         os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
         os.mkdir(directory, 0o700)
     except FileExistsError:
-        if os.path.exists(os.path.join(directory, "start.json")):
+        if any(os.path.exists(os.path.join(directory, name)) for name in ("shim.json", "exit.json")):
             return _already(orders.tasks.link(run, task, generation))
-        # An agent died between the directory and the order: nothing has been started.
+        # No shim has got as far as its name. One that is on its way has a lock: a second answers for it.
     wish.update(host_dir=host.host_dir, bundle=host.bundle, psutil_path=host.psutil_path)
     wish["env"] = {"ORCH_LOG_DIR": os.path.join(directory, "logs"), **order["env"]}
     os.makedirs(os.path.join(directory, "logs"), mode=0o700, exist_ok=True)

@@ -53,6 +53,28 @@ def say(m):
         b = b[os.write(1, b):]
 def place():
     d = q["host_dir"] or os.environ.get("ORCH_HOST_DIR") or os.path.expanduser("~/.local/state/orch-host")
+    d = own(d)
+    n = os.uname().nodename
+    try:
+        with open("/etc/machine-id") as i:
+            k = n + " " + i.read().strip()
+    except OSError:
+        k = n
+    return d if claim(os.path.join(d, "host"), k) == k else own(os.path.join(d, "hosts", n))
+def claim(p, k):
+    if not os.path.exists(p):
+        t = "%s.%s.%d" % (p, os.uname().nodename, os.getpid())
+        with open(t, "w") as o:
+            o.write(k)
+        try:
+            os.link(t, p)
+        except FileExistsError:
+            pass
+        finally:
+            os.unlink(t)
+    with open(p) as o:
+        return o.read()
+def own(d):
     os.makedirs(os.path.join(d, "bundle"), 0o700, exist_ok=True)
     d = os.path.realpath(d)
     s = os.stat(d)
@@ -96,7 +118,12 @@ else:
 if main:
     main(d, p, q)
 """
-"""Parses on every Python since 2.7, so that a host's too old one can say so. Runs beside `f`, its stdin."""
+"""Parses on every Python since 2.7, so that a host's too old one can say so. Runs beside `f`, its stdin.
+
+A home directory may be shared by all hosts (NFS). The first host has the directory, and writes its name into
+`host`; each other has its own below `hosts/`, since what one host's shims leave there another would take for
+the remains of its own.
+"""
 
 SLOW_SHELL_S = 1.0
 """A login shell that takes longer has rc files worth a word: they run for every connection."""

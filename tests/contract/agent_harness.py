@@ -122,8 +122,12 @@ class Client:
         return str(answer["digest"])
 
     def start(self, code: str, script: str = "train.py", **fields: Any) -> dict[str, Any]:
-        """A plain task, generation 1 unless the fields say otherwise: the reply."""
-        order = {
+        """Orders a plain task, generation 1 unless the fields say otherwise: the reply."""
+        return self.order("start", **{**self.plain_task(code, script), **fields})
+
+    def plain_task(self, code: str, script: str = "train.py") -> dict[str, Any]:
+        """The fields of such an order."""
+        return {
             "generation": 1,
             "task": "worker:0",
             "python": sys.executable,
@@ -137,7 +141,6 @@ class Client:
             "log_max_bytes": 1 << 20,
             "scratch": False,
         }
-        return self.order("start", **{**order, **fields})
 
     def close(self) -> None:
         """Ends the agent as a closing connection does, and waits for it."""

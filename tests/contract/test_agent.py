@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_harness import RUN, Client, clean, interpreter
 
 from orchestrator.adapters import process
+from tests.contract.agent_harness import RUN, Client, clean, interpreter
 
 FOREVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.05)\n"
 
@@ -114,7 +114,8 @@ def test_a_killed_shim_takes_its_task_along_and_is_told_of(connect: Connect) -> 
 def test_a_start_asked_twice_is_done_once(connect: Connect) -> None:
     agent = connect()
     code = agent.push(train=FOREVER)
-    first, again = agent.start(code), agent.start(code)
+    numbers = [agent.send("start", **agent.plain_task(code)) for _ in range(2)]
+    first, again = (agent.answer(number)[0] for number in numbers)
     assert first["ok"]["pid"] == again["ok"]["pid"]
     other = connect()
     assert other.start(code)["ok"]["pid"] == first["ok"]["pid"]
@@ -180,7 +181,7 @@ def test_an_older_coordinator_is_refused_by_every_verb_that_changes_something(co
         assert agent.error(verb, epoch=4) == "superseded"
     old = connect()
     assert old.error("stop", epoch=4) == "superseded"
-    assert old.ok("stop", epoch=5, generation=1, task="worker:0", grace_s=0) == {}
+    assert old.error("stop", epoch=5, generation=1, task="worker:0", grace_s=0) == "no-task"
 
 
 @pytest.mark.parametrize(
@@ -236,6 +237,14 @@ def test_the_first_heartbeat_follows_the_hello(connect: Connect) -> None:
     assert agent.hello["psutil"] == "none"
     again = connect()
     assert again.hello["psutil"] == "bundle"
+
+
+def test_the_agent_is_small_until_it_has_psutil(connect: Connect) -> None:
+    agent = connect()
+    status = Path(f"/proc/{agent.pid}/status").read_text()
+    loaded = "psutil" in Path(f"/proc/{agent.pid}/maps").read_text()
+    (resident,) = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")]
+    assert loaded or resident < 16 << 10
 
 
 def test_a_probe_tells_what_the_runs_python_has(connect: Connect, tmp_path: Path) -> None:

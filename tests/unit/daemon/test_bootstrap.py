@@ -77,6 +77,19 @@ def test_orch_host_dir_is_heard(login: Open, tmp_path: Path) -> None:
     assert started.hello["host_dir"] == os.path.realpath(tmp_path / "o")
 
 
+def test_hosts_that_share_a_home_do_not_share_the_directory(login: Open, tmp_path: Path) -> None:
+    mine, shared = tmp_path / "mine", tmp_path / "shared"
+    for _ in range(2):
+        assert start(login(ORCH_HOST_DIR=str(mine))).hello["host_dir"] == os.path.realpath(mine)
+    shared.mkdir()
+    (shared / "host").write_text("another-host 0123")
+    for pushed in (True, False):
+        started = start(login(ORCH_HOST_DIR=str(shared)))
+        assert started.hello["host_dir"] == os.path.realpath(shared / "hosts" / os.uname().nodename)
+        assert bool(started.pushed_bytes) is pushed
+    assert (shared / "host").read_text() == "another-host 0123"
+
+
 def test_what_rc_files_print_is_skipped(login: Open, tmp_path: Path) -> None:
     assert start(login(JUNK, HOME=str(tmp_path))).pushed_bytes > 0
 

@@ -294,7 +294,7 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def _agents(host_dir: str) -> list[int]:
+def _agents(host_dir: str | Path) -> list[int]:
     """Agents of that host: they hold its bundle open and are nobody's task."""
     found = []
     for entry in os.listdir("/proc"):

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from shim_harness import PACKAGE_PARENT, SHIM, Host, gone, has_python, read_pid, until
 
 from orchestrator.adapters import cgroup, process
 from orchestrator.daemon import shim
+from tests.contract.shim_harness import PACKAGE_PARENT, SHIM, Host, gone, has_python, read_pid, until
 
 FOREVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(1)\n"
 UNDER_RUNTIME = "say(ready={'versions': {}})\ngo = hear()\n"

@@ -1,0 +1,188 @@
+"""Hosts that are not as they should be: `orch up` says which, why, and the way out, and changes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.conftest import MakeLab
+from tests.cluster.lab import Lab
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture
+def one(tmp_path: Path, make_lab: MakeLab) -> Iterator[Cluster]:
+    """A coordinator and one host of its own, to be spoilt."""
+    made = Cluster(tmp_path, make_lab(1))
+    yield made
+    made.close()
+
+
+def lab_of(cluster: Cluster) -> Lab:
+    assert cluster.lab is not None
+    return cluster.lab
+
+
+def refused(cluster: Cluster, spec: str, *, exit_code: int = 1) -> str:
+    """What `orch up` says; the run has ended, and nothing of it is left."""
+    done = cluster.orch("up", spec, timeout=60)
+    assert done.returncode == exit_code, done.stderr
+    assert cluster.run()["phase"] == "FAILED"
+    assert cluster.marked() == []
+    assert "Traceback" not in done.stderr
+    assert "hint: " in done.stderr
+    return done.stderr
+
+
+def test_row_46_a_changed_host_key_is_exit_5_with_both_fingerprints(one: Cluster) -> None:
+    lab = lab_of(one)
+    before = lab.known_hosts.read_text()
+    lab.hosts[0].stop_sshd()
+    lab.hosts[0].new_host_key()
+    lab.hosts[0].start_sshd()
+    said = refused(one, one.spec(tasks=1), exit_code=5)
+    assert said.count("SHA256:") >= 2
+    assert "host-0" in said
+    assert lab.known_hosts.read_text() == before
+    assert "Accepted publickey" not in lab.hosts[0].log.read_text(errors="replace")
+
+
+def test_row_47_an_unknown_host_key_is_exit_5_and_trust_is_the_way_out(one: Cluster) -> None:
+    lab = lab_of(one)
+    before = lab.known_hosts.read_text()
+    lab.known_hosts.write_text("")
+    spec = one.spec("--steps", "5", tasks=1)
+    said = refused(one, spec, exit_code=5)
+    assert "SHA256:" in said
+    assert "orch trust" in said
+    shown = one.orch("trust", spec)
+    assert shown.returncode != 0, "without a terminal and without --yes nothing is trusted"
+    one.ok("trust", spec, "--yes")
+    assert lab.known_hosts.read_text() == "", "the user's file is never edited"
+    assert one.orch("up", spec, "--wait").returncode == 0
+    lab.known_hosts.write_text(before)
+
+
+def test_a_wrong_python_is_named(one: Cluster) -> None:
+    said = refused(one, one.spec(tasks=1, python="/opt/nowhere/bin/python"))
+    assert "host-0" in said
+    assert "/opt/nowhere/bin/python" in said
+
+
+def test_a_python_that_is_too_old_is_named(one: Cluster) -> None:
+    candidates = sorted(Path.home().glob(".pyenv/versions/3.[678]*/bin/python3"))
+    if not candidates:
+        pytest.skip("NO OLD PYTHON HERE: a Python older than 3.10 is needed to see it refused")
+    said = refused(one, one.spec(tasks=1, python=str(candidates[0])))
+    assert "host-0" in said
+    assert "3.10" in said
+
+
+def test_a_host_directory_that_cannot_be_written_is_named(one: Cluster) -> None:
+    host = lab_of(one).hosts[0]
+    blocked = Path(host.host_dir)
+    if blocked.exists():
+        blocked.rmdir()
+    blocked.write_text("a file where the directory should be")
+    said = refused(one, one.spec(tasks=1))
+    assert "host-0" in said
+    assert str(blocked) in said
+
+
+def test_no_space_left_is_named(one: Cluster) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("ONLY ROOT CAN MOUNT a small file system to be filled")
+    import subprocess
+
+    host_dir = Path(lab_of(one).hosts[0].host_dir)
+    host_dir.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", str(host_dir)], check=True)
+    try:
+        said = refused(one, one.spec(tasks=1))
+    finally:
+        subprocess.run(["umount", "-l", str(host_dir)], check=True)
+    assert "host-0" in said
+    assert "space" in said
+
+
+def test_a_host_that_refuses_our_key_is_exit_5(one: Cluster) -> None:
+    lab = lab_of(one)
+    keys = lab.dir / "authorized_keys"
+    before = keys.read_text()
+    keys.write_text("")
+    try:
+        said = refused(one, one.spec(tasks=1), exit_code=5)
+    finally:
+        keys.write_text(before)
+    assert "host-0" in said
+    assert "root" in said
+
+
+def test_maxsessions_1_is_enough(tmp_path: Path, make_lab: MakeLab) -> None:
+    cluster = Cluster(tmp_path, make_lab(1, {0: {"MaxSessions": "1"}}))
+    try:
+        assert cluster.orch("up", cluster.spec("--steps", "5", tasks=1), "--wait").returncode == 0
+    finally:
+        cluster.close()
+
+
+def test_a_chatty_shell_does_no_harm(one: Cluster) -> None:
+    home = Path(lab_of(one).hosts[0].home)
+    home.mkdir(parents=True, exist_ok=True)
+    (home / ".bashrc").write_text("echo welcome to the cluster; echo more talk >&2; printf '\\001\\002'\n")
+    assert one.orch("up", one.spec("--steps", "5", tasks=1), "--wait").returncode == 0
+
+
+def test_nothing_answers_is_said_while_it_waits_and_at_the_end(one: Cluster) -> None:
+    lab_of(one).hosts[0].stop_sshd()
+    timing = {"start_after": "3s", "heartbeat": "0.5s", "unreachable_after": "2s", "lost_after": "8s"}
+    spec = one.spec(tasks=1, timing=timing)
+    one.ok("up", spec, "--detach")
+    waiting = one.wait(lambda run: run["hosts"][0]["problem"] is not None, timeout=10)
+    assert "host-0" in waiting["reason"]
+    assert "gives up in" in waiting["reason"] or waiting["phase"] == "FAILED"
+    assert one.wait_phase("FAILED", timeout=15)["problem"]["exit_code"] == 4
+
+
+def test_a_workdir_with_a_link_out_of_the_tree_is_refused(one: Cluster) -> None:
+    workdir = one.directory / "work"
+    workdir.mkdir()
+    (workdir / "train.py").write_text("print(1)\n")
+    (workdir / "leak").symlink_to("/etc/passwd")
+    done = one.orch("up", one.spec(tasks=1, workdir=str(workdir), script="train.py"), timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert "leak" in done.stderr
+
+
+def test_a_syntax_error_is_reported_as_just_that(one: Cluster) -> None:
+    workdir = one.directory / "work"
+    workdir.mkdir()
+    (workdir / "train.py").write_text("import tensorflow\nprint('unfinished'\n")
+    spec = one.spec(tasks=1, workdir=str(workdir), script="train.py", restart={"without_progress_max": 1})
+    done = one.orch("up", spec, "--wait", timeout=60)
+    assert done.returncode == 1
+    assert "SyntaxError" in one.run()["first_cause"]["sentence"]
+
+
+def test_a_missing_tensorflow_is_reported_as_just_that(one: Cluster) -> None:
+    workdir = one.directory / "work"
+    workdir.mkdir()
+    (workdir / "train.py").write_text("import tensorflow as tf\n")
+    bare = Path("/usr/bin/python3")
+    if not bare.exists():
+        pytest.skip("NO PYTHON WITHOUT TENSORFLOW HERE: /usr/bin/python3 is missing")
+    spec = one.spec(
+        tasks=1,
+        workdir=str(workdir),
+        script="train.py",
+        python=str(bare),
+        restart={"without_progress_max": 1},
+    )
+    done = one.orch("up", spec, "--wait", timeout=60)
+    assert done.returncode == 1
+    assert "tensorflow" in one.run()["first_cause"]["sentence"]

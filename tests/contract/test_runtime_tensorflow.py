@@ -6,7 +6,6 @@ import contextlib
 import json
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,13 +14,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.adapters.checkpoints import seed, verify
+from tests.unit.runtime.runtime_task import Task
+
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "unit" / "runtime"))
-
-from runtime_task import Task  # noqa: E402
-
-from orchestrator.adapters.checkpoints import seed, verify  # noqa: E402
-
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(180)]
 
 Release = dict[str, str]

@@ -69,14 +69,19 @@ class Unit:
     def read(self) -> None:
         """Read every tensor, and learn the global step. Torn where one does not read."""
         self.glance()
-        if self.kind == TENSORFLOW:
-            step = _read_bundle(self.path)
-        elif self.kind == HDF5:
-            with _opened(self.path) as f:
-                step = _read_hdf5(f)
-        else:
-            step = _read_archive(self.path)
+        try:
+            step = self._read()
+        except OSError as e:  # a training that lives replaces and removes its checkpoints under our eyes
+            raise Torn(f"it cannot be read: {e.strerror or e}") from e
         self.global_step = step if step is not None else number_in(self.name)
+
+    def _read(self) -> int | None:
+        if self.kind == TENSORFLOW:
+            return _read_bundle(self.path)
+        if self.kind == HDF5:
+            with _opened(self.path) as f:
+                return _read_hdf5(f)
+        return _read_archive(self.path)
 
 
 def _saved_at(path: str) -> float:
@@ -249,8 +254,6 @@ def _read_bundle(prefix: str) -> int | None:
         bundle.check_tensors()
     except NotUnderstood:
         return _read_by_tensorflow(prefix)
-    except OSError as e:
-        raise Torn(f"it cannot be read: {e.strerror}") from e
     steps = {}
     for name in bundle.entries:
         value = bundle.integer(name) if "save_counter" not in name else None

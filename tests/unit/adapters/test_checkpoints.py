@@ -169,6 +169,16 @@ def test_verify_goes_back_to_the_one_before_and_says_why(tmp_path: Path) -> None
     ]
 
 
+def test_a_checkpoint_that_goes_away_while_it_is_read_is_torn_and_no_crash(tmp_path: Path) -> None:
+    directory = generation(tmp_path, 1, "manager", "keras3_backup", "model.keras")
+    found, _, _ = units.find(str(directory))
+    shutil.rmtree(directory)
+    for unit in found:
+        with pytest.raises(Torn):
+            unit.read()
+    assert verify(str(directory)) == {"checkpoint": None, "rejected": []}
+
+
 def test_verify_of_an_empty_directory_is_nothing(tmp_path: Path) -> None:
     assert verify(str(tmp_path)) == {"checkpoint": None, "rejected": []}
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from runtime_task import Task
+
+from tests.unit.runtime.runtime_task import Task
 
 Start = Callable[..., Task]
 

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from runtime_task import Task
+from tests.unit.runtime.runtime_task import Task
 
 
 @pytest.fixture

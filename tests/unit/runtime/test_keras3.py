@@ -21,6 +21,7 @@ class Said(Link):
         self.messages: list[dict[str, Any]] = []
 
     def send(self, message: dict[str, Any], wait_s: float = 0.0) -> bool:
+        assert wait_s > 0  # the last words before a refusal must not be dropped
         self.messages.append(message)
         return True
 
@@ -39,14 +40,14 @@ def trainer_module() -> Any:
             self.built = False
 
         def _maybe_symbolic_build(self, iterator: object = None, data_batch: object = None) -> None:
-            self.built = True
+            self.built = iterator is None and data_batch is None
 
         def _get_metrics_result_or_logs(self, logs: object) -> object:
             return logs
 
     module: Any = ModuleType("trainer")
     module.TensorFlowTrainer = TensorFlowTrainer
-    module.reduce_per_replica = lambda values, strategy, reduction: (values, reduction)
+    module.reduce_per_replica = lambda values, _strategy, reduction: (values, reduction)
     module.tf = SimpleNamespace(__version__="2.19.0")
     return module
 

@@ -1,0 +1,1 @@
+"""The measured claims: each module measures one of them and says how it came out. `python -m benchmarks`."""

@@ -28,7 +28,7 @@ def reporter(base: type, progress: Progress, batches: bool) -> Any:
             step = iterations(callback)
             if step is not None:
                 progress.report(step, dict(logs or {}), epoch_seen)
-        except Exception:
+        except Exception:  # a figure that cannot be read must not end a training
             return
 
     def on_train_begin(self: Any, logs: Any = None) -> None:

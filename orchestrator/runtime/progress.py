@@ -53,7 +53,7 @@ class Progress:
                 self._due_at = time.monotonic() + self._interval_s
                 if latest is not None:
                     self._send(*latest)
-        except Exception:
+        except Exception:  # a number that cannot be told must not end a training
             return
 
     def _send(self, step: Any, metrics: Mapping[str, Any], epoch: int | None) -> None:
@@ -86,6 +86,6 @@ def as_number(value: Any) -> float | None:
     """A float of what Keras, TensorFlow, NumPy or a person call a metric. None: it is no finite number."""
     try:
         number = float(value)
-    except Exception:
+    except Exception:  # whatever a foreign type raises, it is no number
         return None
     return number if math.isfinite(number) else None

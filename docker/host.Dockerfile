@@ -1,0 +1,30 @@
+# One pretend machine: sshd, and a Python with TensorFlow. Nothing of orch's is in it; that is the point of it.
+# Build from the top of the source tree:  docker build -f docker/host.Dockerfile .
+FROM python:3.11-slim-bookworm
+
+# The package makes host keys when it is installed. An image must not carry any: every machine makes its own (host.sh).
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends openssh-server \
+ && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_* \
+ && mkdir -p /run/sshd
+
+# What the example needs, and no more. The wheels stay in the builder's cache, not in the image.
+COPY constraints.txt /tmp/constraints.txt
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 -m venv /opt/tf \
+ && /opt/tf/bin/pip install --disable-pip-version-check -c /tmp/constraints.txt scikit-learn \
+      "tensorflow-cpu; platform_machine == 'x86_64'" "tensorflow==2.21.*; platform_machine != 'x86_64'"
+
+# The password * fits nothing, and unlike the usual ! it does not count as a locked account, which sshd would refuse.
+# A new volume takes owner and mode from the directory that it covers: /shared belongs to ml on every machine.
+RUN useradd --create-home --uid 1000 --shell /bin/bash --password '*' ml \
+ && install -d -o ml -g ml /shared /keys/head \
+ && install -d /keys/host
+
+COPY docker/sshd_config /etc/ssh/sshd_config
+COPY --chmod=755 docker/host.sh /usr/local/sbin/host
+
+# The first line of an SSH server: it accepts connections.
+HEALTHCHECK --interval=3s --timeout=3s --start-period=30s --retries=10 \
+  CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/22 && read -r -t 2 line <&3 && [[ $line == SSH-2.0-* ]]"]
+CMD ["/usr/local/sbin/host"]

@@ -82,5 +82,5 @@ def run_argument(*, nargs: int = 1) -> Callable[[_Command], _Command]:
 
 def status_of(client: Client, run: Mapping[str, Any]) -> dict[str, Any]:
     """What the coordinator now says of that very run."""
-    found = client.get("/v1/status", {"name": str(run["name"])}).get("runs")
+    found = client.get("/v1/status", {"name": str(run["run_id"])}).get("runs")
     return find(found if isinstance(found, list) else [], str(run["run_id"]))

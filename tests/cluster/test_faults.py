@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+import orchestrator
 from tests.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.lab
+
+PACKAGE = Path(orchestrator.__file__).parent
 
 
 def test_trains_over_ssh_to_the_end_and_leaves_nothing(cluster: Cluster) -> None:
@@ -272,6 +277,71 @@ def test_row_49_secrets_are_nowhere(cluster: Cluster) -> None:
         for path in place.rglob("*"):
             if path.is_file() and not path.is_socket() and "code" not in path.parts:
                 assert secret.encode() not in path.read_bytes(), path
+
+
+def test_row_05_a_new_version_of_the_agent_takes_over_the_old_shims(cluster: Cluster) -> None:
+    cluster.ok("up", cluster.spec())
+    before = cluster.wait_step(20)
+    cluster.kill_coordinator()
+    upgraded = cluster.directory / "upgraded"
+    shutil.copytree(PACKAGE, upgraded / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
+    with (upgraded / "orchestrator" / "daemon" / "agent.py").open("a") as agent:
+        agent.write("\n# another version: another bundle, another digest\n")
+    cluster.env["PYTHONPATH"] = str(upgraded)
+    cluster.ok("coordinator", "start")
+    after = cluster.wait_step(before["global_step"] + 40, timeout=20)
+    assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]
+    assert after["restarts"] == 0
+    bundles = Path(cluster.lab.hosts[0].host_dir, "bundle")  # type: ignore[union-attr]
+    assert len({path.name.split(".")[0] for path in bundles.glob("*.pyz")}) >= 2, "the new one was pushed"
+    assert cluster.orch("kill", "t").returncode == 0, "and the old shims obey it"
+
+
+def test_row_54_ctrl_c_in_follow_only_detaches(cluster: Cluster) -> None:
+    command = [sys.executable, "-m", "orchestrator.cli.main", "up", cluster.spec(), "--follow"]
+    following = subprocess.Popen(
+        command,
+        env=cluster.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 20
+    while cluster.orch("status", "t").returncode != 0 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    before = cluster.wait_step(20)
+    os.killpg(following.pid, signal.SIGINT)
+    _, said = following.communicate(timeout=10)
+    assert following.returncode == 0
+    assert "orch logs -f" in said
+    after = cluster.wait_step(before["global_step"] + 20)
+    assert (after["phase"], after["restarts"]) == ("RUNNING", 0)
+
+
+def test_row_54_up_and_kill_together_end_in_one_state(cluster: Cluster) -> None:
+    spec = cluster.spec()
+    command = [sys.executable, "-m", "orchestrator.cli.main"]
+    cluster.ok("coordinator", "start")
+    for _ in range(3):
+        ups = [
+            subprocess.Popen(
+                [*command, "up", spec, "--detach"],
+                env=cluster.env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            for _ in range(2)
+        ]
+        kill = subprocess.Popen(
+            [*command, "kill", "--all"], env=cluster.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for process in (*ups, kill):
+            _, said = process.communicate(timeout=60)
+            assert process.returncode == 0, said
+    assert cluster.orch("kill", "--all").returncode == 0
+    assert cluster.run()["phase"] == "KILLED"
+    assert cluster.marked() == []
 
 
 _OCCUPY = """

@@ -71,7 +71,9 @@ class FakeApi:
             case "/v1/status":
                 self.on_status()
                 wanted = query.get("name")
-                return 200, {"schema": 1, "runs": [r for r in self.runs if wanted in (None, r["name"])]}
+                # As the coordinator: a name means the newest run of it, a run id that very one.
+                named = [r for r in self.runs if wanted in (None, r["name"], r.get("run_id"))]
+                return 200, {"schema": 1, "runs": named if wanted is None else named[-1:]}
             case "/v1/events":
                 after, name = int(query.get("after", 0)), query.get("name")
                 found = [

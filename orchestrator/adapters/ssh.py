@@ -100,6 +100,7 @@ class SshTransport:
         files = config_files or (self._home / ".ssh/config", Path("/etc/ssh/ssh_config"))
         self._config = FileCache(lambda: self._read_config(list(files)))
         self._known: dict[tuple[Path, ...], FileCache[KnownHosts]] = {}
+        self._keys: dict[Path, FileCache[paramiko.PKey]] = {}
         self._gates: dict[tuple[object, ...], threading.BoundedSemaphore] = {}
         # Lazy and with an empty ssh_config: neither fabric.yaml nor fabric's reading of ~/.ssh/config counts.
         self._fabric = fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig())
@@ -178,12 +179,16 @@ class SshTransport:
         cached = self._known.setdefault(paths, FileCache(lambda: (KnownHosts.read(paths), paths)))
         return cached.get()
 
+    def _key(self, path: Path) -> paramiko.PKey:
+        """The private key in a file. To parse it costs a seventh of a connection, so it is kept while the file is."""
+        return self._keys.setdefault(path, FileCache(lambda: (paramiko.PKey.from_path(path), (path,)))).get()
+
     def _connections(self, route: Route) -> list[fabric.Connection]:
         """One for each hop, none of them open yet, each strict about host keys."""
         made: list[fabric.Connection] = []
         for hop in route.hops:
             known = self._known_hosts(hop)
-            connection = fabric.Connection(
+            connection = _Connection(
                 hop.address,
                 user=hop.user,
                 port=hop.port,
@@ -196,7 +201,7 @@ class SshTransport:
                     "auth_timeout": self._timeouts.auth_s,
                     "channel_timeout": self._timeouts.session_s,
                     "transport_factory": self._factory(known.types(hop.key_name)),
-                    "auth_strategy": _Keys(route.host, hop),
+                    "auth_strategy": _Keys(route.host, hop, self._key),
                 },
             )
             connection.client.set_missing_host_key_policy(_KnownOnly(route.host, hop, known))
@@ -208,10 +213,12 @@ class SshTransport:
 
         def make(sock: Any, disabled_algorithms: Any = None) -> paramiko.Transport:
             _without_delay(sock)
-            transport = paramiko.Transport(sock, disabled_algorithms=disabled_algorithms)
+            transport = _Transport(sock, disabled_algorithms=disabled_algorithms)
             transport.handshake_timeout = self._timeouts.connect_s
             options = transport.get_security_options()
             options.kex = sorted(options.kex, key=_kex_rank)
+            # Authenticated ciphers: of the others paramiko checks each packet's MAC byte by byte, in Python.
+            options.ciphers = sorted(options.ciphers, key=lambda name: "-gcm@" not in name)
             options.key_types = sorted(
                 options.key_types, key=lambda algorithm: _type_of(algorithm) not in types
             )
@@ -377,6 +384,17 @@ class _Ready(threading.Event):
         super().clear()
 
 
+class _Transport(paramiko.Transport):
+    def _parse_debug(self, m: paramiko.Message) -> None:
+        """Nothing: sshd's remarks on each login are for its own debugging, and paramiko spells them byte by byte."""
+
+
+class _Connection(fabric.Connection):  # type: ignore[misc]  # untyped
+    # Fabric's attributes are entries of its Config where the class does not name them: slow, and the Config is
+    # shared by all connections here.
+    __setattr__ = object.__setattr__
+
+
 class _Config(paramiko.SSHConfig):
     # %l is this machine's full name: paramiko asks DNS for it at every look-up, used or not, and a resolver
     # that drops packets then costs 10 s.
@@ -407,8 +425,9 @@ class _KnownOnly(paramiko.RejectPolicy):
 class _Keys:
     """Offers keys: of the files, then of the SSH agent. What paramiko calls an auth strategy."""
 
-    def __init__(self, host: HostPlan, hop: Hop) -> None:
+    def __init__(self, host: HostPlan, hop: Hop, key_of: Callable[[Path], paramiko.PKey]) -> None:
         self._host, self._hop = host, hop
+        self._key_of = key_of
         self._tried: list[str] = []
 
     def authenticate(self, transport: paramiko.Transport) -> list[str]:
@@ -454,7 +473,7 @@ class _Keys:
                 continue
             blobs.add(_public_part(path))
             try:
-                key = paramiko.PKey.from_path(path)
+                key = self._key_of(path)
             except (TypeError, paramiko.PasswordRequiredException):
                 self._tried.append(f"{path} (has a passphrase)")
                 continue

@@ -104,7 +104,7 @@ def first_cause(run: Run) -> FirstCause | None:
 
 
 def common_failure(run: Run) -> str | None:
-    """The one line with which all tasks failed before any step, else None."""
+    """The one line with which all tasks failed before any step, else None: silence is no evidence."""
     lines = {
         t.exit.last_line
         for t in run.tasks
@@ -114,4 +114,4 @@ def common_failure(run: Run) -> str | None:
         and t.first_step is None
     }
     failed = sum(1 for t in run.tasks if t.exit and t.exit.cause in (Cause.SCRIPT, Cause.START))
-    return lines.pop() if len(lines) == 1 and failed == len(run.tasks) else None
+    return (lines.pop() or None) if len(lines) == 1 and failed == len(run.tasks) else None

@@ -8,7 +8,7 @@ strategy share one fate. PENDING prepares the hosts. RENDEZVOUS starts the tasks
 checkpoint is verified and copied beside them; when all are at the gate, all are released together (RUNNING). The
 first task that ends badly sends all to STOPPING; when none is left, `restart` says whether BACKOFF or the end comes
 next. Hosts report levels, so nothing here counts messages: a report that is lost or doubled changes nothing. When a
-host is up again, `_outstanding` repeats what it has been asked and not done.
+host is up again, `hosts.outstanding` repeats what it has been asked and not done.
 
 Unreachable is not dead: a silent host is displayed, and its tasks count as lost only when nothing else can be known
 (`running.lost_at`).
@@ -19,16 +19,8 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, assert_never
 
-from orchestrator.core import restart
-from orchestrator.core.actions import (
-    Action,
-    CloseHost,
-    PrepareHost,
-    SeedCheckpoint,
-    StartTask,
-    StopTask,
-    SweepHost,
-)
+from orchestrator.core import checkpoints, hosts
+from orchestrator.core.actions import Action
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.events import (
     CheckpointSeeded,
@@ -46,22 +38,48 @@ from orchestrator.core.events import (
     Submitted,
     Ticked,
 )
-from orchestrator.core.model import Cause, Checkpoint, Exit, Intent, Link, Phase, Run, TaskPhase
+from orchestrator.core.model import (
+    Cause,
+    Exit,
+    FirstCause,
+    Intent,
+    Link,
+    Phase,
+    Problem,
+    Run,
+    Task,
+    TaskPhase,
+)
 from orchestrator.core.reports import absorb
-from orchestrator.core.running import advance_running, lost_at, verification_ended
+from orchestrator.core.running import (
+    advance_running,
+    lost_at,
+    verification_failed,
+)
 from orchestrator.core.starting import (
     advance_backoff,
     advance_pending,
     advance_rendezvous,
     is_seeded,
     prepare,
-    release,
 )
-from orchestrator.core.stopping import advance_stopping, finish, stop_all, unproven
-from orchestrator.core.turn import Turn, is_due
+from orchestrator.core.stopping import (
+    SWEEP_WAIT_S,
+    advance_stopping,
+    finish,
+    hurry,
+    stop_all,
+    unproven,
+)
+from orchestrator.core.turn import Turn
 
 _TURNS_MAX = 20
 """More changes of state than this within one step are a loop of ours."""
+
+SEED_REFUSALS = ("no-readable-checkpoint", "superseded")
+"""Of seeding: trying again gives the same answer."""
+
+_WAITS_FOR_HOSTS = (Phase.PENDING, Phase.RENDEZVOUS, Phase.STOPPING)
 
 
 def step(run: Run, event: Event) -> tuple[Run, list[Action]]:
@@ -81,12 +99,16 @@ def step(run: Run, event: Event) -> tuple[Run, list[Action]]:
 def _is_stale(run: Run, event: Event) -> bool:
     """The whole fencing rule: what belongs to an older generation changes nothing."""
     match event:
+        case Submitted():
+            return run.phase is not Phase.PENDING or run.deadline_at is not None
         case CheckpointSeeded(seed=seed):
-            return seed.generation != run.generation or run.phase is not Phase.RENDEZVOUS
+            return run.phase is not Phase.RENDEZVOUS or seed.generation != run.generation or is_seeded(run)
         case CheckpointVerified(generation=generation) | OrderFailed(generation=generation):
             return generation != run.generation or run.phase.is_terminal
         case EpochBegan(epoch=epoch):
-            return epoch <= run.epoch
+            return epoch <= run.epoch or (run.phase.is_terminal and not unproven(run))
+        case HostSwept(host=host):
+            return host not in unproven(run) if run.phase.is_terminal else run.proof is None
         case _:
             return False
 
@@ -99,23 +121,23 @@ def _take(turn: Turn, event: Event) -> None:
         case EpochBegan():
             _begin_epoch(turn, event)
         case HostUp():
-            _host_up(turn, event)
+            hosts.host_up(turn, event)
         case HostDown():
             turn.set_host(turn.run.host(event.host), problem=event.problem)
         case HostRefused():
-            _host_refused(turn, event)
+            hosts.host_refused(turn, event)
         case HostPrepared():
-            turn.set_host(turn.run.host(event.host), facts=event.facts, problem=None)
+            hosts.host_prepared(turn, event)
         case HostReported():
             absorb(turn, event)
         case CheckpointSeeded():
-            _seeded(turn, event)
+            checkpoints.seeded(turn, event)
         case CheckpointVerified():
-            _verified(turn, event)
+            checkpoints.verified(turn, event)
         case OrderFailed():
             _order_failed(turn, event)
         case HostSwept():
-            _swept(turn, event)
+            hosts.swept(turn, event)
         case KillRequested():
             _kill(turn, event)
         case Ticked():
@@ -126,7 +148,9 @@ def _take(turn: Turn, event: Event) -> None:
 
 def _advance(turn: Turn) -> None:
     """Go on as far as the state allows."""
-    _note_silence(turn)
+    if not turn.run.phase.is_terminal:
+        hosts.note_silence(turn)
+        hosts.prepare_again(turn)
     match turn.run.phase:
         case Phase.PENDING:
             advance_pending(turn)
@@ -147,153 +171,25 @@ def next_deadline(run: Run) -> float | None:
     if run.phase.is_terminal:
         return None
     due = [run.deadline_at, run.force_at, run.verify_at, lost_at(run)]
-    due += [_silent_at(run, host.name) for host in run.hosts]
+    due += [hosts.silent_at(run, host.name) for host in run.hosts]
+    due += [host.retry_at for host in run.hosts]
     return min((at for at in due if at is not None), default=None)
-
-
-# --- hosts -------------------------------------------------------------------------------------------------
-
-
-def _silent_at(run: Run, name: str) -> float | None:
-    host = run.host(name)
-    if host.link is not Link.CONNECTED or host.heard_at is None:
-        return None
-    return host.heard_at + run.plan.timing.unreachable_after_s
-
-
-def _note_silence(turn: Turn) -> None:
-    """Display a host that is silent for too long. Nothing else follows from it here."""
-    if turn.run.phase.is_terminal:
-        return
-    for host in turn.run.hosts:
-        if is_due(_silent_at(turn.run, host.name), turn.at):
-            turn.set_host(host, link=Link.UNREACHABLE, since_at=turn.at)
-            why = f": {host.problem}" if host.problem else ""
-            turn.note(
-                "host-unreachable", f"{host.name} has been silent for {_age(turn, host.heard_at):.0f} s{why}"
-            )
-
-
-def _age(turn: Turn, at: float | None) -> float:
-    return turn.at - at if at is not None else 0.0
 
 
 def _begin_epoch(turn: Turn, event: EpochBegan) -> None:
     """Another coordinator has taken the journal: it knows what was decided, and of the hosts nothing."""
-    hosts = tuple(
-        replace(host, link=Link.CONNECTING, since_at=turn.at, heard_at=None) for host in turn.run.hosts
+    forgotten = tuple(
+        replace(host, link=Link.CONNECTING, since_at=turn.at, heard_at=None, retry_at=None)
+        for host in turn.run.hosts
     )
     tasks = tuple(replace(task, heard_at=None) for task in turn.run.tasks)
-    turn.set(epoch=event.epoch, hosts=hosts, tasks=tasks)
+    turn.set(epoch=event.epoch, hosts=forgotten, tasks=tasks)
+    if turn.run.phase in _WAITS_FOR_HOSTS and turn.run.deadline_at is not None:
+        # What was left of the wait may be a moment, and the hosts must be connected first.
+        patience_s = turn.run.plan.timing.unreachable_after_s + SWEEP_WAIT_S
+        turn.set(deadline_at=max(turn.run.deadline_at, turn.at + patience_s))
     if not turn.run.phase.is_terminal:
         turn.note("epoch", f"coordinator {event.epoch} takes up {turn.run.run_id} in {turn.run.phase.value}")
-
-
-def _host_up(turn: Turn, event: HostUp) -> None:
-    host = turn.run.host(event.host)
-    if host.boot_id is not None and host.boot_id != event.boot_id:
-        turn.note("host-rebooted", f"{host.name} was rebooted")
-        host = turn.set_host(host, facts=None)
-    turn.set_host(host, boot_id=event.boot_id, problem=None)
-    turn.do(*_outstanding(turn.run, event.host))
-
-
-def _outstanding(run: Run, name: str) -> list[Action]:
-    """What the host has been asked, as far as it is not known to be done. All of it may be asked twice."""
-    actions: list[Action] = []
-    if name in unproven(run) or (run.phase is Phase.STOPPING and run.proof is not None):
-        return [SweepHost(host=name, generation=run.generation)]
-    if run.phase.is_terminal:
-        return []
-    if run.host(name).facts is None:
-        actions.append(PrepareHost(host=name))
-    if run.phase is Phase.RENDEZVOUS and not is_seeded(run) and run.task(run.chief).host == name:
-        actions.append(SeedCheckpoint(host=name, generation=run.generation))
-    for task in run.tasks:
-        if task.host != name:
-            continue
-        if task.phase.may_live and run.phase is Phase.STOPPING and run.force_at is None:
-            grace_s = run.plan.timing.kill_grace_s if run.intent is Intent.KILL else 0.0
-            actions.append(StopTask(host=name, task=task.id, generation=task.generation, grace_s=grace_s))
-        elif task.phase is TaskPhase.STARTING and task.pid is None:
-            actions.append(StartTask(host=name, task=task.id, generation=task.generation))
-        elif task.phase is TaskPhase.RELEASED:
-            actions.append(release(run, task))
-    return actions
-
-
-def _host_refused(turn: Turn, event: HostRefused) -> None:
-    """A person must act. A run that has not begun ends with that sentence; a later one waits and says it."""
-    host = turn.run.host(event.host)
-    turn.set_host(host, problem=event.problem.message)
-    turn.note("host-refused", f"{host.name}: {event.problem.message}", code=event.problem.code)
-    if turn.run.phase is Phase.PENDING:
-        turn.set(problem=event.problem)
-        finish(turn, Phase.FAILED, event.problem.message)
-
-
-def _swept(turn: Turn, event: HostSwept) -> None:
-    run = turn.run
-    turn.set(proof={**(run.proof or {}), event.host: event.swept})
-    what = f"left: {'; '.join(event.swept.left)}" if event.swept.left else "nothing is left"
-    turn.note("swept", f"{event.host}: {what} (looked by {event.swept.by})")
-    if run.phase.is_terminal:
-        turn.do(CloseHost(host=event.host))
-
-
-# --- checkpoints -------------------------------------------------------------------------------------------
-
-
-def _seeded(turn: Turn, event: CheckpointSeeded) -> None:
-    seed, run = event.seed, turn.run
-    for path, why in seed.rejected:
-        turn.note("checkpoint-rejected", f"{path} does not read whole: {why}", path=path)
-    turn.set(seed=seed, budget=restart.cleared(run.budget, seed.global_step))
-    if seed.source is None:
-        reached = f"; {run.best_step} steps are lost" if run.best_step and run.generation > 1 else ""
-        turn.note(
-            "from-start",
-            f"there is no checkpoint yet: generation {seed.generation} starts at step 0{reached}",
-        )
-        return
-    known = Checkpoint(
-        global_step=seed.global_step, path=seed.source, generation=seed.generation, verified_at=turn.at
-    )
-    turn.set(checkpoint=known)
-    lost = (
-        max(0, run.best_step - seed.global_step)
-        if run.best_step is not None and seed.global_step is not None
-        else None
-    )
-    step = seed.global_step if seed.global_step is not None else "unknown"
-    counted = f"; {lost} steps are lost" if lost is not None else ""
-    turn.note(
-        "resumed",
-        f"generation {seed.generation} resumes from step {step}{counted} ({seed.source})",
-        global_step=seed.global_step,
-        steps_lost=lost,
-        path=seed.source,
-    )
-
-
-def _verified(turn: Turn, event: CheckpointVerified) -> None:
-    verification_ended(turn, event.took_s)
-    for path, why in event.rejected:
-        turn.note("checkpoint-rejected", f"{path} does not read whole: {why}", path=path)
-    known = turn.run.checkpoint
-    if not event.path or (
-        known is not None and known.global_step == event.global_step and known.path == event.path
-    ):
-        return
-    newer = Checkpoint(
-        global_step=event.global_step,
-        path=event.path,
-        generation=event.generation,
-        verified_at=turn.at,
-        saved_time=event.saved_time,
-    )
-    turn.set(checkpoint=newer)
-    turn.note("checkpoint", f"the checkpoint of step {event.global_step} reads whole", path=event.path)
 
 
 # --- orders ------------------------------------------------------------------------------------------------
@@ -311,23 +207,49 @@ def _order_failed(turn: Turn, event: OrderFailed) -> None:
         task = turn.run.task(event.task)
         if task.phase.may_live:  # its start never arrived
             turn.set_task(task, phase=TaskPhase.EXITED, exit=Exit(cause=Cause.ORDERED, at=turn.at))
-    elif event.order == "seed" and turn.run.phase is Phase.RENDEZVOUS:
-        turn.set(problem=event.problem)
-        stop_all(turn, Intent.FAIL, event.problem.message)
+    elif event.order == "seed" and turn.run.phase is Phase.RENDEZVOUS and not is_seeded(turn.run):
+        _seed_failed(turn, event.problem)
+    elif event.order == "release" and event.task is not None and turn.run.phase is Phase.RUNNING:
+        _release_failed(turn, turn.run.task(event.task), event.problem)
     elif event.order == "verify":
-        verification_ended(turn, 0.0)
+        verification_failed(turn)
+
+
+def _seed_failed(turn: Turn, problem: Problem) -> None:
+    """Without a good checkpoint a person must act; a disk or a share that failed may be better the next time."""
+    if problem.code in SEED_REFUSALS:
+        turn.set(problem=problem)
+        stop_all(turn, Intent.FAIL, problem.message)
+        return
+    what = f"the checkpoint was not made ready: {problem.message}"
+    turn.set(first_cause=FirstCause(None, turn.run.generation, Cause.START, what))
+    stop_all(turn, Intent.RESTART, what)
+
+
+def _release_failed(turn: Turn, task: Task, problem: Problem) -> None:
+    """It would stay at its gate for ever, and its peers wait for it. One that is gone is reported by its host."""
+    if task.phase is not TaskPhase.RELEASED or problem.code == "gone":
+        return
+    what = f"{task.id} on {task.host} was not released: {problem.message}"
+    turn.set(first_cause=FirstCause(task.id, task.generation, Cause.START, what))
+    stop_all(turn, Intent.RESTART, what)
 
 
 def _kill(turn: Turn, event: KillRequested) -> None:
-    """The user's verb. Asked twice it changes nothing, but that `force` ends the patience."""
+    """The user's verb. Asked twice it changes nothing, but that `force` ends the patience.
+
+    A run that has succeeded, or failed, and only waits for its last processes, keeps its outcome.
+    """
     run = turn.run
     if run.phase.is_terminal:
         return
     if run.generation == 0:
         finish(turn, Phase.KILLED, "killed before any task was started")
         return
-    killing = run.phase is Phase.STOPPING and run.intent is Intent.KILL
-    if not killing:
+    if run.phase is Phase.STOPPING and run.intent in (Intent.SUCCEED, Intent.FAIL):
+        hurry(turn)
+        return
+    if run.intent is not Intent.KILL:
         turn.note("kill", "the user asked for the end")
         stop_all(turn, Intent.KILL, "killed by the user")
     if event.force:

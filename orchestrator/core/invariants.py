@@ -39,7 +39,10 @@ def _check_tasks(run: Run) -> None:
         _demand(not alive, "a run ends after its tasks")
     if run.phase is Phase.RUNNING:
         gate = (TaskPhase.WAITING, TaskPhase.STARTING)
-        _demand(all(t.phase not in gate or t.pid is not None for t in run.tasks), "none runs before all have joined")
+        _demand(
+            all(t.phase not in gate or t.pid is not None for t in run.tasks),
+            "none runs before all have joined",
+        )
     if run.intent is Intent.SUCCEED:
         chief = run.task(run.chief)
         _demand(chief.exit is not None and chief.exit.code == 0, "only the chief's exit 0 is success")

@@ -193,6 +193,8 @@ class Host:
     """None until it is prepared; None again after a reboot."""
     problem: str | None = None
     """Why it is unreachable or being connected for long."""
+    retry_at: float | None = None
+    """When a host that could not be prepared is asked again: what it lacked (a mount, a disk) may come."""
     cpu_percent: float | None = None
     memory_percent: float | None = None
 
@@ -289,6 +291,9 @@ class Run:
     """The highest global_step that any generation reported."""
     progress_at: float = 0.0
     from_scratch: bool = False
+    """Asked for and not done yet: older checkpoints are to be left behind."""
+    code: str = ""
+    """The digest of the tree that this run runs, from its first generation on, whatever the workdir becomes."""
     warnings: tuple[str, ...] = ()
 
     @property

@@ -25,8 +25,8 @@ def absorb(turn: Turn, event: HostReported) -> None:
         if task.host != host.name:
             continue
         if task.id in current and current[task.id].phase == "unknown":
-            continue
-        if task.id in current:
+            _is_there_after_all(turn, task)
+        elif task.id in current:
             _absorb_task(turn, task, current[task.id])
         elif task.pid is not None and task.phase.may_live:
             _gone_without_record(turn, task)
@@ -49,7 +49,9 @@ def _hear(turn: Turn, host: Host, event: HostReported) -> None:
 
 def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
     """One task, as its host sees it now."""
-    adopting = task.heard_at is None and task.pid is not None  # known from the journal, not heard in this epoch
+    adopting = (
+        task.heard_at is None and task.pid is not None
+    )  # known from the journal, not heard in this epoch
     task = turn.set_task(
         task,
         pid=report.pid or task.pid,
@@ -66,8 +68,13 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
         return
     if task.phase is TaskPhase.EXITED:
         return
-    if task.phase is TaskPhase.LOST and turn.run.phase in (Phase.STOPPING, Phase.BACKOFF):
+    if turn.run.phase.is_terminal:
         turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=0.0))
+        return
+    if task.phase is TaskPhase.LOST:
+        task = _is_there_after_all(turn, task)
+        if task.phase is TaskPhase.LOST:
+            return
     if adopting and report.pid is not None:
         turn.note(
             "adopted", f"{task.id} on {task.host} goes on under this coordinator (pid {report.pid})", task.id
@@ -76,6 +83,15 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
     if task.phase is TaskPhase.RELEASED and phase is TaskPhase.READY:
         phase = TaskPhase.RELEASED  # the report was sent before the release arrived
     turn.set_task(task, phase=phase)
+
+
+def _is_there_after_all(turn: Turn, task: Task) -> Task:
+    """A task that was given up for lost has, or may have, a process: no new generation starts beside it."""
+    unkillable = task.exit is not None and bool(task.exit.left)
+    if task.phase is not TaskPhase.LOST or unkillable or turn.run.phase.is_terminal:
+        return task
+    turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=0.0))
+    return turn.set_task(task, phase=TaskPhase.RUNNING)
 
 
 def _follow_steps(turn: Turn, task: Task) -> None:
@@ -99,6 +115,9 @@ def _say(turn: Turn, task: Task, report: TaskReport) -> None:
 
 
 def _record_exit(turn: Turn, task: Task, ended: Exit) -> None:
+    if ended.cause is Cause.ORDERED and turn.run.phase in (Phase.RENDEZVOUS, Phase.RUNNING):
+        # Ordered by nobody here: for the run it is an end like any other.
+        ended = replace(ended, cause=Cause.SIGNAL if ended.signal else Cause.SCRIPT)
     ended = cause.classify(ended)
     turn.set_task(task, phase=TaskPhase.EXITED, exit=ended)
     turn.note(

@@ -70,15 +70,15 @@ def verdict(
         return Restart(0.0, fresh, "at once: there is a newer verified checkpoint")
     if common is not None and common == budget.signature:
         return GiveUp(budget, "all tasks failed twice in a row in the same way before the first step")
-    if cause is Cause.PREEMPTED:
-        again = replace(budget, restarts=budget.restarts + 1)
-        return Restart(0.0, again, "at once: it saved and asked for it; the restart budget is untouched")
     blamed = cause not in NOT_THE_SCRIPTS_FAULT
     used, nth = budget.without_progress + blamed, budget.in_a_row + 1
     if used >= policy.without_progress_max:
         return GiveUp(budget, f"{used} failures in a row without a newer verified checkpoint")
     if nth >= IN_A_ROW_FACTOR * policy.without_progress_max:
         return GiveUp(budget, f"{nth} ends in a row without a newer verified checkpoint")
+    if cause is Cause.PREEMPTED:
+        again = replace(budget, restarts=budget.restarts + 1, in_a_row=nth)
+        return Restart(0.0, again, "at once: it saved and asked for it; the restart budget is untouched")
     counted = replace(
         budget, restarts=budget.restarts + 1, without_progress=used, in_a_row=nth, signature=common
     )

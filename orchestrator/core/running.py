@@ -16,15 +16,18 @@ VERIFY_INTERVAL_MIN_S = 10.0
 VERIFY_COST_FACTOR = 50.0
 """Reading a checkpoint costs CPU on the chief's host: it may take a fiftieth of the time, no more."""
 
+VERIFY_FAILED_WAIT_S = 60.0
+"""After a look that failed: what it failed of seldom goes away in seconds, and each failure is an event."""
+
 
 def advance_running(turn: Turn) -> None:
     run = turn.run
+    if _resumed_wrongly(turn):
+        return
     if any(task.phase.is_gone for task in run.tasks):
         react_to_end(turn)
         if turn.run.phase is not Phase.RUNNING:
             return
-    if _resumed_wrongly(turn):
-        return
     if lost_at(run) is not None and is_due(lost_at(run), turn.at):
         _lose_silent_hosts(turn)
         return
@@ -43,6 +46,12 @@ def verification_ended(turn: Turn, took_s: float) -> None:
     """Set when the newest checkpoint is next looked at."""
     if turn.run.phase is Phase.RUNNING:
         turn.set(verify_at=next_verification(turn.run, turn.at, took_s))
+
+
+def verification_failed(turn: Turn) -> None:
+    """The look itself failed; it is tried again later."""
+    if turn.run.phase is Phase.RUNNING:
+        turn.set(verify_at=turn.at + VERIFY_FAILED_WAIT_S)
 
 
 def react_to_end(turn: Turn) -> None:
@@ -97,10 +106,15 @@ def lost_at(run: Run) -> float | None:
     None while all speak, and where more than half are silent: then it is the coordinator that is cut off.
     """
     silent = [host for host in run.hosts if host.link is Link.UNREACHABLE]
-    if not silent or 2 * len(silent) > len(run.hosts) or run.phase is not Phase.RUNNING:
+    if not silent or is_cut_off(run) or run.phase is not Phase.RUNNING:
         return None
     heard_at = max(host.heard_at if host.heard_at is not None else host.since_at for host in silent)
     return max(heard_at, run.progress_at) + run.plan.timing.lost_after_s
+
+
+def is_cut_off(run: Run) -> bool:
+    """Whether so many hosts are silent that it must be the coordinator: then it stops and starts nothing."""
+    return 2 * sum(host.link is Link.UNREACHABLE for host in run.hosts) > len(run.hosts)
 
 
 def _lose_silent_hosts(turn: Turn) -> None:

@@ -18,7 +18,7 @@ from orchestrator.core.model import (
     TaskPhase,
 )
 from orchestrator.core.plan import TaskId
-from orchestrator.core.running import next_verification, react_to_end
+from orchestrator.core.running import is_cut_off, next_verification, react_to_end
 from orchestrator.core.stopping import finish, stop_all
 from orchestrator.core.turn import Turn, is_due
 
@@ -43,7 +43,9 @@ def advance_pending(turn: Turn) -> None:
         fail_now(turn, problem)
         return
     turn.note("prepared", f"{len(run.hosts)} hosts are ready: checked, and given the code")
-    highest = max(host.facts.highest_generation for host in run.hosts if host.facts)
+    facts = [host.facts for host in run.hosts if host.facts]
+    turn.set(code=facts[0].code)
+    highest = max(found.highest_generation for found in facts)
     begin_generation(turn, max(highest, run.generation) + 1)
 
 
@@ -94,8 +96,11 @@ def start(turn: Turn, task: Task) -> None:
 
 def advance_rendezvous(turn: Turn) -> None:
     run = turn.run
-    if any(task.phase.is_gone for task in run.tasks):
+    gone = [task for task in run.tasks if task.phase.is_gone]
+    if gone:
         react_to_end(turn)
+        if turn.run.phase is Phase.RENDEZVOUS:
+            _left_early(turn, gone[0])
     elif is_due(run.deadline_at, turn.at):
         _start_deadline(turn)
     elif is_seeded(run) and all(t.phase is TaskPhase.READY and t.port is not None for t in run.tasks):
@@ -105,6 +110,14 @@ def advance_rendezvous(turn: Turn) -> None:
         turn.enter(Phase.RUNNING, "all tasks have joined", verify_at=next_verification(run, turn.at, 0.0))
         turn.set(progress_at=turn.at)
         turn.note("running", f"all {len(run.tasks)} tasks have joined and are released")
+
+
+def _left_early(turn: Turn, task: Task) -> None:
+    """A worker that ended well before all had joined: the gang can never be complete."""
+    sentence = f"{task.id} on {task.host} ended with exit code 0 before all tasks had joined"
+    found = FirstCause(task=task.id, generation=task.generation, cause=Cause.SCRIPT, sentence=sentence)
+    turn.set(first_cause=found)
+    stop_all(turn, Intent.RESTART, sentence)
 
 
 def is_seeded(run: Run) -> bool:
@@ -122,6 +135,9 @@ def release(run: Run, task: Task) -> ReleaseTask:
 
 def _start_deadline(turn: Turn) -> None:
     run = turn.run
+    if is_cut_off(run):
+        turn.set(deadline_at=turn.at + run.plan.timing.unreachable_after_s)
+        return
     missing = [t for t in run.tasks if t.phase in (TaskPhase.STARTING, TaskPhase.WAITING)]
     if not missing:
         what = "the checkpoint was not read within the start deadline"
@@ -147,12 +163,20 @@ def _silence(run: Run, task: Task) -> str:
 
 
 def advance_backoff(turn: Turn) -> None:
-    """Start again when the wait is over and every host is there, and free of the old generation."""
+    """Start again when the wait is over and every host is there, and free of the old generation.
+
+    A host that was rebooted meanwhile was prepared anew, and may have come back with other software.
+    """
     run = turn.run
     if not is_due(run.deadline_at, turn.at) and run.deadline_at is not None:
         return
     turn.set(deadline_at=None)
     if absent(run) or any(task.phase.may_live for task in run.tasks):
+        return
+    problem = fitness.differences(run.hosts)
+    if problem is not None:
+        turn.set(problem=problem)
+        stop_all(turn, Intent.FAIL, problem.message)
         return
     begin_generation(turn, run.generation + 1)
 

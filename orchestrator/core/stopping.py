@@ -12,6 +12,9 @@ from orchestrator.core.turn import Turn, is_due
 SWEEP_WAIT_S = 10.0
 """How long a host may take for the proof, on top of the tasks' own grace."""
 
+_NOT_OF_AN_EXIT = (Cause.RESUME_MISMATCH, Cause.START)
+"""Found before any task ended: what the tasks then die of is not the cause."""
+
 
 def stop_all(turn: Turn, intent: Intent, reason: str, force_at: float | None = None) -> None:
     """End the generation. With `force_at`, the tasks may end by themselves until then; else all are killed now."""
@@ -27,6 +30,12 @@ def stop_all(turn: Turn, intent: Intent, reason: str, force_at: float | None = N
     turn.note("stopping", reason)
     if force_at is None:
         order_stop(turn, grace_s)
+
+
+def hurry(turn: Turn) -> None:
+    """The user wants the end of a run whose outcome is decided already: nobody is waited for any more."""
+    if turn.run.force_at is not None:
+        turn.set(force_at=turn.at)
 
 
 def order_stop(turn: Turn, grace_s: float) -> None:
@@ -58,8 +67,8 @@ def _settle_intent(turn: Turn) -> None:
     chief = run.task(run.chief)
     if run.intent is Intent.RESTART and chief.exit is not None and chief.exit.cause is Cause.FINISHED:
         turn.set(intent=Intent.SUCCEED)
-    found = cause.first_cause(turn.run)
-    if found is not None and (run.first_cause is None or run.first_cause.cause is not Cause.RESUME_MISMATCH):
+    found, known = cause.first_cause(turn.run), run.first_cause
+    if found is not None and (known is None or known.cause not in _NOT_OF_AN_EXIT):
         turn.set(first_cause=found)
 
 
@@ -143,7 +152,7 @@ def _conclude(turn: Turn) -> None:
         warnings = tuple(
             f"{t.id} on {t.host} {cause.how(t.exit)}, after the chief's exit 0" for t in late if t.exit
         )
-        turn.set(warnings=warnings, problem=None, first_cause=None)
+        turn.set(warnings=warnings, first_cause=None)
         step = run.global_step
         reason = f"{run.chief} ended with exit code 0" + (f" at step {step}" if step is not None else "")
         for warning in warnings:

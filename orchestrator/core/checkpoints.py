@@ -1,0 +1,61 @@
+"""What is known of checkpoints: what a generation was given, and what it has saved since."""
+
+from __future__ import annotations
+
+from orchestrator.core import restart
+from orchestrator.core.events import CheckpointSeeded, CheckpointVerified
+from orchestrator.core.model import Checkpoint
+from orchestrator.core.running import verification_ended
+from orchestrator.core.turn import Turn
+
+
+def seeded(turn: Turn, event: CheckpointSeeded) -> None:
+    seed, run = event.seed, turn.run
+    for path, why in seed.rejected:
+        turn.note("checkpoint-rejected", f"{path} does not read whole: {why}", path=path)
+    turn.set(seed=seed, budget=restart.cleared(run.budget, seed.global_step), from_scratch=False)
+    if seed.source is None:
+        reached = f"; {run.best_step} steps are lost" if run.best_step and run.generation > 1 else ""
+        turn.note(
+            "from-start",
+            f"there is no checkpoint yet: generation {seed.generation} starts at step 0{reached}",
+        )
+        return
+    known = Checkpoint(
+        global_step=seed.global_step, path=seed.source, generation=seed.generation, verified_at=turn.at
+    )
+    turn.set(checkpoint=known)
+    lost = (
+        max(0, run.best_step - seed.global_step)
+        if run.best_step is not None and seed.global_step is not None
+        else None
+    )
+    step = seed.global_step if seed.global_step is not None else "unknown"
+    counted = f"; {lost} steps are lost" if lost is not None else ""
+    turn.note(
+        "resumed",
+        f"generation {seed.generation} resumes from step {step}{counted} ({seed.source})",
+        global_step=seed.global_step,
+        steps_lost=lost,
+        path=seed.source,
+    )
+
+
+def verified(turn: Turn, event: CheckpointVerified) -> None:
+    verification_ended(turn, event.took_s)
+    for path, why in event.rejected:
+        turn.note("checkpoint-rejected", f"{path} does not read whole: {why}", path=path)
+    known = turn.run.checkpoint
+    if not event.path or (
+        known is not None and known.global_step == event.global_step and known.path == event.path
+    ):
+        return
+    newer = Checkpoint(
+        global_step=event.global_step,
+        path=event.path,
+        generation=event.generation,
+        verified_at=turn.at,
+        saved_time=event.saved_time,
+    )
+    turn.set(checkpoint=newer)
+    turn.note("checkpoint", f"the checkpoint of step {event.global_step} reads whole", path=event.path)

@@ -23,6 +23,7 @@ import paramiko
 from paramiko.ssh_exception import BadAuthenticationType, NoValidConnectionsError
 
 from orchestrator.adapters import ssh_config
+from orchestrator.adapters.alarm import ALARMS
 from orchestrator.adapters.file_cache import FileCache
 from orchestrator.adapters.known_hosts import SSH_PORT, HostKey, KnownHosts, known_name
 from orchestrator.adapters.known_hosts import append as append_known_host
@@ -249,28 +250,24 @@ class SshTransport:
             yield
 
     def _start(self, route: Route, connections: list[fabric.Connection], command: str) -> paramiko.Channel:
-        # paramiko waits for the reply to an exec without a bound; a link that is cut just here must end too.
-        guard = threading.Timer(self._timeouts.session_s, _hang_up, [connections])
-        guard.daemon = True
-        guard.start()
         connection = connections[-1]
         transport = connection.transport
-        try:
-            _without_delay(transport.sock)
-            session: paramiko.Channel = connection.create_session()
-            session.exec_command(command)
-        except (paramiko.SSHException, EOFError, OSError) as error:
-            if transport.is_active():
-                raise HostUnfit(
-                    route.host.name,
-                    f"{route.target} accepts the key of {route.target.user} and starts no command",
-                    hint="look for MaxSessions 0, ForceCommand, restrict or nologin in sshd's settings there",
+        # paramiko waits for the reply to an exec without a bound; a link that is cut just here must end too.
+        with ALARMS.after(self._timeouts.session_s, partial(_hang_up, connections)):
+            try:
+                _without_delay(transport.sock)
+                session: paramiko.Channel = connection.create_session()
+                session.exec_command(command)
+            except (paramiko.SSHException, EOFError, OSError) as error:
+                if transport.is_active():
+                    raise HostUnfit(
+                        route.host.name,
+                        f"{route.target} accepts the key of {route.target.user} and starts no command",
+                        hint="look for MaxSessions 0, ForceCommand, restrict or nologin in sshd's settings there",
+                    ) from error
+                raise ConnectFailed(
+                    route.host.name, f"{route.target} was lost before the command had started"
                 ) from error
-            raise ConnectFailed(
-                route.host.name, f"{route.target} was lost before the command had started"
-            ) from error
-        finally:
-            guard.cancel()
         return session
 
     def _shown(self, route: Route, hop: Hop, connection: fabric.Connection) -> list[ScannedKey]:

@@ -19,12 +19,12 @@ from __future__ import annotations
 import errno
 import json
 import secrets
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.adapters.alarm import ALARMS
 from orchestrator.adapters.channel import Decoder, FrameError, encode
 from orchestrator.core.errors import ConnectFailed, HostUnfit
 
@@ -160,24 +160,21 @@ def start_agent(
     channel broke or nothing was said in time; the channel is closed then.
     """
     talk = _Talk(channel, host, bundle, clock)
-    alarm = threading.Timer(timeout_s, talk.give_up)
-    alarm.daemon = True
-    alarm.start()
-    try:
-        return talk.run(heartbeat_s, host_dir)
-    except OSError as e:
-        talk.listen_out()
-        raise talk.broken() from e
-    except FrameError as e:
-        raise HostUnfit(
-            host.name,
-            f"something else than the agent writes to its output: {e}",
-            hint="look for programs that the login shell's rc files leave running in the background",
-        ) from e
-    finally:
-        alarm.cancel()
-        if not talk.done:
-            channel.close()
+    with ALARMS.after(timeout_s, talk.give_up):
+        try:
+            return talk.run(heartbeat_s, host_dir)
+        except OSError as e:
+            talk.listen_out()
+            raise talk.broken() from e
+        except FrameError as e:
+            raise HostUnfit(
+                host.name,
+                f"something else than the agent writes to its output: {e}",
+                hint="look for programs that the login shell's rc files leave running in the background",
+            ) from e
+        finally:
+            if not talk.done:
+                channel.close()
 
 
 @dataclass(slots=True)

@@ -1,0 +1,56 @@
+"""A bound for calls that know none: something is done unless the call returns in time.
+
+One thread for all of them: a `threading.Timer` each was a tenth of what a connection costs the head.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Alarms:
+    """Any number of alarms. The thread is started by the first, and stays."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._pending: dict[object, tuple[float, Callable[[], object]]] = {}
+        self._looks_at = math.inf
+        """When the thread looks next; an alarm that was taken back is not worth waking it."""
+        self._started = False
+
+    @contextmanager
+    def after(self, delay_s: float, do: Callable[[], object]) -> Iterator[None]:
+        """Call `do` if the body lasts longer, in a thread of its own: it may block."""
+        alarm, due_at = object(), time.monotonic() + delay_s
+        with self._changed:
+            self._pending[alarm] = (due_at, do)
+            if due_at < self._looks_at:
+                self._looks_at = due_at
+                self._changed.notify()
+            if not self._started:
+                self._started = True
+                threading.Thread(target=self._watch, name="alarms", daemon=True).start()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._pending.pop(alarm, None)
+
+    def _watch(self) -> None:
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                for alarm, (due_at, do) in list(self._pending.items()):
+                    if due_at <= now:
+                        del self._pending[alarm]
+                        threading.Thread(target=do, name="alarm", daemon=True).start()
+                self._looks_at = min((due_at for due_at, _ in self._pending.values()), default=math.inf)
+                self._changed.wait(None if self._looks_at == math.inf else self._looks_at - now)
+
+
+ALARMS = Alarms()
+"""Of this process."""

@@ -1,0 +1,158 @@
+"""From "connect" to the first heartbeat of an agent, against what OpenSSH's own client takes for `true`.
+
+Hosts are warm: the bundle and psutil were pushed before. Links are the coordinator's own, threads and all.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figure import Figure, NotMeasured
+from benchmarks.lab import lab_of
+from orchestrator.adapters import bundle
+from orchestrator.adapters.ssh import SshTransport
+from orchestrator.core.model import Problem
+from orchestrator.daemon.links import HostLink, Watch
+from tests.cluster.lab import Lab, LabHost
+
+RUN = "bench-20260101-1"
+REPEATS = 21
+HOSTS = 32
+ROUNDS = 7
+CPU_LIMIT_MS = 6.0
+HEARTBEAT_TIMEOUT_S = 60.0
+
+
+class FirstReports:
+    """Listens to links until each of them has brought a heartbeat."""
+
+    def __init__(self, n_links: int) -> None:
+        self._missing = n_links
+        self._heard: set[str] = set()
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self.refusals: list[str] = []
+
+    def up(self, run_id: str, host: str, hello: Mapping[str, Any]) -> None:
+        """Not yet: a hello is no heartbeat."""
+
+    def down(self, run_id: str, host: str, problem: str) -> None:
+        """A connection that broke spoils the measurement."""
+        self.refusals.append(f"{host}: {problem}")
+        self._done.set()
+
+    def refused(self, run_id: str, host: str, problem: Problem) -> None:
+        """The same."""
+        self.down(run_id, host, problem.message)
+
+    def reported(self, run_id: str, host: str, report: Mapping[str, Any], link: HostLink) -> None:
+        """A heartbeat."""
+        with self._lock:
+            self._heard.add(host)
+            if len(self._heard) == self._missing:
+                self._done.set()
+
+    def wait(self) -> None:
+        """Until all have come."""
+        if not self._done.wait(HEARTBEAT_TIMEOUT_S) or self.refusals:
+            raise NotMeasured(f"only {len(self._heard)} of {self._missing} hosts came up: {self.refusals}")
+
+
+def measure() -> list[Figure]:
+    """One host against `ssh host true`; then 32 hosts at once."""
+    figures = []
+    with lab_of(1) as lab, transport_of() as transport:
+        host = lab.hosts[0]
+        warm_up(transport, lab.hosts)
+        pairs = [(_ssh_true_ms(lab, host), connect(transport, [host]).wall_ms) for _ in range(REPEATS)]
+        plain = Figure("", "ms", 0.0, tuple(pair[0] for pair in pairs)).measured
+        figures.append(
+            Figure(
+                "SSH connect to first heartbeat, 1.5 x ssh host true + 100 ms",
+                "ms",
+                1.5 * plain + 100,
+                tuple(pair[1] for pair in pairs),
+                f"`ssh host true` with curve25519 takes {plain:.0f} ms",
+            )
+        )
+    with lab_of(HOSTS) as lab, transport_of() as transport:
+        warm_up(transport, lab.hosts)
+        rounds = [connect(transport, lab.hosts).head_cpu_ms / HOSTS for _ in range(ROUNDS)]
+        figures.append(
+            Figure(f"CPU of the head to connect, per host of {HOSTS}", "ms", CPU_LIMIT_MS, tuple(rounds))
+        )
+    return figures
+
+
+class Cost:
+    """What one or many connections took."""
+
+    def __init__(self) -> None:
+        self._began, self._cpu = time.perf_counter(), time.process_time()
+        self.wall_ms = self.head_cpu_ms = 0.0
+
+    def stop(self) -> Cost:
+        """Now."""
+        self.wall_ms = (time.perf_counter() - self._began) * 1000
+        self.head_cpu_ms = (time.process_time() - self._cpu) * 1000
+        return self
+
+
+def connect(transport: SshTransport, hosts: Sequence[LabHost]) -> Cost:
+    """Link all hosts at once, to the first heartbeat of each."""
+    listener = FirstReports(len(hosts))
+    watch = Watch(epoch=1, heartbeat_s=2.0, silence_max_s=60.0)
+    plans = [host.plan() for host in hosts]
+    cost = Cost()
+    links = [HostLink(plan, transport, bundle.load, listener) for plan in plans]
+    for link in links:
+        link.attach(RUN, watch)
+    try:
+        listener.wait()
+        return cost.stop()
+    finally:
+        for link in links:
+            link.close()
+        time.sleep(0.3)  # what ends must not be counted with what comes next
+
+
+def warm_up(transport: SshTransport, hosts: Sequence[LabHost]) -> None:
+    """Push what hosts lack, and wait until psutil is unpacked."""
+    for _ in range(2):
+        connect(transport, hosts)
+    deadline = time.monotonic() + HEARTBEAT_TIMEOUT_S
+    while not all(list(host.host_dir.glob("psutil/*/psutil")) for host in hosts):
+        if time.monotonic() > deadline:
+            return
+        connect(transport, hosts)
+
+
+@contextmanager
+def transport_of() -> Iterator[SshTransport]:
+    """A transport that reads nothing of the person who measures."""
+    with tempfile.TemporaryDirectory(prefix="orch-bench-") as directory:
+        home = Path(directory)
+        yield SshTransport(home / "known_hosts", home=home, config_files=(home / ".ssh/config",))
+
+
+def _ssh_true_ms(lab: Lab, host: LabHost) -> float:
+    command = ["ssh", "-F", "none", "-o", "KexAlgorithms=curve25519-sha256", "-o", "BatchMode=yes"]
+    command += ["-o", f"UserKnownHostsFile={lab.known_hosts}", "-o", "GlobalKnownHostsFile=none"]
+    command += [
+        "-i",
+        str(lab.identity_file),
+        "-p",
+        str(host.port),
+        f"{host.plan().user}@{host.address}",
+        "true",
+    ]
+    began = time.perf_counter()
+    subprocess.run(command, stdin=subprocess.DEVNULL, check=True)
+    return (time.perf_counter() - began) * 1000

@@ -83,6 +83,9 @@ def _running(run: Run, now: float) -> str:
     connecting = [host.name for host in run.hosts if host.link is Link.CONNECTING]
     if connecting:
         return f"{step}; taking up the tasks on {', '.join(connecting)}"
+    ended = [task for task in run.tasks if task.phase.is_gone]
+    if ended:
+        return f"{step}; {', '.join(f'{t.id} on {t.host}' for t in ended)} ended well, the others go on"
     if run.global_step is None:
         return f"released {duration(now - run.since_at)} ago; no task has reported a step yet"
     return step

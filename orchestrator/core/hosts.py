@@ -89,8 +89,8 @@ def host_prepared(turn: Turn, event: HostPrepared) -> None:
 
 
 def _unstarted(run: Run, name: str) -> list[Action]:
-    if run.host(name).facts is None:  # without them it is not known which code to run
-        return []
+    if run.phase is not Phase.RENDEZVOUS or run.host(name).facts is None:
+        return []  # without facts it is not known which code to run
     return [
         StartTask(host=name, task=task.id, generation=task.generation)
         for task in run.tasks
@@ -111,8 +111,7 @@ def outstanding(run: Run, name: str) -> list[Action]:
         actions.append(SeedCheckpoint(host=name, generation=run.generation))
     if _awaits_verification(run) and run.task(run.chief).host == name:
         actions.append(VerifyCheckpoint(host=name, generation=run.generation))
-    if run.phase is Phase.RENDEZVOUS:
-        return actions + _unstarted(run, name)
+    actions += _unstarted(run, name)
     for task in run.tasks:
         if task.host != name:
             continue

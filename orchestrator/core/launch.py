@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from orchestrator.core.plan import Plan, TaskId
-from orchestrator.core.strategy import STRATEGIES, chief_of
+from orchestrator.core.strategy import STRATEGIES, Wiring, chief_of
 
 PORT_CANDIDATES_MAX = 16
 """How many ports a task may try. More than a few are never taken by strangers at once."""
@@ -33,13 +35,51 @@ def tf_config(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict
     Args:
         addresses: `host:port` of every task.
     """
-    if not STRATEGIES[plan.strategy].tf_config or len(plan.tasks) == 1:
+    if STRATEGIES[plan.strategy].wiring is not Wiring.TF_CONFIG or len(plan.tasks) == 1:
         return None
     cluster: dict[str, list[str]] = {}
     for peer in sorted(placed.id for placed in plan.tasks):
         if (peer.type == "evaluator") == (task.type == "evaluator"):
             cluster.setdefault(peer.type, []).append(addresses[peer])
     return {"cluster": cluster, "task": {"type": task.type, "index": task.index}}
+
+
+def wiring(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict[str, str]:
+    """What tells a task of its peers, as environment. Known only when all have joined.
+
+    Args:
+        addresses: `host:port` of every task.
+    """
+    config = tf_config(plan, addresses, task)
+    if config is not None:
+        return {"TF_CONFIG": json.dumps(config)}
+    if STRATEGIES[plan.strategy].wiring is Wiring.RANKS:
+        return _ranks(plan, addresses, task)
+    return {}
+
+
+def _ranks(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict[str, str]:
+    """Rank 0 is the first task; the coordinator of the processes' own library listens on its address."""
+    ids = sorted(placed.id for placed in plan.tasks)
+    leader = addresses[ids[0]]
+    host, _, port = leader.rpartition(":")
+    rank, size, local = str(ids.index(task)), str(len(ids)), str(plan.task(task).slot)
+    return {
+        "ORCH_RANK": rank,
+        "ORCH_WORLD_SIZE": size,
+        "ORCH_LOCAL_RANK": local,
+        "ORCH_COORDINATOR_ADDRESS": leader,
+        "RANK": rank,
+        "WORLD_SIZE": size,
+        "LOCAL_RANK": local,
+        "MASTER_ADDR": host.strip("[]"),
+        "MASTER_PORT": port,
+    }
+
+
+def runtime_options(plan: Plan) -> str:
+    """ORCH_RUNTIME: what the runtime is asked to do for the script, as JSON."""
+    return json.dumps({"strategy": plan.strategy, **asdict(plan.options)})
 
 
 def ports_needed(plan: Plan) -> int:
@@ -102,7 +142,10 @@ def environment(
         "ORCH_HOST": placed.host,
         "ORCH_GENERATION": str(generation),
         "ORCH_RESTARTS": str(restarts),
+        "ORCH_RUNTIME": runtime_options(plan),
     }
+    if plan.options.keras == 2:
+        ours["TF_USE_LEGACY_KERAS"] = "1"
     if log_dir is not None:  # else the agent's choice, on the host
         ours["ORCH_LOG_DIR"] = log_dir
     if checkpoint_dir is not None:
@@ -111,7 +154,16 @@ def environment(
 
 
 def checkpoint_dir(plan: Plan, generation: int, task: TaskId) -> str | None:
-    """The generation's directory for the chief of the run; None for the others, who get scratch on their host."""
-    if plan.checkpoint is None or task != chief_of(plan.tasks):
+    """The generation's directory for the chief of the run; None for the others, who get scratch on their host.
+
+    The evaluator gets the chief's: it evaluates what the chief saves, and saves nothing.
+    """
+    if plan.checkpoint is None or (task != chief_of(plan.tasks) and task.type != "evaluator"):
         return None
     return f"{plan.checkpoint.dir.rstrip('/')}/gen-{generation:06d}"
+
+
+def has_scratch(plan: Plan, task: TaskId) -> bool:
+    """Whether a task saves into a copy of its own that is thrown away: all who train beside the chief do."""
+    served = STRATEGIES[plan.strategy].served
+    return plan.checkpoint is not None and task.type not in served and checkpoint_dir(plan, 0, task) is None

@@ -107,6 +107,26 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Options:
+    """What the runtime does for the script, beyond watching it. Travels as ORCH_RUNTIME."""
+
+    transparent: bool = False
+    """The script knows nothing of any strategy: it is run within the scope of one."""
+    batch: str | None = None
+    """Of a transparent script: `global` (its batch is that of all replicas together) or `per_replica`."""
+    replicas_on_cpu: int | None = None
+    """Logical CPU devices for the strategy, where there are no GPUs."""
+    communication: str = "auto"
+    """Of the collectives: auto, ring or nccl."""
+    communication_timeout_s: float | None = None
+    """Seconds after which a collective is given up; longer than the longest step, evaluation and first trace."""
+    keras: int | None = None
+    """2: the script uses tf_keras (TF_USE_LEGACY_KERAS is set)."""
+    serve: bool = True
+    """parameter_server: the runtime is the server on worker and ps. False: the script starts its own."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that a run needs to know, and nothing that changes while it runs."""
 
@@ -127,6 +147,7 @@ class Plan:
     checkpoint: CheckpointPlan | None = None
     restart: RestartPolicy = RestartPolicy()
     timing: Timing = Timing()
+    options: Options = Options()
     runtime: bool = True
     """False (`runtime: off`): the script is started plain; only its life is watched, not its progress."""
 

@@ -8,9 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 from types import MappingProxyType
 
 from orchestrator.core.plan import TaskId, TaskPlan
+
+
+class Wiring(Enum):
+    """How the processes of a strategy learn of each other."""
+
+    TF_CONFIG = "TF_CONFIG"
+    RANKS = "ranks"
+    """ORCH_RANK and its kin, with the names that torch made common beside them."""
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +32,28 @@ class Strategy:
     """Which task types it knows."""
     required_types: tuple[tuple[str, ...], ...]
     """Of each inner tuple, one type must be present."""
-    equal_gpus: bool
-    """Mirrored replicas: with unequal GPU counts "the behavior is undefined" (TensorFlow's own words)."""
-    tf_config: bool
-    """Whether its tasks are given a TF_CONFIG."""
+    wiring: Wiring
     reason: str
     """Why its tasks share one fate, for people."""
+    alone: frozenset[str] = frozenset()
+    """Types whose tasks are restarted by themselves; the rest shares one fate."""
+    served: frozenset[str] = frozenset()
+    """Types that run a server and never end by themselves: reaped when the chief is done."""
+    equal_gpus: bool = False
+    """Mirrored replicas: with unequal GPU counts "the behavior is undefined" (TensorFlow's own words)."""
+    one_task: bool = False
+    """All its replicas are devices of one process."""
+
+
+def _one_task(name: str) -> Strategy:
+    return Strategy(
+        name=name,
+        task_types=("worker",),
+        required_types=(("worker",),),
+        wiring=Wiring.NONE,
+        reason="there is one task",
+        one_task=True,
+    )
 
 
 _ROWS = (
@@ -35,10 +61,30 @@ _ROWS = (
         name="multi_worker_mirrored",
         task_types=("chief", "worker", "evaluator"),
         required_types=(("chief", "worker"),),
+        wiring=Wiring.TF_CONFIG,
         equal_gpus=True,
-        tf_config=True,
+        alone=frozenset({"evaluator"}),
         reason="one worker cannot rejoin a mirrored gang, so all start again together",
     ),
+    Strategy(
+        name="parameter_server",
+        task_types=("chief", "worker", "ps", "evaluator"),
+        required_types=(("chief",), ("worker",), ("ps",)),
+        wiring=Wiring.TF_CONFIG,
+        alone=frozenset({"worker", "evaluator"}),
+        served=frozenset({"worker", "ps"}),
+        reason="the variables live on the ps and the position in the chief: without either, all go back to the checkpoint",
+    ),
+    Strategy(
+        name="processes",
+        task_types=("worker",),
+        required_types=(("worker",),),
+        wiring=Wiring.RANKS,
+        reason="what the processes hold of each other is not known, so all start again together",
+    ),
+    _one_task("mirrored"),
+    _one_task("central_storage"),
+    _one_task("single"),
 )
 
 STRATEGIES = MappingProxyType({row.name: row for row in _ROWS})

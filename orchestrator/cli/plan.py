@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -11,11 +10,18 @@ import click
 
 from orchestrator.cli.render import plural, table
 from orchestrator.cli.session import Paint, Session
-from orchestrator.core.launch import checkpoint_dir, endpoint, environment, port_candidates, tf_config
+from orchestrator.core.launch import (
+    checkpoint_dir,
+    endpoint,
+    environment,
+    port_candidates,
+    tf_config,
+    wiring,
+)
 from orchestrator.core.plan import Plan, TaskId, TaskPlan
 
 HIDDEN = "***"
-_RUN_ID = "{name}-YYYYMMDD-N"
+_RUN_ID = "{name}-YYYYMMDD-HHMMSS"
 """Stands for the id that the run is given when it is submitted."""
 _GENERATION = 1
 
@@ -46,9 +52,7 @@ def _task(
 ) -> dict[str, Any]:
     directory = checkpoint_dir(plan, _GENERATION, task.id)
     env = environment(plan, run_id, _GENERATION, task.id, 0, directory, "<log directory on the host>")
-    config = tf_config(plan, addresses, task.id)
-    if config is not None:
-        env["TF_CONFIG"] = json.dumps(config)
+    env |= wiring(plan, addresses, task.id)
     env |= dict.fromkeys(plan.secrets, HIDDEN)
     return {
         "task": str(task.id),
@@ -56,7 +60,7 @@ def _task(
         "gpus": list(task.gpus),
         "port": port,
         "address": addresses[task.id],
-        "tf_config": config,
+        "tf_config": tf_config(plan, addresses, task.id),
         "env": env,
         "command": [plan.host(task.host).python, plan.script, *plan.args],
     }

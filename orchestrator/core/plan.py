@@ -122,7 +122,7 @@ class Options:
     """Seconds after which a collective is given up; longer than the longest step, evaluation and first trace."""
     keras: int | None = None
     """2: the script uses tf_keras (TF_USE_LEGACY_KERAS is set)."""
-    serve: bool = True
+    serve: bool = False
     """parameter_server: the runtime is the server on worker and ps. False: the script starts its own."""
 
 

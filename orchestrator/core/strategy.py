@@ -73,7 +73,7 @@ _ROWS = (
         wiring=Wiring.TF_CONFIG,
         alone=frozenset({"worker", "evaluator"}),
         served=frozenset({"worker", "ps"}),
-        reason="the variables live on the ps and the position in the chief: without either, all go back to the checkpoint",
+        reason="variables live on the ps, the position in the chief: without either, all go back to the checkpoint",
     ),
     Strategy(
         name="processes",

@@ -14,7 +14,6 @@ from orchestrator.core.actions import ReleaseTask, StartTask
 from orchestrator.core.events import HostReported, TaskReport
 from orchestrator.core.model import Cause, Exit, Problem, Progress, Run, Seed, Swept
 from orchestrator.core.plan import TaskId
-from orchestrator.core.strategy import chief_of
 
 LOG_BYTES_MAX = 64 << 20
 """Of one task and generation, on its host. The head's copy is taken from it while it grows."""
@@ -156,22 +155,17 @@ def start_order(run: Run, action: StartTask, secrets: Mapping[str, str]) -> dict
         "ports": list(launch.port_candidates(plan, run.run_id, action.generation, task.id)),
         "hold": plan.runtime,
         "log_max_bytes": LOG_BYTES_MAX,
-        "scratch": plan.checkpoint is not None and directory is None,
+        "scratch": launch.has_scratch(plan, task.id),
     }
 
 
 def release_order(run: Run, action: ReleaseTask) -> dict[str, Any]:
     """The order behind ReleaseTask."""
-    import json
-
-    config = launch.tf_config(run.plan, action.addresses, action.task)
-    env = {} if config is None else {"TF_CONFIG": json.dumps(config)}
-    is_chief = action.task == chief_of(run.plan.tasks)
-    directory = run.seed.path if run.seed is not None and not is_chief else None
+    has_scratch = launch.has_scratch(run.plan, action.task)
     return {
         "order": "release",
         "generation": action.generation,
         "task": str(action.task),
-        "env": env,
-        "seed": directory,
+        "env": launch.wiring(run.plan, action.addresses, action.task),
+        "seed": run.seed.path if run.seed is not None and has_scratch else None,
     }

@@ -349,8 +349,22 @@ class Run(_Model):
     """Environment of every task. A value whose name looks secret (TOKEN, PASSWORD, …) is never shown."""
     secrets: dict[str, Annotated[str, AfterValidator(_argument)]] = {}
     """Environment names, each with a file on the head node whose content is the value. Nobody else may read it."""
-    tasks: dict[TaskType, Tasks]
-    """The tasks by their type."""
+    tasks: dict[TaskType, Tasks] = {}
+    """The tasks by their type. A strategy of one task needs none."""
+    transparent: bool = False
+    """The script is an ordinary Keras script: the runtime runs it within the strategy's scope."""
+    batch: Literal["global", "per_replica"] | None = None
+    """Of a transparent script: what its batch size means. `global` is that of all replicas together."""
+    replicas_on_cpu: Annotated[int, Field(ge=1, le=64)] | None = None
+    """How many logical CPU devices a task has for its strategy, where there are no GPUs."""
+    communication: Literal["auto", "ring", "nccl"] = "auto"
+    """What multi_worker_mirrored reduces gradients by."""
+    communication_timeout: Annotated[float, _duration(1)] | None = None
+    """When a collective is given up: longer than the longest step, evaluation and first trace."""
+    keras: Literal[2, 3] | None = None
+    """2: the script uses tf_keras (sets TF_USE_LEGACY_KERAS)."""
+    serve: Annotated[bool, _Checked(_on_off, {"enum": [True, False, "on", "off"]}, instead=True)] = True
+    """parameter_server: orch runs the servers of worker and ps. `off`: the script starts them itself."""
     ports: Ports = (20000, 20999)
     """The ports that the tasks listen on. Each generation takes others."""
     checkpoint: Checkpoint | None = None

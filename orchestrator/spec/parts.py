@@ -15,8 +15,9 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from orchestrator.core.placement import Ask
+from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.complaints import closest
-from orchestrator.spec.models import Host, Restart, Run, Ssh, TimingSpec
+from orchestrator.spec.models import Host, Restart, Run, Ssh, Tasks, TaskType, TimingSpec
 
 LOCAL_ADDRESS = "127.0.0.1"
 
@@ -108,8 +109,16 @@ def _meant(model: type[BaseModel], bad: frozenset[str]) -> frozenset[str]:
 
 def asks(run: Run) -> Iterator[Ask]:
     """What the tasks ask of the hosts."""
-    for type_, tasks in run.tasks.items():
+    for type_, tasks in tasks_of(run).items():
         yield Ask(type_, tasks.replicas, tasks.gpus)
+
+
+def tasks_of(run: Run) -> Mapping[TaskType, Tasks]:
+    """The tasks as written; a strategy of one task needs none written."""
+    strategy = STRATEGIES.get(run.strategy)
+    if not run.tasks and strategy is not None and strategy.one_task:
+        return {"worker": Tasks()}
+    return run.tasks
 
 
 def absolute(written: str, base_dir: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.core.errors import SpecError
 from orchestrator.core.placement import place
-from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, RestartPolicy, Timing
+from orchestrator.core.plan import CheckpointPlan, HostPlan, Options, Plan, RestartPolicy, Timing
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.load import load_spec
 from orchestrator.spec.models import ClusterSpec, Host
@@ -65,6 +65,15 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
         restart=RestartPolicy(run.restart.without_progress_max, run.restart.backoff, run.restart.backoff_max),
         timing=_timing(spec),
         runtime=run.runtime,
+        options=Options(
+            transparent=run.transparent,
+            batch=run.batch,
+            replicas_on_cpu=run.replicas_on_cpu,
+            communication=run.communication,
+            communication_timeout_s=run.communication_timeout,
+            keras=run.keras,
+            serve=run.serve and run.strategy == "parameter_server",
+        ),
     )
 
 

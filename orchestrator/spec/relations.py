@@ -18,7 +18,7 @@ from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.complaints import Loc
 from orchestrator.spec.durations import show_duration
 from orchestrator.spec.models import Run, TimingSpec, env_name_complaint
-from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute, asks
+from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute, asks, tasks_of
 from orchestrator.spec.secrets import read_secret
 
 Said = Iterator[tuple[Loc, str]]
@@ -34,6 +34,7 @@ def relations(parts: Parts) -> Said:
         _machines,
         _local_hosts,
         _types,
+        _options,
         _places,
         _timing,
         _restart,
@@ -90,15 +91,47 @@ def _types(parts: Parts) -> Said:
     if not parts.run.good("strategy", "tasks"):
         return
     strategy = STRATEGIES[run.strategy]
-    for type_, tasks in run.tasks.items():
+    tasks_by_type = tasks_of(run)
+    for type_, tasks in tasks_by_type.items():
         if type_ not in strategy.task_types:
             known = ", ".join(strategy.task_types)
             yield ("run", "tasks", type_), f"{strategy.name} has no {type_}; it has {known}"
         if type_ in _ONE_ONLY and tasks.replicas > 1:
             yield ("run", "tasks", type_, "replicas"), f"TensorFlow takes one {type_}; got {tasks.replicas}"
+        if strategy.one_task and tasks.replicas > 1:
+            said = f"{strategy.name} is one task with all its devices; got {tasks.replicas} replicas"
+            yield ("run", "tasks", type_, "replicas"), f"{said}; did you mean multi_worker_mirrored?"
     for one_of in strategy.required_types:
-        if run.tasks.keys().isdisjoint(one_of):
+        if tasks_by_type.keys().isdisjoint(one_of):
             yield ("run", "tasks"), f"{strategy.name} needs a {' or a '.join(one_of)}"
+
+
+_TRANSPARENT = ("mirrored", "multi_worker_mirrored", "central_storage")
+
+
+def _options(parts: Parts) -> Said:
+    """Options that the strategy does not have."""
+    run = parts.run.value
+    if not parts.run.good("strategy"):
+        return
+    strategy, set_here = run.strategy, run.model_fields_set
+    if run.transparent and strategy not in _TRANSPARENT:
+        yield ("run", "transparent"), f"works with {', '.join(_TRANSPARENT)}; the strategy is {strategy}"
+    if run.transparent and not run.runtime:
+        yield ("run", "transparent"), "needs the runtime, which is off"
+    if "batch" in set_here and not run.transparent:
+        yield ("run", "batch"), "is for transparent scripts; any other script sets its own batch"
+    if strategy != "multi_worker_mirrored":
+        for key in ("communication", "communication_timeout"):
+            if key in set_here:
+                yield ("run", key), f"is for multi_worker_mirrored; the strategy is {strategy}"
+    if "serve" in set_here and strategy != "parameter_server":
+        yield ("run", "serve"), f"is for parameter_server; the strategy is {strategy}"
+    if not run.runtime and run.serve and strategy == "parameter_server":
+        yield (
+            ("run", "runtime"),
+            "with `runtime: off` the script must start its own servers: add `serve: off`",
+        )
 
 
 def _places(parts: Parts) -> Said:

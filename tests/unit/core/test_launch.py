@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -12,11 +13,14 @@ from orchestrator.core.launch import (
     checkpoint_dir,
     endpoint,
     environment,
+    has_scratch,
     port_candidates,
     ports_needed,
+    runtime_options,
     tf_config,
+    wiring,
 )
-from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, TaskId, TaskPlan
+from orchestrator.core.plan import CheckpointPlan, HostPlan, Options, Plan, TaskId, TaskPlan
 
 W0, W1, E0, CHIEF = TaskId("worker", 0), TaskId("worker", 1), TaskId("evaluator", 0), TaskId("chief", 0)
 ADDRESSES = {W0: "10.0.0.1:20000", W1: "10.0.0.2:20000", E0: "10.0.0.1:20016", CHIEF: "10.0.0.3:20000"}
@@ -135,7 +139,42 @@ def test_the_environment_of_a_task() -> None:
         "ORCH_RESTARTS": "2",
         "ORCH_CHECKPOINT_DIR": "/shared/gen-000003",
         "ORCH_LOG_DIR": "/logs",
+        "ORCH_RUNTIME": runtime_options(plan),
     }
+    assert json.loads(runtime_options(plan))["strategy"] == "multi_worker_mirrored"
+
+
+def test_keras_2_is_said_to_tensorflow() -> None:
+    plan = replace(plan_of(W0, W1), options=Options(keras=2))
+    assert environment(plan, "x-1", 1, W1, 0, None)["TF_USE_LEGACY_KERAS"] == "1"
+
+
+def test_processes_are_wired_by_rank() -> None:
+    plan = replace(plan_of(W0, W1), strategy="processes")
+    told = wiring(plan, ADDRESSES, W1)
+    assert told == {
+        "ORCH_RANK": "1",
+        "ORCH_WORLD_SIZE": "2",
+        "ORCH_LOCAL_RANK": "0",
+        "ORCH_COORDINATOR_ADDRESS": "10.0.0.1:20000",
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "20000",
+    }
+
+
+def test_a_single_task_is_told_of_nobody() -> None:
+    assert wiring(replace(plan_of(W0), strategy="mirrored"), ADDRESSES, W0) == {}
+
+
+def test_who_saves_into_a_scratch() -> None:
+    plan = replace(plan_of(W0, W1, E0), checkpoint=CheckpointPlan("/shared/x"))
+    assert [has_scratch(plan, task) for task in (W0, W1, E0)] == [False, True, False]
+    served = replace(plan_of(CHIEF, W0), strategy="parameter_server", checkpoint=CheckpointPlan("/shared/x"))
+    assert [has_scratch(served, task) for task in (CHIEF, W0)] == [False, False]
+    assert not has_scratch(replace(plan, checkpoint=None), W1)
 
 
 def test_no_gpu_is_said_to_cuda_and_no_checkpoint_directory_is_not_said_at_all() -> None:
@@ -156,7 +195,7 @@ def test_only_the_chief_of_the_run_writes_into_the_generations_directory() -> No
     plan = replace(plan_of(W0, W1, E0), checkpoint=CheckpointPlan("/shared/x/"))
     assert checkpoint_dir(plan, 12, W0) == "/shared/x/gen-000012"
     assert checkpoint_dir(plan, 12, W1) is None
-    assert checkpoint_dir(plan, 12, E0) is None
+    assert checkpoint_dir(plan, 12, E0) == "/shared/x/gen-000012", "it evaluates what the chief saves"
     assert checkpoint_dir(replace(plan, checkpoint=None), 12, W0) is None
     led = replace(plan_of(W0, CHIEF), checkpoint=CheckpointPlan("/shared/x"))
     assert checkpoint_dir(led, 1, CHIEF) == "/shared/x/gen-000001"

@@ -215,7 +215,8 @@ VALUES = {
     "strategy": (
         changed("multi_worker_mirrored", "multi_worker_miror"),
         [
-            "7:13: run.strategy: must be one of multi_worker_mirrored; got 'multi_worker_miror'; "
+            "7:13: run.strategy: must be one of multi_worker_mirrored, parameter_server, processes, mirrored, "
+            "central_storage, single; got 'multi_worker_miror'; "
             "did you mean `multi_worker_mirrored`?"
         ],
     ),
@@ -386,6 +387,36 @@ RELATIONS = {
         [
             "8:11: run.script: must be a path inside workdir, such as train.py or src/train.py; got '../train.py'"
         ],
+    ),
+    "ps without chief": (
+        changed("multi_worker_mirrored", "parameter_server"),
+        ["9:3: run.tasks: parameter_server needs a chief", "9:3: run.tasks: parameter_server needs a ps"],
+    ),
+    "a type that the strategy does not know": (
+        changed("worker: {replicas: 2}", "worker: {replicas: 1}, ps: {replicas: 1}"),
+        ["9:34: run.tasks.ps: multi_worker_mirrored has no ps; it has chief, worker, evaluator"],
+    ),
+    "mirrored is one task": (
+        changed("multi_worker_mirrored", "mirrored"),
+        [
+            "9:30: run.tasks.worker.replicas: mirrored is one task with all its devices; got 2 replicas; "
+            "did you mean multi_worker_mirrored?"
+        ],
+    ),
+    "transparent with processes": (
+        changed("multi_worker_mirrored", "processes") + "  transparent: true\n",
+        [
+            "10:16: run.transparent: works with mirrored, multi_worker_mirrored, central_storage; "
+            "the strategy is processes"
+        ],
+    ),
+    "a batch for a script that sets its own": (
+        run("batch: global"),
+        ["10:10: run.batch: is for transparent scripts; any other script sets its own batch"],
+    ),
+    "communication of another strategy": (
+        changed("multi_worker_mirrored", "processes") + "  communication: ring\n",
+        ["10:18: run.communication: is for multi_worker_mirrored; the strategy is processes"],
     ),
     "script is absolute": (
         changed("train.py", "/etc/passwd"),

@@ -43,7 +43,7 @@ class FirstReports:
     def up(self, run_id: str, host: str, hello: Mapping[str, Any]) -> None:
         """Not yet: a hello is no heartbeat."""
 
-    def down(self, run_id: str, host: str, problem: str) -> None:
+    def down(self, run_id: str, host: str, problem: str) -> None:  # noqa: ARG002 (the protocol's signature)
         """A connection that broke spoils the measurement."""
         self.refusals.append(f"{host}: {problem}")
         self._done.set()
@@ -52,7 +52,13 @@ class FirstReports:
         """The same."""
         self.down(run_id, host, problem.message)
 
-    def reported(self, run_id: str, host: str, report: Mapping[str, Any], link: HostLink) -> None:
+    def reported(
+        self,
+        run_id: str,  # noqa: ARG002
+        host: str,
+        report: Mapping[str, Any],  # noqa: ARG002
+        link: HostLink,  # noqa: ARG002
+    ) -> None:
         """A heartbeat."""
         with self._lock:
             self._heard.add(host)

@@ -1,0 +1,69 @@
+"""What an agent costs its host: CPU from its fork to the first heartbeat, and memory afterwards.
+
+Without psutil: that is loaded after the first heartbeat, and has its own price. The login shell's exec is part of
+the same process, and of the figure.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks import proc
+from benchmarks.figure import Figure, NotMeasured
+from orchestrator.adapters import bundle
+from orchestrator.adapters.local import LocalChannel, LocalTransport
+from orchestrator.core.plan import HostPlan
+from orchestrator.daemon import bootstrap
+
+REPEATS = 21
+CPU_LIMIT_MS = 40.0
+RSS_LIMIT_MB = 16.0
+SETTLE_S = 0.3
+
+
+def measure() -> list[Figure]:
+    """Fresh agents by a Python that has no psutil, the bundle being there already."""
+    python = _python_without_psutil()
+    with tempfile.TemporaryDirectory(prefix="orch-bench-") as directory:
+        _one(python, Path(directory))  # pushes the bundle
+        samples = [_one(python, Path(directory)) for _ in range(REPEATS)]
+    note = f"Python {'.'.join(map(str, sys.version_info[:2]))}, bundle pushed before"
+    return [
+        Figure("agent, CPU to its first heartbeat", "ms", CPU_LIMIT_MS, tuple(s[0] for s in samples), note),
+        Figure("agent, resident", "MB", RSS_LIMIT_MB, tuple(s[1] for s in samples), "without psutil"),
+    ]
+
+
+def _one(python: str, host_dir: Path) -> tuple[float, float]:
+    """(milliseconds of CPU, megabytes) of one agent."""
+    host = HostPlan("here", transport="local", python=python)
+    channel = LocalTransport().open(host, bootstrap.COMMAND)
+    assert isinstance(channel, LocalChannel)
+    try:
+        pid = channel._child.pid
+        code_only = replace(bundle.load(), psutil=None)
+        started = bootstrap.start_agent(channel, host, code_only, heartbeat_s=60.0, host_dir=str(host_dir))
+        frames = list(started.frames)
+        while not any("report" in message for message, _ in frames):
+            frames += started.decoder.feed(channel.read(1 << 16))
+        cpu_ms = proc.thread_cpu_ms(pid)
+        time.sleep(SETTLE_S)
+        return cpu_ms, proc.rss_mb(pid)
+    finally:
+        channel.close()
+        channel._child.wait(20)
+
+
+def _python_without_psutil() -> str:
+    """The Python that the environment was made of; its own packages hold none, as on a fresh host."""
+    python = os.path.realpath(sys.executable)
+    asked = subprocess.run([python, "-I", "-c", "import psutil"], capture_output=True, check=False)
+    if asked.returncode == 0:
+        raise NotMeasured(f"{python} has psutil installed")
+    return python

@@ -1,0 +1,92 @@
+"""From kill -9 of a task to the end of its peers, and to the processes of the next generation.
+
+Both are seen from outside: a peer's end by its pidfd, a beginning by the kernel's start time of the new process. So
+the figures hold more than is claimed: the whole way of the order, and its execution. The peers of the fake trainer
+would end by themselves 300 ms after the kill.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from functools import partial
+from typing import Any
+
+from benchmarks import proc
+from benchmarks.figure import Figure, NotMeasured
+from benchmarks.lab import DEFAULT_TIMING, cluster_of, lab_of
+
+TASKS = 3
+REPEATS = 7
+PEERS_LIMIT_MS = 150.0
+STARTED_LIMIT_MS = 500.0
+TIMEOUT_S = 60.0
+
+
+def measure() -> list[Figure]:
+    """Kills one worker of three, again and again, each time after progress: then there is no backoff."""
+    peers: list[float] = []
+    started: list[float] = []
+    with lab_of(TASKS) as lab, cluster_of(lab) as cluster:
+        cluster.ok("up", cluster.spec("--steps", "1000000", tasks=TASKS, timing=DEFAULT_TIMING))
+        for repeat in range(REPEATS):
+            before = cluster.wait(_has_progress, timeout=TIMEOUT_S)
+            pids = [int(task["pid"]) for task in before["tasks"]]
+            victim = pids.pop(repeat % TASKS)
+            killed_at, ended_ms = _kill(victim, pids)
+            peers.append(ended_ms)
+            after = cluster.wait(partial(_has_started, before["generation"] + 1), timeout=TIMEOUT_S)
+            begun = max(proc.began_s(int(task["pid"])) for task in after["tasks"])
+            started.append((begun - killed_at) * 1000)
+        backoffs = [e["message"] for e in cluster.events(kind="backoff") if "at once" not in e["message"]]
+    if backoffs:
+        raise NotMeasured(f"a restart waited: {backoffs[0]}")
+    return [
+        Figure("kill -9 of a task to the end of its last peer", "ms", PEERS_LIMIT_MS, tuple(peers)),
+        Figure(
+            "kill -9 of a task to all processes of the next generation",
+            "ms",
+            STARTED_LIMIT_MS,
+            tuple(started),
+            "the kernel's start times are 10 ms fine",
+        ),
+    ]
+
+
+def _kill(victim: int, peers: list[int]) -> tuple[float, float]:
+    """(When, by CLOCK_BOOTTIME; milliseconds to the end of the last peer)."""
+    poll = select.poll()
+    watched = [os.pidfd_open(pid) for pid in peers]
+    for descriptor in watched:
+        poll.register(descriptor, select.POLLIN)
+    killed_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+    os.kill(victim, signal.SIGKILL)
+    left = set(watched)
+    while left:
+        ended = [descriptor for descriptor, _ in poll.poll(TIMEOUT_S * 1000)]
+        if not ended:
+            raise NotMeasured("the peers outlived the minute after the kill")
+        for descriptor in ended:
+            left.discard(descriptor)
+            poll.unregister(descriptor)
+            os.close(descriptor)
+    return killed_at, (time.clock_gettime(time.CLOCK_BOOTTIME) - killed_at) * 1000
+
+
+def _has_progress(run: dict[str, Any]) -> bool:
+    """Whether a checkpoint of this very generation has been verified."""
+    known = run["checkpoint"]
+    return (
+        run["phase"] == "RUNNING"
+        and known is not None
+        and f"gen-{run['generation']:06d}" in known["path"]
+        and all(task["phase"] == "RUNNING" and task["global_step"] for task in run["tasks"])
+    )
+
+
+def _has_started(generation: int, run: dict[str, Any]) -> bool:
+    return run["generation"] == generation and all(
+        task["pid"] and task["generation"] == generation for task in run["tasks"]
+    )

@@ -36,6 +36,11 @@ def install(link: Link, progress: Progress) -> None:
 
     patches: dict[str, Callable[[ModuleType], None]] = {KERAS3: patch_keras3}
     patches.update(dict.fromkeys(KERAS2, patch_keras2))
+    when_imported(patches)
+
+
+def when_imported(patches: dict[str, Callable[[ModuleType], None]]) -> None:
+    """Run each patch after the module of its name: now where it is imported already, else when it is."""
     for name in list(patches):
         module = sys.modules.get(name)
         if module is not None:

@@ -10,6 +10,7 @@ import os
 import sys
 
 from orchestrator import runtime
+from orchestrator.runtime import options, server
 from orchestrator.runtime.link import Link
 from orchestrator.runtime.orders import STOPPED, Orders, Stopped, end
 from orchestrator.runtime.progress import Progress
@@ -53,8 +54,10 @@ def main(argv: list[str]) -> int:
 
 def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: Orders) -> int:
     progress = Progress(link)
+    wanted = options.read()
+    server.prepare(wanted)
     if link.attached:
-        error = _warm_up(script.imports())
+        error = _warm_up(server.imports() if server.wanted(wanted) else script.imports())
         if error is not None:
             return _failed(link, "import", error, script.path)
         from orchestrator.runtime import hooks
@@ -68,6 +71,12 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
 
         hooks.install(link, progress)
     try:
+        if wanted:
+            from orchestrator.runtime import devices
+
+            hooks.when_imported(devices.patches(wanted, link))
+            if server.wanted(wanted):
+                server.serve(link)
         script.run(arguments)
     except Stopped:
         raise

@@ -1,0 +1,137 @@
+"""What the plan says of devices and collectives, brought to strategies that a script builds without arguments.
+
+`replicas_on_cpu: N`: the CPU is shown to TensorFlow as N logical devices. `MirroredStrategy()` takes all of them
+by itself; CentralStorageStrategy and MultiWorkerMirroredStrategy would take the first only, and are helped.
+`communication` and its timeout: the default of MultiWorkerMirroredStrategy's `communication_options`.
+What a script says itself always wins.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+    from typing import Any
+
+    from orchestrator.runtime.link import Link
+
+MIRRORED_WORKERS = "tensorflow.python.distribute.collective_all_reduce_strategy"
+CENTRAL_STORAGE = "tensorflow.python.distribute.parameter_server_strategy"
+
+
+def patches(options: Mapping[str, Any], link: Link) -> dict[str, Callable[[ModuleType], None]]:
+    """What to do with TensorFlow's modules, by name, once they are imported and the task is released.
+
+    Not before: the release may still say which GPUs this process sees.
+    """
+    replicas = int(options.get("replicas_on_cpu") or 0)
+    found: dict[str, Callable[[ModuleType], None]] = {}
+
+    def mirrored_workers(module: ModuleType) -> None:
+        if replicas > 1:
+            _let_workers_use_cpus(module, replicas)
+        if _communication_given(options):
+            _hand_over_communication(module, options, link)
+
+    def central_storage(module: ModuleType) -> None:
+        _let_central_storage_use_cpus(module, replicas)
+
+    def tensorflow(module: ModuleType) -> None:
+        split_cpu(module, replicas, link)
+
+    if replicas > 1:
+        found["tensorflow"] = tensorflow
+        found[CENTRAL_STORAGE] = central_storage
+    if replicas > 1 or _communication_given(options):
+        found[MIRRORED_WORKERS] = mirrored_workers
+    return found
+
+
+def split_cpu(tf: Any, replicas: int, link: Link) -> None:
+    """Show the CPU as that many logical devices, and no GPU. Must come before TensorFlow's first operation."""
+    try:
+        if tf.config.list_physical_devices("GPU"):
+            tf.config.set_visible_devices([], "GPU")
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
+    except RuntimeError as e:
+        say(link, "replicas-on-cpu", f"replicas_on_cpu came too late, TensorFlow has begun to work: {e}")
+        return
+    say(
+        link, "replicas-on-cpu", f"the CPU is shown to TensorFlow as {replicas} devices, one for each replica"
+    )
+
+
+def _let_workers_use_cpus(module: Any, replicas: int) -> None:
+    original = module.CollectiveAllReduceExtended._initialize_local_devices
+
+    def _initialize_local_devices(self: Any, cluster_resolver: Any, worker_device: str) -> Any:
+        devices, kind = original(self, cluster_resolver, worker_device)
+        if kind == "CPU" and len(devices) == 1:
+            devices = tuple(f"{worker_device}/device:CPU:{i}" for i in range(replicas))
+        return devices, kind
+
+    module.CollectiveAllReduceExtended._initialize_local_devices = _initialize_local_devices
+
+
+def _let_central_storage_use_cpus(module: Any, replicas: int) -> None:
+    extended = module.ParameterServerStrategyExtended
+    original = extended._initialize_local
+
+    def _initialize_local(
+        self: Any, compute_devices: Any, parameter_device: Any, cluster_resolver: Any = None
+    ) -> None:
+        if compute_devices is None:
+            compute_devices = tuple(f"/device:CPU:{i}" for i in range(replicas))
+        original(self, compute_devices, parameter_device, cluster_resolver=cluster_resolver)
+
+    extended._initialize_local = _initialize_local
+
+
+def _communication_given(options: Mapping[str, Any]) -> bool:
+    return options.get("communication") not in (None, "auto") or bool(options.get("communication_timeout_s"))
+
+
+def _hand_over_communication(module: Any, options: Mapping[str, Any], link: Link) -> None:
+    """Both classes have the same base; the deprecated one always passes options, made of its `communication`."""
+    strategy = module.CollectiveAllReduceStrategy
+    util = module.collective_util
+    original = strategy.__init__
+    implementation = str(options.get("communication") or "auto").upper()
+    timeout_s = options.get("communication_timeout_s")
+    auto = util.CommunicationImplementation.AUTO
+
+    @functools.wraps(original)
+    def __init__(self: Any, cluster_resolver: Any = None, communication_options: Any = None) -> None:
+        given = communication_options
+        old_and_silent = (
+            type(self) is not strategy and given is not None and given.implementation == auto
+            and given.timeout_seconds is None and not given.bytes_per_pack
+        )  # fmt: skip
+        if given is None or old_and_silent:
+            communication_options = util.Options(implementation=implementation, timeout_seconds=timeout_s)
+            timeout = f", timeout {timeout_s:g} s" if timeout_s else ""
+            say(
+                link,
+                "communication",
+                f"MultiWorkerMirroredStrategy communicates by {implementation}{timeout}",
+            )
+        else:
+            say(
+                link,
+                "communication",
+                "the script gives communication_options itself; the plan's are not used",
+            )
+        original(self, cluster_resolver, communication_options)
+
+    strategy.__init__ = __init__
+
+
+def say(link: Link, kind: str, message: str) -> None:
+    """To the task's log and to the coordinator."""
+    print(f"orch: {message}", file=sys.stderr, flush=True)
+    link.send({"say": {"kind": kind, "message": message}}, wait_s=1.0)

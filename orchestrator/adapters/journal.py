@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+from orchestrator.adapters.disk import NO_SPACE, full_error, is_full, sync_directory
 from orchestrator.core.actions import Note
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import Event
@@ -58,37 +59,60 @@ class Journal:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        is_new = not os.path.exists(path)
         try:
-            # 0600 from the first byte on: the plan holds paths and host names.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            if not os.path.exists(path):
+                self._create()
+            if os.stat(path).st_size == 0:  # SQLite would take it for a new one, and all runs be forgotten
+                raise self._damaged("it is empty")
+            self._db = _connect(path)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
-            if is_new or not self._db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
-                self._create()
             self._check()
-        except sqlite3.DatabaseError as e:
-            raise self._damaged(str(e)) from e
+        except sqlite3.Error as e:
+            raise self._error(e) from e
         except OSError as e:
-            raise JournalError(f"the journal {path} cannot be opened: {e.strerror}") from e
+            raise full_error(path) if e.errno in NO_SPACE else _unusable(path, e) from e
 
     def _create(self) -> None:
-        with self._transaction():
-            for statement in _SCHEMA.split(";"):
-                self._db.execute(statement)
-            self._db.execute("INSERT INTO meta VALUES ('version', ?), ('epoch', '0')", (str(VERSION),))
+        """Whole or not at all: made beside its place, and renamed."""
+        if os.path.exists(self.path + "-wal"):
+            raise self._damaged("it is gone, and its -wal file is there, which belongs to no other")
+        making = self.path + ".new"
+        # 0600 from the first byte on: the plan holds paths and host names.
+        os.close(os.open(making, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600))
+        db = _connect(making)
+        try:
+            with _Transaction(db, self._error):
+                for statement in _SCHEMA.split(";"):
+                    db.execute(statement)
+                db.execute("INSERT INTO meta VALUES ('version', ?), ('epoch', '0')", (str(VERSION),))
+        finally:
+            db.close()
+        os.rename(making, self.path)
+        sync_directory(os.path.dirname(self.path))
 
     def _check(self) -> None:
         result = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if result != "ok":
             raise self._damaged(result)
-        version = int(self._meta("version"))
-        if version != VERSION:
+        version = self._meta("version")
+        if version != str(VERSION):
             raise JournalError(
                 f"the journal {self.path} is of version {version}, and this program reads version {VERSION}",
                 hint="use the orch that wrote it, or move the file away to start with an empty journal",
             )
+
+    def _error(self, error: sqlite3.Error) -> JournalError:
+        """What a person must know of it."""
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
+            return self._damaged(str(error))  # SQLITE_ERROR: no such table; our statements are right
+        if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and is_full(self.path)):
+            return full_error(self.path)
+        return JournalError(
+            f"the journal {self.path} cannot be written: {error}",
+            hint="see to its disk and its permissions; training goes on meanwhile",
+        )
 
     def _damaged(self, why: str) -> JournalError:
         return JournalError(
@@ -104,7 +128,7 @@ class Journal:
         return str(row[0])
 
     def _transaction(self) -> _Transaction:
-        return _Transaction(self._db)
+        return _Transaction(self._db, self._error)
 
     def close(self) -> None:
         """Fold the write-ahead log back and close."""
@@ -119,25 +143,19 @@ class Journal:
             self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
         return epoch
 
-    def add(self, run: Run, *, at: float) -> None:
-        """A new run, before its first event."""
-        with self._transaction():
-            self._db.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, NULL, ?, ?)",
-                (run.run_id, run.plan.name, now_utc(), at, _dump(Run, run)),
-            )
-
     def commit(self, run: Run, event: Event, notes: Sequence[Note]) -> None:
-        """Event, state and notes, all or none."""
+        """Event, state and notes, all or none. A run's first event brings the run itself into the journal."""
         time = now_utc()
+        ended = time if run.phase.is_terminal else None
         with self._transaction():
             self._db.execute(
                 "INSERT INTO journal (time, run_id, type, event) VALUES (?, ?, ?, ?)",
                 (time, run.run_id, type(event).__name__, _dump(type(event), event)),
             )
             self._db.execute(
-                "UPDATE runs SET state = ?, written_at = ?, ended = ? WHERE run_id = ?",
-                (_dump(Run, run), event.at, time if run.phase.is_terminal else None, run.run_id),
+                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET "
+                "state = excluded.state, written_at = excluded.written_at, ended = coalesce(ended, excluded.ended)",
+                (run.run_id, run.plan.name, time, ended, event.at, _dump(Run, run)),
             )
             self._db.executemany(
                 "INSERT INTO events (time, run_id, name, kind, task, generation, message, data) "
@@ -149,12 +167,27 @@ class Journal:
 
     def runs(self, *, ended_max: int = 50) -> list[Kept]:
         """All runs that have not ended, and the newest that have; oldest first."""
-        rows = self._db.execute(
-            "SELECT state, created, ended, written_at FROM runs WHERE ended IS NULL OR run_id IN "
-            "(SELECT run_id FROM runs WHERE ended IS NOT NULL ORDER BY ended DESC LIMIT ?) ORDER BY rowid",
+        rows = self._read(
+            "SELECT run_id, state, created, ended, written_at FROM runs WHERE ended IS NULL OR run_id IN "
+            "(SELECT run_id FROM runs WHERE ended IS NOT NULL ORDER BY ended DESC, rowid DESC LIMIT ?) "
+            "ORDER BY rowid",
             (ended_max,),
-        ).fetchall()
-        return [Kept(_load(Run, state), created, ended, at) for state, created, ended, at in rows]
+        )
+        return [Kept(self._load(run_id, state), *rest) for run_id, state, *rest in rows]
+
+    def _load(self, run_id: str, state: str) -> Run:
+        try:
+            return _adapter(Run).validate_json(state)  # type: ignore[no-any-return]
+        except ValidationError as e:
+            found = e.errors()[0]
+            where = ".".join(map(str, found["loc"]))
+            raise self._damaged(f"the state of {run_id} cannot be read: {where}: {found['msg']}") from e
+
+    def _read(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as e:
+            raise self._error(e) from e
 
     def next_run_id(self, name: str) -> str:
         """`mnist-20261120-093005`: the name, and the date and time (UTC) of the submission.
@@ -165,50 +198,68 @@ class Journal:
         at = datetime.now(UTC)
         while True:
             run_id = f"{name}-{at:%Y%m%d-%H%M%S}"
-            if self._db.execute("SELECT 1 FROM runs WHERE run_id = ?", (run_id,)).fetchone() is None:
+            if not self._read("SELECT 1 FROM runs WHERE run_id = ?", (run_id,)):
                 return run_id
             at += timedelta(seconds=1)
 
     def events(self, *, name: str | None = None, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
         """What `orch events` shows: of one run (by its name or id) or of all, in order."""
-        rows = self._db.execute(
+        rows = self._read(
             "SELECT seq, time, run_id, kind, task, generation, message, data FROM events "
             "WHERE seq > ? AND (? IS NULL OR name = ? OR run_id = ?) ORDER BY seq LIMIT ?",
             (after, name, name, name, limit),
-        ).fetchall()
+        )
         keys = ("seq", "time", "run", "kind", "task", "generation", "message")
         return [{**dict(zip(keys, row[:7], strict=True)), "data": json.loads(row[7])} for row in rows]
 
     def history(self, run_id: str) -> list[tuple[str, Any]]:
         """The run's journaled events, in order: (type, JSON)."""
-        rows = self._db.execute(
-            "SELECT type, event FROM journal WHERE run_id = ? ORDER BY seq", (run_id,)
-        ).fetchall()
+        rows = self._read("SELECT type, event FROM journal WHERE run_id = ? ORDER BY seq", (run_id,))
         return [(type_, json.loads(event)) for type_, event in rows]
 
 
 class _Transaction:
-    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK. `with connection:` of sqlite3 would not begin one here."""
+    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK. `with connection:` of sqlite3 would not begin one here.
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    What SQLite complains of comes out as JournalError.
+    """
+
+    def __init__(self, db: sqlite3.Connection, told: Callable[[sqlite3.Error], JournalError]) -> None:
         self._db = db
+        self._told = told
 
     def __enter__(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as e:
+            raise self._told(e) from e
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             try:
                 self._db.execute("COMMIT")
                 return
-            except sqlite3.Error:
+            except sqlite3.Error as e:
                 self._rollback()
-                raise
+                raise self._told(e) from e
         self._rollback()
+        if isinstance(error, sqlite3.Error):
+            raise self._told(error) from error
 
     def _rollback(self) -> None:
         if self._db.in_transaction:  # a full disk may have rolled back already
             self._db.execute("ROLLBACK")
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+
+
+def _unusable(path: str, error: OSError) -> JournalError:
+    return JournalError(
+        f"the journal {path} cannot be opened: {error.strerror}",
+        hint="see to the permissions of its directory, or set $ORCH_STATE_DIR to another",
+    )
 
 
 def now_utc() -> str:
@@ -234,7 +285,3 @@ def _adapter(type_: type[Any]) -> TypeAdapter[Any]:
 
 def _dump(type_: type[Any], value: object) -> str:
     return _adapter(type_).dump_json(value).decode()
-
-
-def _load(type_: type[Any], text: str) -> Any:
-    return _adapter(type_).validate_json(text)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+
+from orchestrator.adapters.disk import sync_directory
 
 
 class Secrets:
@@ -24,15 +26,20 @@ class Secrets:
             return
         os.makedirs(self._dir, mode=0o700, exist_ok=True)
         path = self._path(run_id)
-        descriptor = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            json.dump(dict(values), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(path + ".new", path)
+        try:
+            descriptor = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with open(descriptor, "w", encoding="utf-8") as file:
+                json.dump(dict(values), file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(path + ".new", path)
+        except OSError:
+            _unlink(path + ".new")
+            raise
+        sync_directory(self._dir)
 
     def load(self, run_id: str) -> dict[str, str]:
-        """Empty where the run has none."""
+        """Empty where the run has none. OSError or ValueError where they cannot be read."""
         try:
             with open(self._path(run_id), encoding="utf-8") as file:
                 return {str(name): str(value) for name, value in json.load(file).items()}
@@ -41,8 +48,20 @@ class Secrets:
 
     def remove(self, run_id: str) -> None:
         """Forget them."""
+        _unlink(self._path(run_id))
+
+    def keep_only(self, run_ids: Collection[str]) -> None:
+        """Forget those of all other runs: a coordinator may have died between a run's end and `remove`."""
+        kept = {f"{run_id}.json" for run_id in run_ids}
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path(run_id))
+            for name in os.listdir(self._dir):
+                if name not in kept:
+                    _unlink(os.path.join(self._dir, name))
 
     def _path(self, run_id: str) -> str:
         return os.path.join(self._dir, f"{run_id}.json")
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

@@ -1,23 +1,25 @@
 """The loop that carries the core: wait, `step`, persist, perform. One thread decides; all others post to it.
 
 Nothing is done before the journal has it. Where the journal cannot be written (a full disk) nothing is decided
-either: the event is tried again, tasks train on, and a person's command is answered with the reason.
+either: what has happened is held and tried again, in order; tasks train on, what only reads is answered, and what a
+person would change is refused at once, with the reason.
 """
 
 from __future__ import annotations
 
 import logging
 import queue
-import sqlite3
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.adapters.journal import Journal, Kept
 from orchestrator.core import group
 from orchestrator.core.actions import Action, Note
-from orchestrator.core.errors import JournalError, OrchestratorError
+from orchestrator.core.errors import InvariantViolated, JournalError
 from orchestrator.core.events import EpochBegan, Event, HostReported, Submitted, Ticked
 from orchestrator.core.model import Run
 from orchestrator.core.plan import TaskId
@@ -48,6 +50,11 @@ class Loop:
             queue.SimpleQueue()
         )
         self.runs: Mapping[str, Run] = {}
+        self._held: deque[tuple[str, Event]] = deque()
+        """What has happened and the journal could not take."""
+        self._retry_at: float | None = None
+        """When it is tried again; None while the journal can be written."""
+        self._complained = False
         self.seq = 0
         """Counts the turns that were journaled: who waits for news compares it."""
 
@@ -58,10 +65,18 @@ class Loop:
         self._inbox.put((run_id, event))
 
     def call(self, command: Command, *, timeout_s: float = 15.0) -> Any:
-        """Run `command` in the deciding thread and wait for what it returns or raises."""
+        """Run `command` in the deciding thread and wait for what it returns or raises.
+
+        TimeoutError where the thread is busy; then the command is never run.
+        """
         future: Future[Any] = Future()
         self._inbox.put((command, future))
-        return future.result(timeout_s)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            if future.cancel():
+                raise
+            return future.result()  # it had just begun
 
     def stop(self) -> None:
         """End the loop after what was posted before."""
@@ -77,13 +92,8 @@ class Loop:
             self.decide(run_id, EpochBegan(at=now, epoch=epoch))
 
     def submit(self, run: Run) -> None:
-        """Add a run and let it begin. Deciding thread only."""
-        try:
-            self._journal.add(run, at=self._now())
-        except sqlite3.Error as e:
-            raise _full(self._journal.path, e) from e
-        self.runs = {**self.runs, run.run_id: run}
-        self.decide(run.run_id, Submitted(at=self._now()))
+        """Add a run and let it begin, or neither. Deciding thread only."""
+        self._decide(run, Submitted(at=self._now()))
 
     def run(self) -> None:
         """Until `stop`."""
@@ -96,26 +106,29 @@ class Loop:
             if item is None:
                 return
             if isinstance(item[0], str):
-                self._decide_for_sure(item[0], item[1])
+                self._happened(item[0], item[1])
             else:
                 _answer(item[0], item[1])
             self._tick()
 
     def decide(self, run_id: str, event: Event) -> None:
-        """One turn: step, persist, perform. OrchestratorError where the journal cannot take it."""
-        before = self.runs.get(run_id)
-        if before is None:
-            return
+        """One turn: step, persist, perform. JournalError where the journal cannot take it: nothing has changed."""
+        run = self.runs.get(run_id)
+        if run is not None:
+            self._decide(run, event)
+
+    def _decide(self, before: Run, event: Event) -> None:
+        run_id = before.run_id
         after, actions = group.step(before, event)
-        if after is before and not actions:
+        if after == before and not actions:
             return
         notes = [action for action in actions if isinstance(action, Note)]
         if _is_worth_keeping(before, after, event, actions):
-            try:
-                self._journal.commit(after, event, notes)
-            except sqlite3.Error as e:
-                raise _full(self._journal.path, e) from e
+            self._journal.commit(after, event, notes)
             self.seq += 1
+            if self._complained:
+                log.info("the journal can be written again")
+                self._complained = False
         self.runs = {**self.runs, run_id: after}
         for note in notes:
             log.info("%s %s%s: %s", run_id, note.kind, f" {note.task}" if note.task else "", note.message)
@@ -124,28 +137,56 @@ class Loop:
             if not isinstance(action, Note):
                 self._perform(after, action)
 
-    def _decide_for_sure(self, run_id: str, event: Event) -> None:
-        """An event of the world must not be lost: where the disk is full it waits here, and so do the others."""
-        while True:
-            try:
-                self.decide(run_id, event)
+    def _happened(self, run_id: str, event: Event) -> None:
+        """An event of the world must not be lost: where the disk is full it is held, and those behind it too."""
+        if isinstance(
+            event, HostReported
+        ):  # a level: the next one says it again, so it need not wait its turn
+            self._try(run_id, event)
+            return
+        self._held.append((run_id, event))
+        if self._retry_at is None:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Decide what is held, in its order, as far as the journal takes it."""
+        while self._held:
+            if not self._try(*self._held[0]):
                 return
-            except JournalError as e:
-                log.error("%s", e)
-                if isinstance(event, HostReported):
-                    return  # a level: the next one says it again
-                time.sleep(JOURNAL_RETRY_S)
+            self._held.popleft()
+
+    def _try(self, run_id: str, event: Event) -> bool:
+        try:
+            self.decide(run_id, event)
+        except JournalError as e:
+            if not self._complained:
+                log.error("%s; what happens is held until it can be", e)
+            self._complained = True
+            if self._retry_at is None:
+                self._retry_at = self._now() + JOURNAL_RETRY_S
+            return False
+        return True
 
     def _sleep_s(self) -> float | None:
+        """Until the next deadline; while the journal cannot be written, until it is tried again."""
+        if self._retry_at is not None:
+            return max(0.0, self._retry_at - self._now())
         due = [at for run in self.runs.values() if (at := group.next_deadline(run)) is not None]
         return max(0.0, min(due) - self._now()) if due else None
 
     def _tick(self) -> None:
         now = self._now()
+        if self._retry_at is not None:
+            if now < self._retry_at:
+                return
+            self._retry_at = None
+            # Waits that follow from what was held begin now: it is only now that anything is done about it.
+            self._held = deque((run_id, replace(event, at=now)) for run_id, event in self._held)
+            self._catch_up()
         for run_id, run in list(self.runs.items()):
             due = group.next_deadline(run)
-            if due is not None and due <= now:
-                self._decide_for_sure(run_id, Ticked(at=now))
+            if due is not None and due <= now and self._retry_at is None:
+                self._try(run_id, Ticked(at=now))
 
 
 def _is_worth_keeping(before: Run, after: Run, event: Event, actions: list[Action]) -> bool:
@@ -163,16 +204,13 @@ def _decided(run: Run) -> tuple[object, ...]:
 
 
 def _answer(command: Command, future: Future[Any]) -> None:
+    """Run it, unless whoever asked has given up. What it raises is for them, but for what is a fault of ours."""
+    if not future.set_running_or_notify_cancel():
+        return
     try:
         future.set_result(command())
-    except OrchestratorError as e:
+    except InvariantViolated as e:
         future.set_exception(e)
-
-
-def _full(path: str, error: sqlite3.Error) -> JournalError:
-    if "full" in str(error):
-        return JournalError(
-            f"state disk full: {path} cannot be written",
-            hint="free some space; training goes on meanwhile, and nothing that was acknowledged is lost",
-        )
-    return JournalError(f"the journal {path} cannot be written: {error}")
+        raise
+    except Exception as e:  # one bad command must not end the coordinator
+        future.set_exception(e)

@@ -1,0 +1,35 @@
+"""The head node's state disk: whether it is full, and what makes a rename durable."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from orchestrator.core.errors import JournalError
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_full(path: str) -> bool:
+    """Whether nothing can be written beside `path`; False where that cannot be told."""
+    try:
+        return os.statvfs(os.path.dirname(path)).f_bavail == 0
+    except OSError:
+        return False
+
+
+def full_error(path: str) -> JournalError:
+    """What a person must know and do then."""
+    return JournalError(
+        f"state disk full: {path} cannot be written",
+        hint="free some space; training goes on meanwhile, and nothing that was acknowledged is lost",
+    )
+
+
+def sync_directory(path: str) -> None:
+    """A rename is durable only when its directory is. OSError where the disk refuses."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

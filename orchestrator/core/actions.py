@@ -42,6 +42,8 @@ class StartTask:
     host: str
     task: TaskId
     generation: int
+    port: int | None = None
+    """Of a task that is restarted alone: its peers know it by this port."""
 
 
 @dataclass(frozen=True, slots=True)

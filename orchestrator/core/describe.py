@@ -109,7 +109,9 @@ def _stopping(run: Run) -> str:
 
 def _backoff(run: Run, now: float) -> str:
     if run.deadline_at is not None:
-        return f"{run.reason}; generation {run.generation + 1} starts in {duration(run.deadline_at - now)}"
+        return (
+            f"{run.reason}; generation {run.generation_last + 1} starts in {duration(run.deadline_at - now)}"
+        )
     missing = absent(run)
     if missing:
         named = ", ".join(

@@ -21,6 +21,7 @@ from typing import Any, assert_never
 
 from orchestrator.core import checkpoints, hosts
 from orchestrator.core.actions import Action
+from orchestrator.core.alone import advance_alone, may_start_alone
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.events import (
     CheckpointSeeded,
@@ -50,12 +51,9 @@ from orchestrator.core.model import (
     Task,
     TaskPhase,
 )
+from orchestrator.core.plan import TaskId
 from orchestrator.core.reports import absorb
-from orchestrator.core.running import (
-    advance_running,
-    lost_at,
-    verification_failed,
-)
+from orchestrator.core.running import advance_running, lost_at, verification_failed
 from orchestrator.core.starting import (
     advance_backoff,
     advance_pending,
@@ -103,8 +101,10 @@ def _is_stale(run: Run, event: Event) -> bool:
             return run.phase is not Phase.PENDING or run.deadline_at is not None
         case CheckpointSeeded(seed=seed):
             return run.phase is not Phase.RENDEZVOUS or seed.generation != run.generation or is_seeded(run)
-        case CheckpointVerified(generation=generation) | OrderFailed(generation=generation):
+        case CheckpointVerified(generation=generation) | OrderFailed(generation=generation, task=None):
             return generation != run.generation or run.phase.is_terminal
+        case OrderFailed(generation=generation, task=TaskId() as task):
+            return generation != run.task(task).generation or run.phase.is_terminal
         case EpochBegan(epoch=epoch):
             return epoch <= run.epoch or (run.phase.is_terminal and not unproven(run))
         case HostSwept(host=host):
@@ -158,6 +158,8 @@ def _advance(turn: Turn) -> None:
             advance_rendezvous(turn)
         case Phase.RUNNING:
             advance_running(turn)
+            if turn.run.phase is Phase.RUNNING:
+                advance_alone(turn)
         case Phase.STOPPING:
             advance_stopping(turn)
         case Phase.BACKOFF:
@@ -173,6 +175,7 @@ def next_deadline(run: Run) -> float | None:
     due = [run.deadline_at, run.force_at, run.verify_at, lost_at(run)]
     due += [hosts.silent_at(run, host.name) for host in run.hosts]
     due += [host.retry_at for host in run.hosts]
+    due += [task.start_at for task in run.tasks if run.phase is Phase.RUNNING and may_start_alone(run, task)]
     return min((at for at in due if at is not None), default=None)
 
 

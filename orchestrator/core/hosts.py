@@ -89,10 +89,10 @@ def host_prepared(turn: Turn, event: HostPrepared) -> None:
 
 
 def _unstarted(run: Run, name: str) -> list[Action]:
-    if run.phase is not Phase.RENDEZVOUS or run.host(name).facts is None:
+    if run.phase not in _MUST_NOT_SUFFER or run.host(name).facts is None:
         return []  # without facts it is not known which code to run
     return [
-        StartTask(host=name, task=task.id, generation=task.generation)
+        StartTask(host=name, task=task.id, generation=task.generation, port=task.port)
         for task in run.tasks
         if task.host == name and task.phase is TaskPhase.STARTING and task.pid is None
     ]
@@ -102,7 +102,7 @@ def outstanding(run: Run, name: str) -> list[Action]:
     """What the host has been asked, as far as it is not known to be done. All of it may be asked twice."""
     actions: list[Action] = []
     if name in unproven(run) or (run.phase is Phase.STOPPING and run.proof is not None):
-        return [SweepHost(host=name, generation=run.generation)]
+        return [SweepHost(host=name, generation=run.generation_last)]
     if run.phase.is_terminal:
         return []
     if run.host(name).facts is None:

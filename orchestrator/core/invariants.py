@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core.errors import InvariantViolated
+from orchestrator.core.fate import is_alone
 from orchestrator.core.group import next_deadline
 from orchestrator.core.model import Intent, Phase, Run, TaskPhase
 from orchestrator.core.restart import IN_A_ROW_FACTOR
@@ -32,7 +33,10 @@ def _check_phase(run: Run) -> None:
 def _check_tasks(run: Run) -> None:
     for task in run.tasks:
         started = task.phase is not TaskPhase.WAITING
-        _demand(not started or task.generation == run.generation, "all tasks are of the run's generation")
+        is_current = task.generation == run.generation
+        if is_alone(run, task):
+            is_current = run.generation <= task.generation <= run.generation_last
+        _demand(not started or is_current, "all tasks are of the run's generation")
         _demand(task.phase is not TaskPhase.EXITED or task.exit is not None, "an end has its record")
     alive = [task for task in run.tasks if task.phase.may_live]
     if run.phase.is_terminal:
@@ -40,7 +44,7 @@ def _check_tasks(run: Run) -> None:
     if run.phase is Phase.RUNNING:
         gate = (TaskPhase.WAITING, TaskPhase.STARTING)
         _demand(
-            all(t.phase not in gate or t.pid is not None for t in run.tasks),
+            all(t.phase not in gate or t.pid is not None or is_alone(run, t) for t in run.tasks),
             "none runs before all have joined",
         )
     if run.intent is Intent.SUCCEED:

@@ -140,6 +140,21 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """How often the run came back, and how often without progress."""
+
+    restarts: int = 0
+    without_progress: int = 0
+    """Restarts in a row, for the script's own fault, with no newer verified checkpoint."""
+    in_a_row: int = 0
+    """Restarts in a row without a newer verified checkpoint, whoever is to blame: sets the wait."""
+    step: int | None = None
+    """The verified step at the last restart; a newer one clears the counts."""
+    signature: str | None = None
+    """The common last line of the last generation, where all its tasks failed alike and early."""
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One task of the current generation."""
 
@@ -156,6 +171,10 @@ class Task:
     exit: Exit | None = None
     said: tuple[str, ...] = ()
     """Sentences of its runtime that were already noted."""
+    start_at: float | None = None
+    """In WAITING, of a task that is restarted alone: when."""
+    budget: Budget = Budget()
+    """Of a task that is restarted alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,21 +264,6 @@ class Swept:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """How often the run came back, and how often without progress."""
-
-    restarts: int = 0
-    without_progress: int = 0
-    """Restarts in a row, for the script's own fault, with no newer verified checkpoint."""
-    in_a_row: int = 0
-    """Restarts in a row without a newer verified checkpoint, whoever is to blame: sets the wait."""
-    step: int | None = None
-    """The verified step at the last restart; a newer one clears the counts."""
-    signature: str | None = None
-    """The common last line of the last generation, where all its tasks failed alike and early."""
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
     """One submission, until a terminal phase."""
 
@@ -271,6 +275,9 @@ class Run:
     phase: Phase = Phase.PENDING
     since_at: float = 0.0
     generation: int = 0
+    """Of the gang. A task that was restarted alone has a higher one."""
+    generation_last: int = 0
+    """The highest that was given out: to the gang, or to a task restarted alone."""
     reason: str = ""
     intent: Intent | None = None
     """Set in STOPPING only."""

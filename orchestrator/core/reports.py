@@ -17,9 +17,10 @@ def absorb(turn: Turn, event: HostReported) -> None:
     """Believe what the host says of the current generation; end what it holds of older ones."""
     host = turn.run.host(event.host)
     _hear(turn, host, event)
-    current = {r.task: r for r in event.tasks if r.generation == turn.run.generation}
+    generations = {task.id: task.generation for task in turn.run.tasks}
+    current = {r.task: r for r in event.tasks if r.generation == generations.get(r.task)}
     for report in event.tasks:
-        if report.generation < turn.run.generation and report.phase != "exited":
+        if report.generation < generations.get(report.task, 0) and report.phase != "exited":
             turn.do(StopTask(host=host.name, task=report.task, generation=report.generation, grace_s=0.0))
     for task in turn.run.tasks:
         if task.host != host.name:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orchestrator.core import cause
-from orchestrator.core.actions import VerifyCheckpoint
-from orchestrator.core.model import Cause, FirstCause, Intent, Link, Phase, Problem, Run
+from orchestrator.core.actions import StopTask, VerifyCheckpoint
+from orchestrator.core.fate import gang, is_served
+from orchestrator.core.model import Cause, FirstCause, Intent, Link, Phase, Problem, Run, Task
 from orchestrator.core.reports import lose
 from orchestrator.core.stopping import stop_all
 from orchestrator.core.turn import Turn, is_due
@@ -24,8 +27,8 @@ def advance_running(turn: Turn) -> None:
     run = turn.run
     if _resumed_wrongly(turn):
         return
-    if any(task.phase.is_gone for task in run.tasks):
-        react_to_end(turn)
+    if any(task.phase.is_gone for task in gang(run)):
+        react_to_end(turn, gang(run))
         if turn.run.phase is not Phase.RUNNING:
             return
     if lost_at(run) is not None and is_due(lost_at(run), turn.at):
@@ -54,16 +57,13 @@ def verification_failed(turn: Turn) -> None:
         turn.set(verify_at=turn.at + VERIFY_FAILED_WAIT_S)
 
 
-def react_to_end(turn: Turn) -> None:
-    """A task has ended while others may live: what becomes of all."""
+def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
+    """A task has ended while others may live: what becomes of all who share its fate, and so of the run."""
     run = turn.run
     chief = run.task(run.chief)
-    first = cause.first_of(run.tasks)
+    first = cause.first_of(sharing)
     if chief.exit is not None and chief.exit.cause is Cause.FINISHED:
-        wait_until = turn.at + run.plan.timing.kill_grace_s
-        stop_all(
-            turn, Intent.SUCCEED, f"{chief.id} has finished; the others may end by themselves", wait_until
-        )
+        _reap(turn, chief)
         return
     if first is None or first.exit is None:
         return  # a worker ended well before the chief: nothing to do
@@ -75,6 +75,16 @@ def react_to_end(turn: Turn) -> None:
         stop_all(turn, Intent.RESTART, why, turn.at + EARLY_FAILURE_WAIT_S)
     else:
         stop_all(turn, Intent.RESTART, why)
+
+
+def _reap(turn: Turn, chief: Task) -> None:
+    """The chief is done: who trains may end by itself, who serves never would."""
+    run = turn.run
+    wait_until = turn.at + run.plan.timing.kill_grace_s
+    stop_all(turn, Intent.SUCCEED, f"{chief.id} has finished; the others may end by themselves", wait_until)
+    for task in run.tasks:
+        if is_served(run, task) and task.phase.may_live:
+            turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=0.0))
 
 
 def _resumed_wrongly(turn: Turn) -> bool:
@@ -122,4 +132,4 @@ def _lose_silent_hosts(turn: Turn) -> None:
     for task in turn.run.tasks:
         if task.host in silent and task.phase.may_live:
             lose(turn, task)
-    react_to_end(turn)
+    react_to_end(turn, gang(turn.run))

@@ -46,7 +46,7 @@ def advance_pending(turn: Turn) -> None:
     facts = [host.facts for host in run.hosts if host.facts]
     turn.set(code=facts[0].code)
     highest = max(found.highest_generation for found in facts)
-    begin_generation(turn, max(highest, run.generation) + 1)
+    begin_generation(turn, max(highest, run.generation_last) + 1)
 
 
 def _never_prepared(missing: list[Host], waited_s: float) -> Problem:
@@ -76,6 +76,7 @@ def begin_generation(turn: Turn, generation: int) -> None:
         f"starting {len(fresh)} tasks",
         deadline_at=turn.at + run.plan.timing.start_after_s,
         generation=generation,
+        generation_last=generation,
         tasks=fresh,
         seed=None,
         proof=None,
@@ -98,7 +99,7 @@ def advance_rendezvous(turn: Turn) -> None:
     run = turn.run
     gone = [task for task in run.tasks if task.phase.is_gone]
     if gone:
-        react_to_end(turn)
+        react_to_end(turn, run.tasks)
         if turn.run.phase is Phase.RENDEZVOUS:
             _left_early(turn, gone[0])
     elif is_due(run.deadline_at, turn.at):
@@ -178,7 +179,7 @@ def advance_backoff(turn: Turn) -> None:
         turn.set(problem=problem)
         stop_all(turn, Intent.FAIL, problem.message)
         return
-    begin_generation(turn, run.generation + 1)
+    begin_generation(turn, run.generation_last + 1)
 
 
 def absent(run: Run) -> list[Host]:

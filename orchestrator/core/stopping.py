@@ -106,7 +106,7 @@ def _prove(turn: Turn) -> None:
     run = turn.run
     if run.proof is None:
         turn.set(proof={}, deadline_at=turn.at + SWEEP_WAIT_S)
-        turn.do(*(SweepHost(host=host.name, generation=run.generation) for host in run.hosts))
+        turn.do(*(SweepHost(host=host.name, generation=run.generation_last) for host in run.hosts))
     elif all(host.name in run.proof for host in run.hosts):
         _conclude(turn)
 

@@ -33,8 +33,6 @@ class Strategy:
     required_types: tuple[tuple[str, ...], ...]
     """Of each inner tuple, one type must be present."""
     wiring: Wiring
-    reason: str
-    """Why its tasks share one fate, for people."""
     alone: frozenset[str] = frozenset()
     """Types whose tasks are restarted by themselves; the rest shares one fate."""
     served: frozenset[str] = frozenset()
@@ -51,7 +49,6 @@ def _one_task(name: str) -> Strategy:
         task_types=("worker",),
         required_types=(("worker",),),
         wiring=Wiring.NONE,
-        reason="there is one task",
         one_task=True,
     )
 
@@ -64,7 +61,6 @@ _ROWS = (
         wiring=Wiring.TF_CONFIG,
         equal_gpus=True,
         alone=frozenset({"evaluator"}),
-        reason="one worker cannot rejoin a mirrored gang, so all start again together",
     ),
     Strategy(
         name="parameter_server",
@@ -73,14 +69,12 @@ _ROWS = (
         wiring=Wiring.TF_CONFIG,
         alone=frozenset({"worker", "evaluator"}),
         served=frozenset({"worker", "ps"}),
-        reason="variables live on the ps, the position in the chief: without either, all go back to the checkpoint",
     ),
     Strategy(
         name="processes",
         task_types=("worker",),
         required_types=(("worker",),),
         wiring=Wiring.RANKS,
-        reason="what the processes hold of each other is not known, so all start again together",
     ),
     _one_task("mirrored"),
     _one_task("central_storage"),

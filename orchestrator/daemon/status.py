@@ -120,6 +120,7 @@ def _task(run: Run, task: Task, now: float) -> dict[str, Any]:
         "generation": task.generation,
         "address": endpoint(planned.data_address, task.port) if task.port else None,
         "gpus": list(run.plan.task(task.id).gpus),
+        "restarts": task.budget.restarts,
         "global_step": task.progress.global_step,
         "steps_per_s": task.progress.steps_per_s,
         "cpu_percent": task.progress.cpu_percent,

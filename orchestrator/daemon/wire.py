@@ -132,13 +132,16 @@ def start_order(run: Run, action: StartTask, secrets: Mapping[str, str]) -> dict
     task = plan.task(action.task)
     host = plan.host(task.host)
     facts = run.host(task.host).facts
-    directory = launch.checkpoint_dir(plan, action.generation, task.id)
+    directory = launch.checkpoint_dir(plan, run.generation, task.id)
+    ports = (
+        [action.port] if action.port else launch.port_candidates(plan, run.run_id, action.generation, task.id)
+    )
     env = launch.environment(
         plan,
         run.run_id,
         action.generation,
         task.id,
-        restarts=run.budget.restarts,
+        restarts=run.budget.restarts + run.task(task.id).budget.restarts,
         checkpoint_dir=directory,
         log_dir=None,
     )
@@ -152,7 +155,7 @@ def start_order(run: Run, action: StartTask, secrets: Mapping[str, str]) -> dict
         "env": env,
         "secrets": {name: secrets[name] for name in plan.secrets if name in secrets},
         "code": facts.code if facts else "",
-        "ports": list(launch.port_candidates(plan, run.run_id, action.generation, task.id)),
+        "ports": list(ports),
         "hold": plan.runtime,
         "log_max_bytes": LOG_BYTES_MAX,
         "scratch": launch.has_scratch(plan, task.id),

@@ -75,6 +75,10 @@ class Transcript:
             failures=int(options.get("failures", "5")),
             start_after_s=float(options.get("start_after", "300")),
         )
+        if "tasks" in options:  # tasks=chief:0,ps:0,worker:0: one per host, in that order
+            ids = [TaskId.parse(name) for name in options["tasks"].split(",")]
+            placed = tuple(TaskPlan(task, host) for task, host in zip(ids, hosts, strict=True))
+            plan = replace(plan, strategy=options.get("strategy", plan.strategy), tasks=placed)
         self.run = new_run("t-20260101-1", plan, epoch=1, at=0.0)
         self.reports = {host: {} for host in hosts}
 
@@ -183,7 +187,7 @@ class Transcript:
             generation=generation,
             phase=told[0],
             pid=100 + 10 * generation + task.index,
-            port=20000 + 100 * generation + task.index,
+            port=int(options["port"]) if "port" in options else 20000 + 100 * generation + task.index,
             progress=Progress(global_step=step),
             exit=ended,
         )

@@ -1,0 +1,21 @@
+"""Who shares whose fate: read off the table of strategies."""
+
+from __future__ import annotations
+
+from orchestrator.core.model import Run, Task
+from orchestrator.core.strategy import STRATEGIES
+
+
+def is_alone(run: Run, task: Task) -> bool:
+    """Whether its end leaves the others training."""
+    return task.id.type in STRATEGIES[run.plan.strategy].alone
+
+
+def is_served(run: Run, task: Task) -> bool:
+    """Whether it runs a server, which never ends by itself."""
+    return task.id.type in STRATEGIES[run.plan.strategy].served
+
+
+def gang(run: Run) -> list[Task]:
+    """The tasks that share one fate."""
+    return [task for task in run.tasks if not is_alone(run, task)]

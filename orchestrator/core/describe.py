@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.core.model import Host, Intent, Link, Phase, Run, Task, TaskPhase
 from orchestrator.core.starting import absent, is_seeded
+from orchestrator.core.words import duration
 
 
 def sentence(run: Run, *, now: float) -> str:
@@ -21,18 +22,6 @@ def sentence(run: Run, *, now: float) -> str:
             return _backoff(run, now)
         case _:
             return run.reason
-
-
-def duration(seconds: float) -> str:
-    """`4 s`, `3 min`, `2 h 05 min`.
-
-    >>> duration(7500)
-    '2 h 05 min'
-    """
-    if seconds < 120:
-        return f"{max(0.0, seconds):.0f} s"
-    minutes = int(seconds // 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _pending(run: Run, now: float) -> str:

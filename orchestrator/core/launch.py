@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.core.plan import Plan, TaskId
+from orchestrator.core.plan import Options, Plan, TaskId
 from orchestrator.core.strategy import STRATEGIES, Wiring, chief_of
 
 PORT_CANDIDATES_MAX = 16
@@ -78,8 +78,10 @@ def _ranks(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict[st
 
 
 def runtime_options(plan: Plan) -> str:
-    """ORCH_RUNTIME: what the runtime is asked to do for the script, as JSON."""
-    return json.dumps({"strategy": plan.strategy, **asdict(plan.options)})
+    """ORCH_RUNTIME: what the runtime is asked to do for the script, as JSON; what is not there is the default."""
+    defaults = asdict(Options())
+    chosen = {name: value for name, value in asdict(plan.options).items() if value != defaults[name]}
+    return json.dumps({"strategy": plan.strategy, **chosen})
 
 
 def ports_needed(plan: Plan) -> int:

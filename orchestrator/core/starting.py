@@ -21,14 +21,19 @@ from orchestrator.core.plan import TaskId
 from orchestrator.core.running import is_cut_off, next_verification, react_to_end
 from orchestrator.core.stopping import finish, stop_all
 from orchestrator.core.turn import Turn, is_due
+from orchestrator.core.words import counted
 
 
 def prepare(turn: Turn) -> None:
     """The first turn of a run."""
     timing = turn.run.plan.timing
     turn.set(deadline_at=turn.at + timing.start_after_s)
-    turn.note("submitted", f"{turn.run.run_id}: {len(turn.run.tasks)} tasks on {len(turn.run.hosts)} hosts")
+    turn.note("submitted", f"{turn.run.run_id}: {_size(turn.run)}")
     turn.do(*(PrepareHost(host=host.name) for host in turn.run.hosts))
+
+
+def _size(run: Run) -> str:
+    return f"{counted(len(run.tasks), 'task')} on {counted(len(run.hosts), 'host')}"
 
 
 def advance_pending(turn: Turn) -> None:
@@ -42,7 +47,7 @@ def advance_pending(turn: Turn) -> None:
     if problem is not None:
         fail_now(turn, problem)
         return
-    turn.note("prepared", f"{len(run.hosts)} hosts are ready: checked, and given the code")
+    turn.note("prepared", f"{counted(len(run.hosts), 'host')} checked, and given the code")
     facts = [host.facts for host in run.hosts if host.facts]
     turn.set(code=facts[0].code)
     highest = max(found.highest_generation for found in facts)
@@ -73,7 +78,7 @@ def begin_generation(turn: Turn, generation: int) -> None:
     )
     turn.enter(
         Phase.RENDEZVOUS,
-        f"starting {len(fresh)} tasks",
+        f"starting {counted(len(fresh), 'task')}",
         deadline_at=turn.at + run.plan.timing.start_after_s,
         generation=generation,
         generation_last=generation,
@@ -82,7 +87,7 @@ def begin_generation(turn: Turn, generation: int) -> None:
         proof=None,
         progress_at=turn.at,
     )
-    turn.note("generation", f"generation {generation} starts: {len(fresh)} tasks on {len(run.hosts)} hosts")
+    turn.note("generation", f"generation {generation} starts: {_size(run)}")
     if run.plan.checkpoint is not None:
         turn.do(SeedCheckpoint(host=run.task(run.chief).host, generation=generation))
     for task in fresh:
@@ -110,7 +115,7 @@ def advance_rendezvous(turn: Turn) -> None:
         turn.do(*(release(turn.run, task) for task in turn.run.tasks))
         turn.enter(Phase.RUNNING, "all tasks have joined", verify_at=next_verification(run, turn.at, 0.0))
         turn.set(progress_at=turn.at)
-        turn.note("running", f"all {len(run.tasks)} tasks have joined and are released")
+        turn.note("running", f"all have joined and are released: {counted(len(run.tasks), 'task')}")
 
 
 def _left_early(turn: Turn, task: Task) -> None:

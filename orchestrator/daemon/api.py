@@ -7,6 +7,7 @@ checked at every connection, so that not even a mistaken mode lets another user 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import struct
@@ -18,6 +19,7 @@ import anyio.to_thread
 import uvicorn
 from pydantic import TypeAdapter, ValidationError
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -49,7 +51,16 @@ class PrivateSocket(socket.socket):
 
 
 def listen(path: str) -> PrivateSocket:
-    """Bind, private from the first moment. A socket that a dead coordinator left is replaced."""
+    """Bind, private from the first moment. A socket that a dead coordinator left is replaced.
+
+    Raises Refused where somebody lives behind it: two journals may share a runtime directory by mistake.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        if probe.connect_ex(path) == 0:
+            raise Refused(
+                f"another coordinator answers behind {path}",
+                hint="`orch coordinator status` shows it; give this one its own $ORCH_RUNTIME_DIR",
+            )
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     listener = PrivateSocket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -90,7 +101,9 @@ class Server:
     def stop(self) -> None:
         """Answer what was asked, then close, and take the socket away."""
         self._server.should_exit = True
-        self._thread.join(timeout=5)
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+        self._listener.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
 
@@ -142,6 +155,8 @@ class _Api:
             left_s = min(float(query.get("wait_s", "0")), WAIT_MAX_S)
         except ValueError as e:
             raise UsageError(f"after and wait_s are numbers: {e}") from e
+        if math.isnan(left_s):
+            raise UsageError("wait_s is a number of seconds")
         seen = -1
         while True:
             if self._coordinator.loop.seq != seen:
@@ -183,13 +198,15 @@ async def _on_error(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, OrchestratorError):
         http = 409 if isinstance(error, Refused) else 400 if isinstance(error, UsageError) else 500
         return _error(error.message, code=error.code, hint=error.hint, exit_code=error.exit_code, http=http)
-    return _error(
-        "the coordinator is busy and did not answer in time: its state disk may be full",
-        code="busy",
-        hint="see the coordinator's log; training goes on",
-        exit_code=1,
-        http=503,
-    )
+    hint = "see the coordinator's log; training goes on"
+    if isinstance(error, CallTimeout):
+        message = "the coordinator is busy and did not answer in time; nothing was changed"
+        return _error(message, code="busy", hint=hint, exit_code=1, http=503)
+    if isinstance(error, HTTPException):
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        return _error(message, code="usage", hint=None, exit_code=2, http=error.status_code)
+    message = f"a fault in the coordinator: {type(error).__name__}: {error}"
+    return _error(message, code="internal", hint=hint, exit_code=1, http=500)
 
 
 def application(coordinator: Coordinator) -> Starlette:
@@ -204,5 +221,6 @@ def application(coordinator: Coordinator) -> Starlette:
         Route("/v1/events", api.events),
         Route("/v1/stop", api.stop, methods=["POST"]),
     ]
-    handlers: dict[Any, Any] = {OrchestratorError: _on_error, CallTimeout: _on_error}
+    kinds = (OrchestratorError, CallTimeout, HTTPException, Exception)
+    handlers: dict[Any, Any] = dict.fromkeys(kinds, _on_error)
     return Starlette(routes=routes, exception_handlers=handlers)

@@ -6,6 +6,7 @@ connects, and takes up what runs.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -14,12 +15,13 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, TextIO
 
 from orchestrator import __version__
-from orchestrator.adapters import bundle
+from orchestrator.adapters import bundle, disk
 from orchestrator.adapters.journal import Journal, now_utc
 from orchestrator.adapters.local import LocalTransport
 from orchestrator.adapters.paths import Paths
@@ -30,7 +32,7 @@ from orchestrator.adapters.transport import Transport
 from orchestrator.core.actions import Action
 from orchestrator.core.errors import OrchestratorError, Refused, UsageError
 from orchestrator.core.events import KillRequested
-from orchestrator.core.model import Run, new_run
+from orchestrator.core.model import Run, Task, new_run
 from orchestrator.core.plan import Plan
 from orchestrator.core.stopping import unproven
 from orchestrator.daemon import status
@@ -63,6 +65,7 @@ class Coordinator:
     def take_up(self) -> None:
         """Go on with what the journal holds."""
         self.loop.take_up(self.journal.runs(), self.epoch)
+        self._secrets.keep_only([run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal])
         for run in self.loop.runs.values():
             names = unproven(run) if run.phase.is_terminal else [host.name for host in run.hosts]
             self._performer.open(run, names)
@@ -120,12 +123,20 @@ class Coordinator:
         now = time.monotonic()
         run_id = self.journal.next_run_id(plan.name)
         run = new_run(run_id, plan, epoch=self.epoch, at=now, from_scratch=from_scratch)
+        directory = self.paths.run_dir(run_id)
         try:
-            os.makedirs(self.paths.run_dir(run_id), mode=0o700, exist_ok=True)
+            os.makedirs(directory, mode=0o700, exist_ok=True)
             self._secrets.save(run_id, secrets)
+            self.loop.submit(run)
         except OSError as e:
-            raise OrchestratorError(f"the run's directory cannot be made: {e}") from e
-        self.loop.submit(run)
+            if e.errno in disk.NO_SPACE:
+                raise disk.full_error(directory) from e
+            raise OrchestratorError(f"{directory} cannot be written: {e.strerror}") from e
+        finally:
+            if run_id not in self.loop.runs:  # nothing of a run that never was stays behind
+                self._secrets.remove(run_id)
+                with contextlib.suppress(OSError):
+                    os.rmdir(directory)
         self._performer.open(run, [host.name for host in run.hosts])
         return self.loop.runs[run_id], True
 
@@ -146,23 +157,26 @@ class Coordinator:
     def stacks(self, name: str) -> dict[str, str]:
         """Where every task of the run is in its code now, or why that cannot be told."""
         run = self.find(name)
-        told = {}
-        for task in run.tasks:
-            order = {
-                "order": "stacks",
-                "run": run.run_id,
-                "epoch": run.epoch,
-                "generation": task.generation,
-                "task": str(task.id),
-            }
-            link = self._performer.link(run, task.host)
-            try:
-                if link is None:
-                    raise LinkDown(f"{task.host} is not connected")
-                told[str(task.id)] = str((link.ask(order, timeout_s=STACKS_TIMEOUT_S).ok or {})["stacks"])
-            except (LinkDown, OrderRefused) as e:
-                told[str(task.id)] = f"no stacks: {e}"
-        return told
+        # All at once: what is asked for is one moment, and each that is stuck may take its whole time to say so.
+        with ThreadPoolExecutor(max_workers=len(run.tasks), thread_name_prefix="stacks") as workers:
+            told = workers.map(lambda task: self._stacks_of(run, task), run.tasks)
+            return {str(task.id): text for task, text in zip(run.tasks, told, strict=True)}
+
+    def _stacks_of(self, run: Run, task: Task) -> str:
+        order = {
+            "order": "stacks",
+            "run": run.run_id,
+            "epoch": run.epoch,
+            "generation": task.generation,
+            "task": str(task.id),
+        }
+        link = self._performer.link(run, task.host)
+        try:
+            if link is None:
+                raise LinkDown(f"{task.host} is not connected")
+            return str((link.ask(order, timeout_s=STACKS_TIMEOUT_S).ok or {})["stacks"])
+        except (LinkDown, OrderRefused) as e:
+            return f"no stacks: {e}"
 
     # -- the loop's own ------------------------------------------------------------------------------------
 
@@ -251,9 +265,10 @@ def _lock(paths: Paths) -> TextIO:
             f"a coordinator has this journal already: pid {pid}, {paths.state_dir}",
             hint="`orch coordinator status` shows it, `orch coordinator stop` ends it (tasks go on)",
         ) from e
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n")
-    file.flush()
+    with contextlib.suppress(OSError):  # for people only; where the disk is full the journal says so
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
     return file
 
 

@@ -24,11 +24,17 @@ from orchestrator.core.errors import ConnectFailed, HostError
 from orchestrator.core.model import Problem
 from orchestrator.core.plan import HostPlan
 from orchestrator.daemon import bootstrap
+from orchestrator.daemon.wire import WireError
 
 log = logging.getLogger(__name__)
 
 RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 """Between tries to connect, ± 25 %; the last one again and again."""
+
+STEADY_S = 30.0
+"""A connection that lived as long was a good one: the next try is made at once again."""
+
+SILENCE_CHECK_S = 1.0
 
 REFUSED_RETRY_S = 30.0
 """Where a person must act first: keys, a missing Python."""
@@ -38,6 +44,10 @@ READ_BYTES = 1 << 16
 
 class LinkDown(Exception):
     """The connection broke before the reply came; the order may or may not have been done."""
+
+
+class NoAnswer(LinkDown):
+    """The agent is connected and did not answer in time."""
 
 
 class OrderRefused(Exception):
@@ -139,16 +149,23 @@ class HostLink:
         try:
             reply = future.result(timeout_s)
         except TimeoutError as e:
-            raise LinkDown(f"{self.host.name} did not answer `{order['order']}` in {timeout_s:.0f} s") from e
+            raise NoAnswer(f"{self.host.name} did not answer `{order['order']}` in {timeout_s:.0f} s") from e
         if reply.error is not None:
             raise OrderRefused(Problem(reply.error["code"], reply.error["message"], reply.error.get("hint")))
         return reply
 
+    def reset(self, why: str) -> None:
+        """Connect anew: the agent is there and does not do its work."""
+        connection = self._connection
+        if connection is not None:
+            connection.break_off(why)
+
     def close(self) -> None:
         """End the connection; what runs on the host goes on."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
+            connection = self._connection
         self._wake.set()
-        connection = self._connection
         if connection is not None:
             connection.flush_and_close()
 
@@ -162,11 +179,13 @@ class HostLink:
     def _run(self) -> None:
         tries = 0
         while not self._closed:
+            began_at = time.monotonic()
             try:
                 self._connect_and_read()
-                tries = 0
             except ConnectFailed as e:
                 self._tell_down(e.message)
+            except (FrameError, WireError) as e:
+                log.warning("link %s: %s", self.host.name, e)
             except HostError as e:
                 for run_id in self._served():
                     self._listener.refused(run_id, self.host.name, _problem(e))
@@ -175,16 +194,21 @@ class HostLink:
             except Exception:  # a fault of ours must not end the link for good: say it and try again
                 log.exception("link %s", self.host.name)
                 self._tell_down("a fault in orch; see the coordinator's log")
+            if time.monotonic() - began_at > STEADY_S:
+                tries = 0
             delay = RETRY_S[min(tries, len(RETRY_S) - 1)]
             tries += 1
             self._wake.wait(delay * random.uniform(0.75, 1.25))
 
     def _connect_and_read(self) -> None:
         channel = self._transport.open(self.host, bootstrap.COMMAND)
+        connection: _Connection | None = None
         try:
             started = bootstrap.start_agent(channel, self.host, self._bundle())
             connection = _Connection(self.host.name, channel, started.hello)
             with self._lock:
+                if self._closed:  # while we were connecting
+                    return
                 self._connection = connection
                 watches = dict(self._watches)
                 for run_id, watch in watches.items():
@@ -195,6 +219,10 @@ class HostLink:
             for message, blob in started.frames:
                 self._take(connection, message, blob)
             self._read(connection, started.decoder)
+        except (FrameError, WireError) as e:
+            if connection is not None:
+                connection.why = str(e)
+            raise
         finally:
             with self._lock:
                 broken, self._connection = self._connection, None
@@ -246,14 +274,19 @@ class _Connection:
         self._host = host
         self._ids = itertools.count(1)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
         self._waiting: dict[int, tuple[Callable[[Reply], None] | None, Future[Reply] | None]] = {}
+        self._ended = threading.Event()
 
     def start(self, silence_max_s: Callable[[], float]) -> None:
-        """Begin to write, and to watch for silence: a cut link looks alive to TCP for many minutes."""
-        thread = threading.Thread(
-            target=self._write, args=(silence_max_s,), name=f"link-{self._host}-writer", daemon=True
-        )
-        thread.start()
+        """Begin to write, and to watch for silence: a cut link looks alive to TCP for many minutes.
+
+        Not by the writer: it is the first that blocks on a link that is cut.
+        """
+        threading.Thread(target=self._write, name=f"link-{self._host}-writer", daemon=True).start()
+        threading.Thread(
+            target=self._watch_silence, args=(silence_max_s,), name=f"link-{self._host}-watch", daemon=True
+        ).start()
 
     def send(
         self,
@@ -263,8 +296,14 @@ class _Connection:
         future: Future[Reply] | None = None,
     ) -> None:
         number = next(self._ids)
-        self._waiting[number] = (on_reply, future)
-        self._outbox.put(encode({**order, "id": number}, blob))
+        data = encode({**order, "id": number}, blob)
+        with self._lock:
+            if not self._ended.is_set():
+                self._waiting[number] = (on_reply, future)
+                self._outbox.put(data)
+                return
+        if future is not None:
+            future.set_exception(self._broke())
 
     def replied(self, message: Mapping[str, Any], blob: bytes) -> None:
         on_reply, _ = self._waiting.pop(message["reply"], (None, None))
@@ -272,33 +311,40 @@ class _Connection:
             on_reply(Reply(ok=message.get("ok"), error=message.get("error"), blob=blob))
 
     def end(self) -> None:
-        """Wake the writer and all who wait for a reply."""
+        """Wake the writer and all who wait for a reply; who asks from now on is told at once."""
+        with self._lock:
+            self._ended.set()
+            waiting = list(self._waiting.values())
         self._outbox.put(None)
-        for _, future in list(self._waiting.values()):
-            if future is not None and not future.done():
-                future.set_exception(LinkDown(f"the connection to {self._host} broke"))
+        for _, future in waiting:
+            if future is not None:
+                future.set_exception(self._broke())
+
+    def _broke(self) -> LinkDown:
+        return LinkDown(f"the connection to {self._host} broke")
+
+    def break_off(self, why: str) -> None:
+        """Close it, which ends the reading; `why` is what the run is told."""
+        self.why = self.why or why
+        self.channel.close()
 
     def flush_and_close(self) -> None:
         """Close after what is queued has been written; the writer does it."""
         self._outbox.put(None)
 
-    def _write(self, silence_max_s: Callable[[], float]) -> None:
-        while True:
-            try:
-                data = self._outbox.get(timeout=1.0)
-            except queue.Empty:
-                silent_s = time.monotonic() - self.heard_at
-                if silent_s > silence_max_s():
-                    self.why = f"nothing was heard for {silent_s:.0f} s"
-                    self.channel.close()
-                    return
-                continue
-            if data is None:
-                self.channel.close()
-                return
+    def _write(self) -> None:
+        while (data := self._outbox.get()) is not None:
             try:
                 self.channel.write(data)
             except ChannelClosed:
+                return
+        self.channel.close()
+
+    def _watch_silence(self, silence_max_s: Callable[[], float]) -> None:
+        while not self._ended.wait(SILENCE_CHECK_S):
+            silent_s = time.monotonic() - self.heard_at
+            if silent_s > silence_max_s():
+                self.break_off(f"nothing was heard for {silent_s:.0f} s")
                 return
 
 
@@ -306,4 +352,4 @@ def _problem(error: HostError) -> Problem:
     return Problem(error.code, error.message, error.hint, error.exit_code)
 
 
-__all__ = ["FrameError", "HostLink", "LinkDown", "Listener", "OrderRefused", "Reply", "Watch"]
+__all__ = ["HostLink", "LinkDown", "Listener", "NoAnswer", "OrderRefused", "Reply", "Watch"]

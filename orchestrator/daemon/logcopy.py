@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Collection
 from typing import NamedTuple
 
 from orchestrator.adapters.runlogs import RunLogs
@@ -46,16 +47,18 @@ class LogCopier:
             self._ends[name] = task.progress.log_bytes
             self._ask(link, name, epoch)
 
-    def is_behind(self, run_id: str) -> bool:
-        """Whether anything that was reported is not here yet."""
-        names = [name for name in list(self._ends) if name.run_id == run_id]
-        return any(self._logs.end(*name) < self._ends[name] for name in names)
+    def is_behind(self, run_id: str, tasks: Collection[str]) -> bool:
+        """Whether anything that was reported of these tasks is not here yet."""
+        return any(self._logs.end(*name) < self._ends.get(name, 0) for name in self._of(run_id, tasks))
 
-    def forget(self, run_id: str) -> None:
-        """The run has ended."""
-        for known in (self._ends, self._asked):
-            for name in [name for name in list(known) if name.run_id == run_id]:
-                known.pop(name, None)
+    def forget(self, run_id: str, tasks: Collection[str]) -> None:
+        """Their host is not asked any more."""
+        for name in self._of(run_id, tasks):
+            self._ends.pop(name, None)
+            self._asked.pop(name, None)
+
+    def _of(self, run_id: str, tasks: Collection[str]) -> list[_Log]:
+        return [name for name in list(self._ends) if name.run_id == run_id and name.task in tasks]
 
     def _ask(self, link: HostLink, name: _Log, epoch: int) -> None:
         here = self._logs.end(*name)

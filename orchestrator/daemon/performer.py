@@ -38,7 +38,7 @@ from orchestrator.core.events import (
 from orchestrator.core.model import Problem, Run
 from orchestrator.core.plan import HostPlan, TaskId
 from orchestrator.daemon import wire
-from orchestrator.daemon.links import HostLink, LinkDown, Reply, Watch
+from orchestrator.daemon.links import HostLink, LinkDown, NoAnswer, Reply, Watch
 from orchestrator.daemon.logcopy import LogCopier
 from orchestrator.daemon.preparation import prepare
 
@@ -46,6 +46,15 @@ log = logging.getLogger(__name__)
 
 PREPARATIONS_MAX = 8
 """At once: the push of the code is bound by the head's network and CPU."""
+
+_VERBS = {
+    StartTask: "start",
+    ReleaseTask: "release",
+    StopTask: "stop",
+    SeedCheckpoint: "seed",
+    VerifyCheckpoint: "verify",
+    SweepHost: "sweep",
+}
 
 DRAIN_S = 10.0
 """How long an ended run's link stays open for the rest of its logs."""
@@ -87,7 +96,7 @@ class Performer:
                 if link is None:
                     link = HostLink(host, self._transports[host.transport], self._bundle, self)
                     self._links[_key(host)] = link
-            link.attach(run.run_id, watch)
+                link.attach(run.run_id, watch)  # within the lock: the last run of the link may be leaving it
 
     def link(self, run: Run, name: str) -> HostLink | None:
         """The link to a host of the run, if it is open."""
@@ -95,7 +104,7 @@ class Performer:
 
     def close(self) -> None:
         """End all links; what runs on the hosts goes on."""
-        for link in self._links.values():
+        for link in list(self._links.values()):
             link.close()
         self._workers.shutdown(wait=False, cancel_futures=True)
 
@@ -128,6 +137,29 @@ class Performer:
 
     def perform(self, run: Run, action: Action) -> None:
         """Begin it; never blocks. What is asked of a host that is not connected is dropped (see the core)."""
+        try:
+            self._begin(run, action)
+        except (OSError, ValueError) as e:  # secrets that cannot be read; an order that no frame holds
+            log.exception("%s: %s", run.run_id, action)
+            problem = Problem("internal", f"{type(e).__name__}: {e}", "see the coordinator's log")
+            self._failed(run, action, problem)
+
+    def _failed(self, run: Run, action: Action, problem: Problem) -> None:
+        verb = _VERBS.get(type(action))
+        if verb is not None and not isinstance(action, Note):
+            self._post(
+                run.run_id,
+                OrderFailed(
+                    at=time.monotonic(),
+                    host=action.host,
+                    order=verb,
+                    generation=getattr(action, "generation", run.generation),
+                    problem=problem,
+                    task=getattr(action, "task", None),
+                ),
+            )
+
+    def _begin(self, run: Run, action: Action) -> None:
         match action:
             case PrepareHost(host=host):
                 self._prepare(run, host)
@@ -197,11 +229,16 @@ class Performer:
     def _prepare_now(self, link: HostLink, run: Run, name: str) -> None:
         event: Event | None = None
         try:
-            event = prepare(link, run, name, now=time.monotonic())
+            event = prepare(link, run, name, now=time.monotonic)
+        except NoAnswer as e:
+            link.reset(str(e))  # asked again when it is connected anew
         except LinkDown as e:
             log.info("%s: %s: preparation broke off: %s", run.run_id, name, e)
         except SpecError as e:
             problem = Problem(e.code, e.message, e.hint, e.exit_code)
+            event = HostRefused(at=time.monotonic(), host=name, problem=problem)
+        except OSError as e:
+            problem = Problem("workdir", f"{run.plan.workdir} cannot be read: {e.strerror}", None, 2)
             event = HostRefused(at=time.monotonic(), host=name, problem=problem)
         except Exception as e:  # a fault of ours must reach a person, not vanish with the worker
             log.exception("%s: preparing %s", run.run_id, name)
@@ -223,7 +260,7 @@ class Performer:
             "dir": checkpoint.dir,
             "keep": checkpoint.keep,
             "python": run.plan.host(action.host).python,
-            "from_scratch": run.from_scratch and run.seed is None and run.best_step is None,
+            "from_scratch": run.from_scratch,
         }
 
         def done(ok: Mapping[str, Any]) -> None:
@@ -275,13 +312,15 @@ class Performer:
 
     def _drain_and_detach(self, run: Run, name: str) -> None:
         until = time.monotonic() + DRAIN_S
-        while self._logs.is_behind(run.run_id) and time.monotonic() < until:
+        here = [str(task.id) for task in run.tasks if task.host == name]
+        while self._logs.is_behind(run.run_id, here) and time.monotonic() < until:
             time.sleep(0.05)
         key = _key(run.plan.host(name))
         with self._lock:
             link = self._links.get(key)
             if link is not None and not link.detach(run.run_id):
                 del self._links[key]
+        self._logs.forget(run.run_id, here)
 
 
 def _key(host: HostPlan) -> HostPlan:

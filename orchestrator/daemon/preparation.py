@@ -7,7 +7,7 @@ breaks on the way nothing is said: the core asks again when the host is up.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from orchestrator.adapters import codetree
@@ -28,24 +28,24 @@ class Asks(Protocol):
         """Send and wait; LinkDown, OrderRefused."""
 
 
-def prepare(link: Asks, run: Run, name: str, *, now: float) -> HostPrepared | HostRefused:
-    """The whole conversation. LinkDown passes through."""
+def prepare(link: Asks, run: Run, name: str, *, now: Callable[[], float]) -> HostPrepared | HostRefused:
+    """The whole conversation, which may take minutes; the event is of its end. LinkDown passes through."""
     try:
         probed = _probe(link, run, name)
         problem = _unfit(run, probed)
         if problem is not None:
-            return HostRefused(at=now, host=name, problem=problem)
+            return HostRefused(at=now(), host=name, problem=_named(name, problem))
         code = _push(link, run)
         highest = _highest(link, run)
     except OrderRefused as e:
-        return HostRefused(at=now, host=name, problem=_named(name, e.problem))
+        return HostRefused(at=now(), host=name, problem=_named(name, e.problem))
     facts = Facts(
         python=probed["python"],
         versions=probed["versions"],
         code=code,
         highest_generation=highest,
     )
-    return HostPrepared(at=now, host=name, facts=facts)
+    return HostPrepared(at=now(), host=name, facts=facts)
 
 
 def _order(run: Run, verb: str, **fields: object) -> dict[str, Any]:
@@ -74,7 +74,8 @@ def _probe(link: Asks, run: Run, name: str) -> Mapping[str, Any]:
         raise OrderRefused(
             Problem(
                 "checkpoint-dir",
-                f"the checkpoint directory {plan.checkpoint.dir} cannot be written",
+                f"the checkpoint directory {plan.checkpoint.dir} cannot be written"
+                + (f": {ok['checkpoint_why']}" if ok.get("checkpoint_why") else ""),
                 "it must exist on every host, on a file system that they share, and be writable by the SSH user",
             )
         )
@@ -98,8 +99,14 @@ def _uses_fit(run: Run) -> bool:
 
 
 def _push(link: Asks, run: Run) -> str:
-    """Send what the host lacks of the working directory; the digest of the tree."""
+    """Send what the host lacks of the working directory; the digest of the tree.
+
+    A run goes on with the code that it began with. A host that comes back from a reboot has it; where the workdir
+    has changed since, there is nothing to be pushed.
+    """
     tree = codetree.manifest(run.plan.workdir)
+    if run.code and codetree.digest_of(tree) != run.code:
+        return run.code
     by_digest = {entry[1]: entry for entry in tree}
     order = _order(run, "code", files=[list(entry) for entry in tree])
     for _ in range(3):  # a file may change between its hashing and its sending: then the host asks again

@@ -7,6 +7,7 @@ understood raises WireError, and the link is dropped with that sentence.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from orchestrator.core import launch
@@ -29,6 +30,9 @@ _CAUSES = {
 }
 
 
+TASK_PHASES = ("starting", "ready", "running", "exited", "unknown")
+
+
 class WireError(ValueError):
     """An agent said something that is not in the contract."""
 
@@ -37,7 +41,7 @@ def host_reported(host: str, run_id: str, report: Mapping[str, Any], *, at: floa
     """One heartbeat, as far as it concerns one run."""
     try:
         tasks = tuple(task_report(raw, at=at) for raw in report["runs"].get(run_id, ()))
-    except (KeyError, TypeError, ValueError) as e:
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise WireError(f"the agent on {host} sent a report that cannot be read: {e!r}") from e
     facts = report.get("host") or {}
     return HostReported(
@@ -52,6 +56,8 @@ def host_reported(host: str, run_id: str, report: Mapping[str, Any], *, at: floa
 def task_report(raw: Mapping[str, Any], *, at: float) -> TaskReport:
     """One TASK of the contract."""
     ended = raw.get("exit")
+    if raw["phase"] not in TASK_PHASES:
+        raise ValueError(f"no phase of a task: {raw['phase']!r}")
     return TaskReport(
         task=TaskId.parse(raw["task"]),
         generation=int(raw["generation"]),
@@ -65,7 +71,9 @@ def task_report(raw: Mapping[str, Any], *, at: float) -> TaskReport:
 
 
 def _progress(raw: Mapping[str, Any]) -> Progress:
-    metrics = {name: value for name, value in (raw.get("metrics") or {}).items() if value is not None}
+    # JSON has no word for NaN, yet 1e999 is read as infinity, which the journal could not give back.
+    told = (raw.get("metrics") or {}).items()
+    metrics = {str(name): float(value) for name, value in told if value is not None and isfinite(value)}
     return Progress(
         global_step=raw.get("global_step"),
         epoch=raw.get("epoch"),

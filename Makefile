@@ -46,8 +46,8 @@ format: $(VENV)/.dev  ## bring the sources into shape
 bench: $(VENV)/.dev  ## the measured claims: start, detection, overhead
 	$(BIN)/python -m benchmarks
 
-docker-demo: $(VENV)/.demo  ## the same training across containers, one of which is killed on the way
-	$(BIN)/python docker/demo.py
+docker-demo:  ## the same training across containers, one of which is killed on the way
+	$(PYTHON) docker/demo.py
 
 clean:  ## remove what was made here
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,193 @@
+"""Whatever happens, in whatever order, doubled or stale: the invariants hold, and every wait ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from orchestrator.core import actions as do
+from orchestrator.core import events as ev
+from orchestrator.core import group
+from orchestrator.core.invariants import check
+from orchestrator.core.model import Cause, Exit, Facts, Link, Problem, Progress, Run, Seed, Swept, new_run
+from orchestrator.core.plan import TaskId
+from tests.unit.core.transcript import make_plan
+
+HOSTS = ["a", "b", "c"]
+KINDS = (
+    "report",
+    "report",
+    "report",
+    "report",
+    "up",
+    "down",
+    "refused",
+    "prepared",
+    "prepared",
+    "seeded",
+    "verified",
+    "failed",
+    "swept",
+    "kill",
+    "epoch",
+    "submit",
+    "tick",
+)
+_RUN: TypeAdapter[Run] = TypeAdapter(Run)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What hypothesis shrinks: small numbers, read in the light of the state in which they come."""
+
+    kind: str
+    passes_s: float
+    choice: int
+
+
+draws = st.builds(
+    Draw,
+    kind=st.sampled_from(KINDS),
+    passes_s=st.sampled_from([0.0, 0.1, 2.0, 7.0, 11.0, 65.0, 400.0]),
+    choice=st.integers(0, 10_000),
+)
+
+
+class Chaos:
+    """A run, and whoever tells it lies as far as the wire allows."""
+
+    def __init__(self, hosts: int, checkpoint: bool) -> None:
+        self.run = new_run("t", make_plan(HOSTS[:hosts], checkpoint=checkpoint, failures=3), epoch=1, at=0.0)
+        self.now = 0.0
+        self.living: dict[TaskId, int] = {}
+        """The generation that the task's host said, the last time, lives."""
+        self.step(ev.Submitted(0.0))
+
+    def step(self, event: ev.Event) -> None:
+        before = self.run
+        self.run, actions = group.step(before, event)
+        check(self.run)
+        if before.phase.is_terminal:
+            assert self.run.phase is before.phase, "a terminal phase is for ever"
+            assert not any(isinstance(action, do.StartTask) for action in actions)
+        for action in actions:
+            if isinstance(action, do.StartTask):
+                self.check_start(before, action)
+        known = {host.name for host in self.run.hosts}
+        assert all(isinstance(action, do.Note) or action.host in known for action in actions)
+
+    def check_start(self, before: Run, action: do.StartTask) -> None:
+        assert action.generation == self.run.generation, "only the newest is started"
+        for task in before.tasks:
+            if task.generation < action.generation and before.host(task.host).link is Link.CONNECTED:
+                assert not task.phase.may_live, f"{task.id} of generation {task.generation} may live"
+                assert self.living.get(task.id) != task.generation, f"{task.host} says that {task.id} lives"
+
+    def pass_time(self, until: float) -> None:
+        for _ in range(200):
+            due = group.next_deadline(self.run)
+            if due is None or due > until:
+                self.now = until
+                return
+            self.now = max(self.now, due)
+            before = self.run
+            self.step(ev.Ticked(self.now))
+            assert self.run != before, "a tick at its own deadline must change something"
+        raise AssertionError("deadlines without end")
+
+    def happen(self, draw: Draw) -> None:
+        self.pass_time(self.now + draw.passes_s)
+        chance = Random(draw.choice)
+        event = self.event(draw.kind, chance)
+        if isinstance(event, ev.EpochBegan) and chance.random() < 0.8:  # mostly as it is: another process
+            kept = _RUN.validate_json(_RUN.dump_json(self.run))
+            assert kept == self.run
+            self.run = group.rebased(group.rebased(kept, 1e6), -1e6) if chance.random() < 0.5 else kept
+        if isinstance(event, ev.HostReported):
+            for told in event.tasks:
+                if told.phase == "exited":
+                    self.living.pop(told.task, None)
+                elif told.generation == self.run.generation:
+                    self.living[told.task] = told.generation
+        self.step(event)
+        if chance.random() < 0.2:
+            self.step(event)
+
+    def event(self, kind: str, chance: Random) -> ev.Event:
+        host = chance.choice(self.run.hosts).name
+        generation = max(0, self.run.generation - chance.choice((0, 0, 0, 1)))
+        problem = Problem(chance.choice(("no-task", "gone", "failed", "superseded")), "it did not work")
+        match kind:
+            case "up":
+                return ev.HostUp(self.now, host, chance.choice(("boot-1", "boot-1", "boot-2")))
+            case "down":
+                return ev.HostDown(self.now, host, "connection lost")
+            case "refused":
+                return ev.HostRefused(self.now, host, problem)
+            case "prepared":
+                tensorflow = chance.choice(("2.21.0",) * 9 + ("2.20.0",))
+                return ev.HostPrepared(self.now, host, Facts("3.11.2", {"tensorflow": tensorflow}, "c0de", 2))
+            case "seeded":
+                return ev.CheckpointSeeded(self.now, self.seed(generation, chance))
+            case "verified":
+                step = chance.choice((None, 10, 20, 300))
+                return ev.CheckpointVerified(self.now, generation, step, f"ckpt-{step}" if step else "")
+            case "failed":
+                order = chance.choice(("start", "stop", "release", "seed", "verify", "sweep"))
+                task = chance.choice([t.id for t in self.run.tasks if t.host == host])
+                return ev.OrderFailed(self.now, host, order, generation, problem, task)
+            case "swept":
+                return ev.HostSwept(self.now, host, Swept(chance.choice(((), ("pid 9: D state",)))))
+            case "kill":
+                return ev.KillRequested(self.now, force=chance.random() < 0.3)
+            case "epoch":
+                return ev.EpochBegan(self.now, self.run.epoch + chance.choice((0, 1)))
+            case "submit":
+                return ev.Submitted(self.now)
+            case "tick":
+                return ev.Ticked(self.now)
+        return ev.HostReported(self.now, host, self.reports(host, chance))
+
+    def seed(self, generation: int, chance: Random) -> Seed:
+        step = chance.choice((None, 10, 200))
+        return Seed(generation, step, f"ckpt-{step}" if step else None, "gen", (("torn", "torn"),) * (step == 10))
+
+    def reports(self, host: str, chance: Random) -> tuple[ev.TaskReport, ...]:
+        told = []
+        for task in self.run.tasks:
+            if task.host != host or chance.random() < 0.1:
+                continue
+            phase = chance.choice(("starting", "ready", "ready", "running", "running", "exited", "unknown"))
+            told.append(
+                ev.TaskReport(
+                    task=task.id,
+                    generation=max(1, self.run.generation - chance.choice((0, 0, 0, 0, 1))),  # hosts know no 0
+                    phase=phase,
+                    pid=chance.choice((None, 7, 7)) if phase != "unknown" else None,
+                    port=20000 if phase not in ("starting", "unknown") else None,
+                    progress=Progress(global_step=chance.choice((None, 5, 150, 500))),
+                    exit=self.exit(chance) if phase == "exited" else None,
+                    said=(("says", "hello"),) * chance.choice((0, 1)),
+                )
+            )
+        return tuple(told)
+
+    def exit(self, chance: Random) -> Exit | None:
+        cause = chance.choice((Cause.SCRIPT, Cause.SCRIPT, Cause.SIGNAL, Cause.ORDERED, Cause.SHIM, Cause.REBOOTED))
+        code = chance.choice((0, 1, 42)) if cause is Cause.SCRIPT else None
+        at = self.now - chance.choice((0.0, 3.0))
+        ended = Exit(cause=cause, code=code, at=at, last_lines=(chance.choice(("", "boom", "UnavailableError")),))
+        return chance.choice((ended, ended, ended, None))
+
+
+@settings(max_examples=300, deadline=None)
+@given(hosts=st.integers(1, 3), checkpoint=st.booleans(), happens=st.lists(draws, max_size=60))
+def test_whatever_happens_the_invariants_hold(hosts: int, checkpoint: bool, happens: list[Draw]) -> None:
+    chaos = Chaos(hosts, checkpoint)
+    for draw in happens:
+        chaos.happen(draw)
+    assert _RUN.validate_json(_RUN.dump_json(chaos.run)) == chaos.run, "kept and read, it is the same"

@@ -137,7 +137,11 @@ def _take_port(ports: list[int]) -> socket.socket | None:
     for port in ports:
         holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
+            # A task that is restarted alone takes the port of the one before it, whose connections may still be
+            # in TIME_WAIT. With SO_REUSEADDR only a listener keeps others away: so this one listens.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             holder.bind(("0.0.0.0", int(port)))
+            holder.listen(1)
             return holder
         except OSError as e:
             holder.close()

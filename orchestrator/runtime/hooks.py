@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.runtime.progress import Progress
 
 KERAS3 = "keras.src.backend.tensorflow.trainer"
+KERAS3_CORE = "keras.src.backend.tensorflow.core"
 KERAS2 = ("tf_keras.src.engine.training", "keras.src.engine.training")
 
 
@@ -34,7 +35,12 @@ def install(link: Link, progress: Progress) -> None:
     def patch_keras2(module: ModuleType) -> None:
         wrap_fit(module.Model, module.__name__.partition(".")[0], progress)
 
-    patches: dict[str, Callable[[ModuleType], None]] = {KERAS3: patch_keras3}
+    def patch_keras3_core(module: ModuleType) -> None:
+        from orchestrator.runtime import keras3_central
+
+        keras3_central.mend(module, link)
+
+    patches: dict[str, Callable[[ModuleType], None]] = {KERAS3: patch_keras3, KERAS3_CORE: patch_keras3_core}
     patches.update(dict.fromkeys(KERAS2, patch_keras2))
     when_imported(patches)
 

@@ -11,9 +11,10 @@ On a Keras on which this was not tested, nothing is replaced, and `fit` says wha
 
 from __future__ import annotations
 
+import functools
 import sys
 
-from orchestrator.runtime import keras_versions
+from orchestrator.runtime import keras3_central, keras_versions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class UnsupportedKeras(RuntimeError):
 def mend(trainer: ModuleType, link: Link) -> None:
     """Replace the two functions in the module `keras.src.backend.tensorflow.trainer`."""
     version = _version()
+    _refuse_parameter_servers(trainer, version, link)
     if keras_versions.mended(version):
         say = _once(lambda: _say(link, version))
         _mend_build(trainer, say)
@@ -138,15 +140,37 @@ def _refuse(trainer: Any, version: str, link: Link) -> None:
     original = trainer.TensorFlowTrainer._maybe_symbolic_build
 
     def _maybe_symbolic_build(self: Any, *args: Any, **kwargs: Any) -> Any:
-        strategy = getattr(self, "_distribute_strategy", None)
-        if strategy is not None and multi_worker(strategy):
-            versions = {"keras": version, "tensorflow": getattr(trainer.tf, "__version__", None)}
-            sentence = keras_versions.unsupported("multi_worker_mirrored", versions, legacy_keras=False)
-            link.send({"error": {"kind": "unsupported", "message": sentence}}, wait_s=1.0)
-            raise UnsupportedKeras(sentence)
+        name = _needs_mending(getattr(self, "_distribute_strategy", None))
+        if name is not None:
+            raise _unsupported(trainer, name, version, link)
         return original(self, *args, **kwargs)
 
     trainer.TensorFlowTrainer._maybe_symbolic_build = _maybe_symbolic_build
+
+
+def _refuse_parameter_servers(trainer: Any, version: str, link: Link) -> None:
+    original = trainer.TensorFlowTrainer.fit
+
+    @functools.wraps(original)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(getattr(self, "_distribute_strategy", None)).__name__.startswith("ParameterServerStrategy"):
+            raise _unsupported(trainer, "parameter_server", version, link)
+        return original(self, *args, **kwargs)
+
+    trainer.TensorFlowTrainer.fit = fit
+
+
+def _unsupported(trainer: Any, strategy: str, version: str, link: Link) -> UnsupportedKeras:
+    versions = {"keras": version, "tensorflow": getattr(trainer.tf, "__version__", None)}
+    sentence = keras_versions.unsupported(strategy, versions, legacy_keras=False)
+    link.send({"error": {"kind": "unsupported", "message": sentence}}, wait_s=1.0)
+    return UnsupportedKeras(sentence)
+
+
+def _needs_mending(strategy: Any) -> str | None:
+    if strategy is not None and multi_worker(strategy):
+        return "multi_worker_mirrored"
+    return "central_storage" if keras3_central.several_replicas(strategy) else None
 
 
 def _say(link: Link, version: str) -> None:

@@ -42,18 +42,34 @@ def unsupported(strategy: str, versions: Mapping[str, str | None], legacy_keras:
     `legacy_keras` is whether TF_USE_LEGACY_KERAS is set. Nothing is said of what is not installed, unless
     it was asked for: a custom training loop needs no Keras.
     """
-    if strategy != "multi_worker_mirrored":
-        return None
     if legacy_keras:
         return _legacy(versions.get("tensorflow"), versions.get("tf_keras"))
+    fails = _FAILS.get(strategy)
     keras = versions.get("keras")
-    if not keras or numbers(keras) < (3,) or mended(keras):
+    if fails is None or not keras or numbers(keras) < (3,):
+        return None
+    way_out = f"set TF_USE_LEGACY_KERAS=1 and {_install_tf_keras(versions.get('tensorflow'))}"
+    if strategy == "parameter_server":
+        return f"Keras {keras} {fails}: {way_out}, or write the loop with ClusterCoordinator"
+    if mended(keras):
         return None
     return (
-        f"Keras {keras} cannot train with model.fit under MultiWorkerMirroredStrategy, and the mending was tested "
-        f"on 3.12.0 up to 3.15 only: {INSTALL}, or set TF_USE_LEGACY_KERAS=1 and "
-        f"{_install_tf_keras(versions.get('tensorflow'))}"
+        f"Keras {keras} {fails}, and the mending was tested on 3.12.0 up to 3.15 only: "
+        f"{INSTALL}, or {way_out}"
     )
+
+
+def asks_for_legacy(source: str) -> bool:
+    """Whether a script chooses Keras 2 itself: by TF_USE_LEGACY_KERAS, or by importing tf_keras."""
+    return "TF_USE_LEGACY_KERAS" in source or "import tf_keras" in source or "from tf_keras" in source
+
+
+_FAILS = {
+    "multi_worker_mirrored": "cannot train with model.fit under MultiWorkerMirroredStrategy",
+    "central_storage": "computes wrong metrics under CentralStorageStrategy with several replicas, and fails "
+    "there with BatchNormalization and Dropout",
+    "parameter_server": "cannot train with model.fit under ParameterServerStrategy, in no version",
+}
 
 
 def _legacy(tensorflow: str | None, tf_keras: str | None) -> str | None:

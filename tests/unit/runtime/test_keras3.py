@@ -42,6 +42,9 @@ def trainer_module() -> Any:
         def _maybe_symbolic_build(self, iterator: object = None, data_batch: object = None) -> None:
             self.built = iterator is None and data_batch is None
 
+        def fit(self, epochs: int = 1) -> int:
+            return epochs
+
         def _get_metrics_result_or_logs(self, logs: object) -> object:
             return logs
 
@@ -99,3 +102,19 @@ def test_concat_and_first_stay_keras_own_also_with_several_workers(keras_version
     keras3.mend(module, Said())
     for reduction in ("concat", "first"):
         assert module.reduce_per_replica(5, CollectiveAllReduceStrategy(2), reduction) == (5, reduction)
+
+
+class ParameterServerStrategyV2:
+    """Known by its name only."""
+
+
+def test_fit_under_a_parameter_server_says_what_to_do_before_anything_is_built(
+    keras_version: ModuleType,
+) -> None:
+    keras_version.__version__ = "3.15.1"  # type: ignore[attr-defined]
+    trainer, link = trainer_module(), Said()
+    keras3.mend(trainer, link)
+    with pytest.raises(keras3.UnsupportedKeras, match=r"in no version: set TF_USE_LEGACY_KERAS=1"):
+        trainer.TensorFlowTrainer(ParameterServerStrategyV2()).fit(epochs=2)
+    assert link.messages[0]["error"]["kind"] == "unsupported"
+    assert trainer.TensorFlowTrainer(None).fit(epochs=2) == 2

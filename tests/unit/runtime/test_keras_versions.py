@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.runtime.keras_versions import mended, numbers, unsupported
+from orchestrator.runtime.keras_versions import asks_for_legacy, mended, numbers, unsupported
 
 MWMS = "multi_worker_mirrored"
 
@@ -50,3 +50,39 @@ def test_legacy_keras_must_have_tensorflows_minor_version(tf_keras: str | None) 
     sentence = unsupported(MWMS, {"tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": tf_keras}, True)
     assert sentence is not None
     assert 'pip install "tf_keras~=2.21.0"' in sentence
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", "parameter_server"])
+def test_tf_keras_is_looked_for_under_every_strategy(strategy: str) -> None:
+    assert unsupported(strategy, {"tensorflow": "2.21.0", "tf_keras": "2.21.0"}, legacy_keras=True) is None
+    sentence = unsupported(strategy, {"tensorflow": "2.21.0", "keras": "3.15.1"}, legacy_keras=True)
+    assert sentence is not None
+    assert "tf_keras is not installed" in sentence
+
+
+def test_no_keras_3_fits_under_a_parameter_server() -> None:
+    for version in ("3.15.1", "3.5.0"):
+        sentence = unsupported("parameter_server", {"tensorflow": "2.21.0", "keras": version}, False)
+        assert sentence is not None
+        assert "ClusterCoordinator" in sentence
+    assert unsupported("parameter_server", {"tensorflow": "2.15.1", "keras": "2.15.0"}, False) is None
+
+
+def test_central_storage_needs_a_keras_that_was_mended() -> None:
+    assert unsupported("central_storage", {"tensorflow": "2.21.0", "keras": "3.15.1"}, False) is None
+    sentence = unsupported("central_storage", {"tensorflow": "2.19.0", "keras": "3.8.0"}, False)
+    assert sentence is not None
+    assert "BatchNormalization" in sentence
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("os.environ['TF_USE_LEGACY_KERAS'] = '1'", True),
+        ("import tf_keras as keras", True),
+        ("from tf_keras.layers import Dense", True),
+        ("import tensorflow.keras", False),
+    ],
+)
+def test_a_script_that_chooses_keras_2_itself(source: str, expected: bool) -> None:
+    assert asks_for_legacy(source) is expected

@@ -1,0 +1,119 @@
+"""The tasks of one run under any strategy, as their shims would start them: real processes, real TF_CONFIG."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.unit.runtime.runtime_task import Task
+
+NOWHERE = 30.0
+"""Seconds that anything may take on a busy machine before a test gives up."""
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+class Member:
+    """One task and what it reports, kept as it comes."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.heard: list[dict[str, Any]] = []
+        self._reader = threading.Thread(target=self._listen)
+        self._reader.start()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self.heard.extend(json.loads(line) for line in iter(self.task.messages.readline, ""))
+
+    def all_of(self, key: str) -> list[Any]:
+        return [message[key] for message in list(self.heard) if key in message]
+
+    def step(self) -> int:
+        """The last that it told; -1 for none."""
+        return int((self.all_of("step") or [-1])[-1])
+
+    def ended(self) -> int:
+        code = self.task.ended()
+        self._reader.join(10)
+        return code
+
+    def close(self) -> None:
+        self.task.process.kill()
+        self._reader.join(10)
+        self.task.close()
+
+
+class Cluster:
+    """Tasks by name (`worker:0`); `start` again gives the same TF_CONFIG, as a restart alone does."""
+
+    def __init__(
+        self,
+        script: Path,
+        *args: str,
+        tasks: dict[str, int],
+        options: dict[str, Any],
+        directory: Path,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        ports = iter(free_ports(sum(tasks.values())))
+        self.addresses = {
+            kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for kind, count in tasks.items()
+        }
+        self._script, self._args, self._directory = script, args, directory
+        self._env = {"ORCH_RUNTIME": json.dumps(options), "CUDA_VISIBLE_DEVICES": "", **(env or {})}
+        self.members: dict[str, Member] = {}
+        self._all: list[Member] = []
+        names = [f"{kind}:{index}" for kind, count in tasks.items() for index in range(count)]
+        # Imported at the same time, released together: as at the gate.
+        for name, task in [(name, self._begin(name)) for name in names]:
+            self._release(name, task)
+
+    def _begin(self, name: str) -> Task:
+        directory = self._directory / name.replace(":", "-")
+        environment = {**self._env, "ORCH_TASK": name, "ORCH_CHECKPOINT_DIR": str(directory)}
+        return Task(self._script, *self._args, env=environment)
+
+    def _release(self, name: str, task: Task) -> Member:
+        kind, _, index = name.partition(":")
+        config = {"cluster": self.addresses, "task": {"type": kind, "index": int(index)}}
+        # A run of one task has no TF_CONFIG, or MirroredStrategy would warn of it.
+        task.release({"TF_CONFIG": json.dumps(config)} if len(self._names()) > 1 else {})
+        member = self.members[name] = Member(task)
+        self._all.append(member)
+        return member
+
+    def _names(self) -> list[str]:
+        return [f"{kind}:{index}" for kind, each in self.addresses.items() for index in range(len(each))]
+
+    def start(self, name: str) -> Member:
+        return self._release(name, self._begin(name))
+
+    def __getitem__(self, name: str) -> Member:
+        return self.members[name]
+
+    def wait_for(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + NOWHERE
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"never: {what}; {self.told()}")
+            time.sleep(0.02)  # the world's events, not ours: other processes work
+
+    def told(self) -> str:
+        return json.dumps({name: member.heard[-3:] for name, member in self.members.items()})
+
+    def close(self) -> None:
+        for member in self._all:
+            member.close()

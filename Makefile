@@ -37,7 +37,7 @@ check: $(VENV)/.dev  ## formatting, lint, types, the direction of imports, unit 
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/unit -m 'not tensorflow and not lab'
+	$(BIN)/python -m pytest -q tests/unit orchestrator/core --doctest-modules -m 'not tensorflow and not lab'
 
 format: $(VENV)/.dev  ## bring the sources into shape
 	$(BIN)/ruff format .

@@ -61,6 +61,7 @@ class Cluster:
         checkpoint: bool = True,
         name: str = "t",
         hosts: list[dict[str, Any]] | None = None,
+        types: dict[str, int] | None = None,
         **run: Any,
     ) -> str:
         """A cluster spec for the fake trainer (or `script=`), one task per host of the lab, or all on this machine."""
@@ -77,7 +78,7 @@ class Cluster:
             "args": list(args),
             "workdir": str(WORKDIR),
             "python": sys.executable,
-            "tasks": {"worker": {"replicas": tasks}},
+            "tasks": {type_: {"replicas": n} for type_, n in (types or {"worker": tasks}).items()},
             "timing": {
                 "heartbeat": "0.5s",
                 "unreachable_after": "2s",

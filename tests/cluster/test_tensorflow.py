@@ -45,3 +45,29 @@ def test_a_killed_worker_costs_steps_and_not_the_run(
     replayed = int(ended[-1]) - steps
     # Keras 3 replays the epoch that it was killed in from its first step, with the weights of its last save.
     assert 0 <= replayed <= (22 if script == "digits.py" else 0), "no step is missing"
+
+
+def test_parameter_servers_go_on_without_a_worker_and_take_it_back(local_cluster: Cluster) -> None:
+    cluster = local_cluster
+    spec = cluster.spec(
+        "--steps",
+        "1500",
+        tasks=4,
+        script="parameter_server.py",
+        workdir=str(EXAMPLES),
+        strategy="parameter_server",
+        env={"TF_CPP_MIN_LOG_LEVEL": "2"},
+        types={"chief": 1, "worker": 2, "ps": 1},
+    )
+    cluster.ok("up", spec, timeout=120)
+    before = cluster.wait_step(50, timeout=90)
+    pids = {task["task"]: task["pid"] for task in before["tasks"]}
+    os.kill(pids["worker:1"], signal.SIGKILL)
+    after = cluster.wait(
+        lambda run: run["tasks"][2]["restarts"] == 1 and run["tasks"][2]["phase"] == "RUNNING", timeout=90
+    )
+    assert after["global_step"] > before["global_step"], "the chief's steps went on"
+    assert {t["task"]: t["pid"] for t in after["tasks"]} == {**pids, "worker:1": after["tasks"][2]["pid"]}
+    assert after["tasks"][2]["address"] == before["tasks"][2]["address"], "its peers know it by its address"
+    run = cluster.wait_phase("SUCCEEDED", "FAILED", timeout=120)
+    assert (run["phase"], run["restarts"]) == ("SUCCEEDED", 0), cluster.ok("logs", "t", "--tail", "60")

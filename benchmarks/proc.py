@@ -19,12 +19,6 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
-def family_cpu_s(pid: int) -> float:
-    """The same, with the children that it has waited for."""
-    fields = _stat(pid)
-    return sum(int(field) for field in fields[11:15]) / TICKS_PER_S
-
-
 def thread_cpu_ms(pid: int) -> float:
     """CPU of the process's main thread so far, in milliseconds; nanoseconds fine."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e6
@@ -46,3 +40,15 @@ def parent(pid: int) -> int:
 def began_s(pid: int) -> float:
     """When it began, in seconds of CLOCK_BOOTTIME; 10 ms fine."""
     return int(_stat(pid)[19]) / TICKS_PER_S
+
+
+def children(pid: int) -> list[int]:
+    """Its children that live."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdecimal() and parent(int(entry)) == pid:
+                found.append(int(entry))
+        except OSError:
+            continue
+    return found

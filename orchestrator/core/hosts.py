@@ -132,7 +132,7 @@ def host_refused(turn: Turn, event: HostRefused) -> None:
     """A person must act. A run that has not begun ends with that sentence; a later one waits and says it, once."""
     host = turn.run.host(event.host)
     if host.problem != event.problem.message:
-        turn.note("host-refused", f"{host.name}: {event.problem.message}", code=event.problem.code)
+        turn.note("host-refused", event.problem.message, code=event.problem.code)
     retry_at = turn.at + PREPARE_RETRY_S if host.facts is None else None
     turn.set_host(host, problem=event.problem.message, retry_at=retry_at)
     if turn.run.phase is Phase.PENDING:

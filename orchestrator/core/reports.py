@@ -42,7 +42,7 @@ def _hear(turn: Turn, host: Host, event: HostReported) -> None:
         link=Link.CONNECTED,
         since_at=since_at,
         heard_at=turn.at,
-        problem=None,
+        problem=None if host.facts is not None else host.problem,  # what keeps it from serving the run
         cpu_percent=event.cpu_percent,
         memory_percent=event.memory_percent,
     )

@@ -140,8 +140,9 @@ class Transcript:
             case "tick", []:
                 return ev.Ticked(at)
             case "failed", [host, order, task, *why]:
-                problem = Problem(why[0], " ".join(why))
-                return ev.OrderFailed(at, host, order, self.run.generation, problem, TaskId.parse(task))
+                problem = Problem(why[0], " ".join(why[1:]) or why[0])
+                whose = None if task == "-" else TaskId.parse(task)
+                return ev.OrderFailed(at, host, order, self.run.generation, problem, whose)
             case "report", [host, *changes]:
                 return self._report(at, host, changes)
         raise ValueError(f"{self.path.name}: what is {verb} {rest}?")

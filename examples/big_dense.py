@@ -1,0 +1,108 @@
+"""When more workers make training slower: 41 million parameters, and hardly any work to do with each.
+
+A dense layer does two multiplications and additions per parameter and sample, and sends four bytes per parameter
+and step, whatever the batch. So this model (8000 - 4000 - 2000 - 500 - 300 - 1) sends 165 MB at every step. This
+measures both, a step's work and its communication, and says what they come to. A ConvNet is the opposite: few
+parameters, each used at every place of the image.
+
+    python examples/big_dense.py --batch 32         # one worker: what a network would add, reckoned
+"""
+
+import argparse
+import time
+
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+
+import keras  # noqa: E402
+
+try:
+    from orchestrator import runtime
+except ImportError:  # started by hand, where orch is not installed
+    runtime = None
+
+WIDTHS = (8000, 4000, 2000, 500, 300, 1)
+
+
+def build() -> keras.Model:
+    hidden = [keras.layers.Dense(width, activation="relu") for width in WIDTHS[1:-1]]
+    return keras.Sequential([keras.Input((WIDTHS[0],)), *hidden, keras.layers.Dense(1)])
+
+
+def seconds(action, times):
+    """The fastest of several: other work on the machine only ever makes it slower. The first is not counted."""
+    action()
+    measured = []
+    for _ in range(times):
+        began = time.monotonic()
+        action()
+        measured.append(time.monotonic() - began)
+    return min(measured)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batch", type=int, default=32, help="of one replica")
+    parser.add_argument("--steps", type=int, default=4, help="to measure each thing with")
+    parser.add_argument("--gbit", type=float, default=1.0, help="of the network to reckon with, Gbit/s")
+    args = parser.parse_args()
+
+    with strategy.scope():
+        model = build()
+        optimizer = keras.optimizers.SGD(1e-3)
+        optimizer.build(model.trainable_variables)
+    x = tf.random.stateless_normal((args.batch, WIDTHS[0]), (1, 2))
+    y = tf.reduce_mean(x, axis=1, keepdims=True)
+
+    def gradients():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+        return loss, tape.gradient(loss, model.trainable_variables)
+
+    @tf.function
+    def work():  # the same on each replica, and nothing is sent
+        def replica():
+            loss, found = gradients()
+            return loss + 0.0 * tf.add_n([tf.reduce_sum(gradient) for gradient in found])
+
+        return strategy.experimental_local_results(strategy.run(replica))[0]
+
+    @tf.function
+    def step():
+        def replica():
+            loss, found = gradients()
+            optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
+            return loss
+
+        return strategy.experimental_local_results(strategy.run(replica))[0]
+
+    size = sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
+    replicas = strategy.num_replicas_in_sync
+    alone = seconds(lambda: float(work()), args.steps)
+    together = seconds(lambda: float(step()), args.steps)
+    if runtime:
+        runtime.report(args.steps + 1, work_ms=alone * 1e3, step_ms=together * 1e3)
+    if strategy.cluster_resolver.task_type not in (None, "chief") and strategy.cluster_resolver.task_id != 0:
+        return  # one tells
+
+    print(f"{size / 1e6:.1f} million parameters, {size * 4 / 1e6:.0f} MB of gradients at every step")
+    print(f"replicas: {replicas}; work {alone * 1e3:.0f} ms, whole step {together * 1e3:.0f} ms")
+    if replicas > 1:
+        gain = replicas * alone / together
+        print(
+            f"{replicas} replicas do the work of {gain:.2f}: {'worth it' if gain > 1 else 'one alone is faster'}"
+        )
+    for workers in (2, 4, 8):
+        # A ring sends each byte once around to be added and once to be told, in as many pieces as workers.
+        sending = 2 * (workers - 1) / workers * size * 4 / (args.gbit * 1e9 / 8)
+        gain = workers * alone / (alone + sending)
+        even = args.batch * sending / alone
+        print(
+            f"reckoned for {workers} workers at {args.gbit:g} Gbit/s: {sending * 1e3:.0f} ms to send, "
+            f"the work of {gain:.2f}; half of the time is work from batch {even:.0f} on"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,6 @@ SCRIPTS = Path(__file__).parent / "scripts" / "strategies"
 Start = Callable[..., Cluster]
 
 SERVED = {"strategy": "parameter_server", "serve": True}
-OF_THEIR_OWN = {"strategy": "parameter_server", "serve": False}
-TASKS = {"chief": 1, "worker": 2, "ps": 1}
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def cluster(tmp_path: Path) -> Iterator[Start]:
 
 def test_a_worker_killed_and_started_again_is_taken_back_and_a_lost_ps_ends_the_chief(cluster: Start) -> None:
     script, args = EXAMPLES / "parameter_server.py", ("--steps", "1000000", "--save-every", "20")
-    run = cluster(script, *args, tasks=TASKS, options=SERVED)
+    run = cluster(script, *args, tasks={"chief": 1, "worker": 2, "ps": 1}, options=SERVED)
     chief = run["chief:0"]
     run.wait_for(lambda: chief.step() >= 20, "first steps")
     for name in ("worker:0", "worker:1", "ps:0"):
@@ -67,30 +66,33 @@ def test_a_worker_killed_and_started_again_is_taken_back_and_a_lost_ps_ends_the_
     assert again.ended() == 143
 
 
-@pytest.mark.parametrize("options", [SERVED, OF_THEIR_OWN], ids=["served", "of its own"])
-def test_a_loop_with_its_servers_or_ours_ends_well_and_leaves_a_checkpoint(
-    cluster: Start, tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_a_loop_ends_well_and_a_second_server_on_its_port_says_so(cluster: Start, tmp_path: Path) -> None:
     script, args = EXAMPLES / "parameter_server.py", ("--steps", "40", "--save-every", "20")
-    run = cluster(script, *args, tasks=TASKS, options=options)
-    assert run["chief:0"].ended() == 0, run["chief:0"].task.err
-    assert run["chief:0"].step() == 40
+    run = cluster(script, *args, tasks={"chief": 1, "worker": 1, "ps": 1}, options=SERVED)
+    chief, ps, worker = run["chief:0"], run["ps:0"], run["worker:0"]
+    assert chief.ended() == 0, chief.task.err
+    assert chief.step() == 40
     assert verify(str(tmp_path / "chief-0"))["checkpoint"]["global_step"] == 40
-    for name in ("worker:0", "worker:1", "ps:0"):
-        assert run[name].task.process.poll() is None
-        run[name].task.order(stop={"grace_s": 10})
-        assert run[name].ended() == 143
+
+    second = run.start("ps:0")
+    assert second.ended() == 1
+    assert "Could not start gRPC server" in second.all_of("error")[0]["message"]
+    assert ps.task.process.poll() is None
+    ps.task.socket.shutdown(socket.SHUT_RDWR)  # its shim is dead
+    assert ps.ended() == 143
+    worker.task.order(stop={"grace_s": 10})
+    assert worker.ended() == 143
 
 
 def test_tf_keras_fits_with_cut_variables_and_servers_of_its_own(cluster: Start, tmp_path: Path) -> None:
-    run = cluster(
-        SCRIPTS / "ps_fit.py", tasks={"chief": 1, "worker": 1, "ps": 2}, options={**OF_THEIR_OWN, "keras": 2}
-    )
+    options = {"strategy": "parameter_server", "serve": False, "keras": 2}
+    run = cluster(SCRIPTS / "ps_fit.py", tasks={"chief": 1, "worker": 1, "ps": 1}, options=options)
     chief = run["chief:0"]
     assert chief.ended() == 0, chief.task.err
     result = json.loads(chief.task.out.strip().splitlines()[-1])
     assert (result["pieces"], result["steps"], chief.step()) == (2, 60, 60)
     assert verify(str(tmp_path / "chief-0"))["checkpoint"]["global_step"] == 60
+    assert not run["worker:0"].all_of("say")
 
 
 @pytest.mark.parametrize("keras", [3, 2])
@@ -113,3 +115,23 @@ def test_a_local_strategy_without_arguments_has_a_replica_on_each_cpu(
     kinds = [each["kind"] for each in task.all_of("say")]
     mended = ["keras3-mended"] if (strategy, keras) == ("central_storage", 3) else []
     assert kinds == ["replicas-on-cpu", *mended]
+
+
+def test_chief_and_worker_have_two_cpus_each_and_the_plans_communication_and_an_evaluator_works_alone(
+    cluster: Start,
+) -> None:
+    options = {
+        "strategy": "multi_worker_mirrored",
+        "replicas_on_cpu": 2,
+        "communication": "ring",
+        "communication_timeout_s": 60.0,
+    }
+    tasks = {"chief": 1, "worker": 1, "evaluator": 1}
+    run = cluster(SCRIPTS / "mwms.py", tasks=tasks, options=options)
+    results = {}
+    for name, member in run.members.items():
+        assert member.ended() == 0, member.task.err
+        results[name] = json.loads(member.task.out.strip().splitlines()[-1])
+        assert [each["kind"] for each in member.all_of("say")] == ["replicas-on-cpu", "communication"]
+    gang = {"replicas": 4, "sum": 6.0, "communication": "RING", "timeout_s": 60.0}
+    assert results == {"chief:0": gang, "worker:0": gang, "evaluator:0": {**gang, "replicas": 2, "sum": 1.0}}

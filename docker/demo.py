@@ -114,6 +114,8 @@ class Demo:
         """Fresh machines: no checkpoint and no key of an earlier time."""
         self.tell("building the images (the first time, TensorFlow is downloaded)")
         self._docker.compose("build")
+        if self._docker.ask("ps", "--all", "--quiet").out.strip():
+            self.tell("removing the containers and checkpoints of an earlier demo")
         self._docker.compose("down", "--volumes", "--remove-orphans")
         self.tell("starting a head and three hosts; they make their keys now")
         self._docker.compose("up", "--detach", "--wait")

@@ -22,6 +22,8 @@ class Figure:
     samples: tuple[float, ...]
     note: str = ""
     """How the limit came about, or what the figure was measured against."""
+    error: float = 0.0
+    """Standard error of the median, where it matters: one above the limit says nothing about the claim."""
 
     @property
     def measured(self) -> float:
@@ -30,8 +32,15 @@ class Figure:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the claim holds here."""
-        return self.measured <= self.limit
+        """Whether the claim holds here, and it could be told."""
+        return self.verdict == "ok"
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        if self.error > self.limit:
+            return "TOO NOISY"
+        return "ok" if self.measured <= self.limit else "MISSED"
 
     def to_json(self) -> dict[str, object]:
         """For scripts; the samples too, so that two runs can be compared."""
@@ -43,7 +52,8 @@ class Figure:
             "median": round(self.measured, 3),
             "max": round(max(self.samples), 3),
             "samples": [round(sample, 3) for sample in self.samples],
-            "ok": self.is_kept,
+            "error": round(self.error, 3),
+            "verdict": self.verdict,
             "note": self.note,
         }
 
@@ -65,8 +75,7 @@ def _row(figure: Figure) -> tuple[str, ...]:
     numbers = (min(figure.samples), figure.measured, max(figure.samples))
     shown = [f"{number:.{_digits(figure.limit)}f}" for number in numbers]
     limit = f"{figure.limit:.{_digits(figure.limit)}f} {figure.unit}"
-    verdict = "ok" if figure.is_kept else "MISSED"
-    return (figure.claim, limit, *shown, str(len(figure.samples)), verdict, figure.note)
+    return (figure.claim, limit, *shown, str(len(figure.samples)), figure.verdict, figure.note)
 
 
 def _digits(limit: float) -> int:

@@ -83,7 +83,7 @@ def _figures(orch: dict[str, Any], by_hand: dict[str, Any], beside_s: float) -> 
         error = 1.25 * stdev(samples) / len(samples) ** 0.5
         each_ms = median(theirs) / by_hand["steps"] * 1000
         note = f"± {error:.1f} (standard error); {each_ms:.0f} ms a step by hand; agent and shim {beside:.2f}"
-        figures.append(Figure(f"{what} under orch, over by hand", "%", LIMIT_PERCENT, samples, note))
+        figures.append(Figure(f"{what} under orch, over by hand", "%", LIMIT_PERCENT, samples, note, error))
     return figures
 
 

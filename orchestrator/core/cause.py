@@ -105,13 +105,13 @@ def first_cause(run: Run) -> FirstCause | None:
 
 def common_failure(run: Run) -> str | None:
     """The one line with which all tasks failed before any step, else None: silence is no evidence."""
-    lines = {
+    failed = [
         t.exit.last_line
         for t in run.tasks
         if t.exit
         and t.exit.cause in (Cause.SCRIPT, Cause.START)
         and t.exit.code != 0
         and t.first_step is None
-    }
-    failed = sum(1 for t in run.tasks if t.exit and t.exit.cause in (Cause.SCRIPT, Cause.START))
-    return (lines.pop() or None) if len(lines) == 1 and failed == len(run.tasks) else None
+    ]
+    alike = len(failed) == len(run.tasks) and len(set(failed)) == 1
+    return failed[0] or None if alike else None

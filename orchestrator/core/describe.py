@@ -35,7 +35,9 @@ def _state(host: Host, now: float) -> str:
     waited = duration(now - host.since_at)
     if host.problem:
         return f"{host.problem}, for {waited}"
-    return f"being checked and given the code, for {waited}" if host.link is Link.CONNECTED else "connecting"
+    if host.link is Link.CONNECTED:
+        return f"being checked and given the code, for {waited}"
+    return f"unreachable, for {waited}" if host.link is Link.UNREACHABLE else "connecting"
 
 
 def _rendezvous(run: Run, now: float) -> str:
@@ -103,8 +105,6 @@ def _backoff(run: Run, now: float) -> str:
         )
     missing = absent(run)
     if missing:
-        named = ", ".join(
-            f"{h.name} ({h.problem or 'unreachable'}, for {duration(now - h.since_at)})" for h in missing
-        )
+        named = ", ".join(f"{h.name} ({_state(h, now)})" for h in missing)
         return f"{run.reason}; waiting for {named}; starts again when it is back"
     return f"{run.reason}; waiting for the old tasks to end"

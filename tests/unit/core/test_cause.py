@@ -1,0 +1,124 @@
+"""Why a task ended, which went first, and what its followers say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.core import cause
+from orchestrator.core.model import Cause, Exit, Progress, Run, TaskPhase, new_run
+from tests.unit.core.transcript import make_plan
+
+SCRIPT = Exit(cause=Cause.SCRIPT, code=1)
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        (replace(SCRIPT, code=0), Cause.FINISHED),
+        (replace(SCRIPT, code=42), Cause.PREEMPTED),
+        (replace(SCRIPT, last_lines=("ValueError: bad",)), Cause.SCRIPT),
+        (replace(SCRIPT, last_lines=()), Cause.SCRIPT),
+        (replace(SCRIPT, error="UnknownError: Could not start gRPC server"), Cause.PORT),
+        (replace(SCRIPT, last_lines=("E0101 bind: Address already in use",)), Cause.PORT),
+        (
+            replace(SCRIPT, error="tensorflow.python.framework.errors_impl.UnavailableError: x"),
+            Cause.FOLLOWER,
+        ),
+        (replace(SCRIPT, last_lines=("UNAVAILABLE: connection reset by peer", "Aborted")), Cause.FOLLOWER),
+        (replace(SCRIPT, error="DeadlineExceededError: barrier"), Cause.FOLLOWER),
+        (replace(SCRIPT, last_lines=("Collective ops is aborted by: peer died",)), Cause.FOLLOWER),
+        (replace(SCRIPT, last_lines=("... Restart your program to reset.",)), Cause.FOLLOWER),
+        # a port that was taken aborts the peers as well: the first pattern wins
+        (replace(SCRIPT, last_lines=("UNAVAILABLE: x", "Could not start gRPC server")), Cause.PORT),
+        # what is known for sure is not read off the text
+        (Exit(cause=Cause.OOM, last_lines=("UnavailableError",)), Cause.OOM),
+        (Exit(cause=Cause.SIGNAL, signal=9, last_lines=("UnavailableError",)), Cause.SIGNAL),
+        (Exit(cause=Cause.ORDERED, code=0), Cause.ORDERED),
+    ],
+)
+def test_classify(ended: Exit, expected: Cause) -> None:
+    assert cause.classify(ended) == replace(ended, cause=expected)
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        (Exit(cause=Cause.OOM), "was killed by the kernel: out of memory"),
+        (
+            Exit(cause=Cause.OOM, peak_rss_bytes=3 << 30),
+            "was killed by the kernel: out of memory (peak 3.0 GiB)",
+        ),
+        (Exit(cause=Cause.SIGNAL, signal=11), "was killed by SIGSEGV"),
+        (Exit(cause=Cause.SIGNAL, signal=62), "was killed by signal 62"),
+        (Exit(cause=Cause.SIGNAL), "was killed by signal None"),
+        (Exit(cause=Cause.PREEMPTED, code=42), "saved and asked to be started again (exit 42)"),
+        (Exit(cause=Cause.SHIM), "died with its shim, which was killed"),
+        (Exit(cause=Cause.REBOOTED), "is gone: its host was rebooted"),
+        (Exit(cause=Cause.HOST_LOST), "is lost with its host"),
+        (Exit(cause=Cause.PORT, code=1), "found its port taken"),
+        (Exit(cause=Cause.START, error="no such file"), "could not be started: no such file"),
+        (Exit(cause=Cause.FINISHED, code=0), "ended with exit code 0"),
+        (Exit(cause=Cause.ORDERED, signal=9), "was stopped"),
+        (
+            replace(SCRIPT, last_lines=("Traceback", "KeyError: 'x'", "  ")),
+            "failed with exit code 1: KeyError: 'x'",
+        ),
+        (replace(SCRIPT, code=3), "failed with exit code 3"),
+        (
+            replace(SCRIPT, cause=Cause.FOLLOWER, error="UnavailableError"),
+            "failed with exit code 1: UnavailableError",
+        ),
+    ],
+)
+def test_how_it_reads(ended: Exit, expected: str) -> None:
+    assert cause.how(ended) == expected
+
+
+def run_of(*exits: Exit | None, steps: tuple[int | None, ...] = ()) -> Run:
+    run = new_run("t", make_plan([f"h{i}" for i in range(len(exits))], checkpoint=False), epoch=1, at=0.0)
+    for i, (task, ended) in enumerate(zip(run.tasks, exits, strict=True)):
+        step = steps[i] if steps else None
+        phase = TaskPhase.EXITED if ended else TaskPhase.RUNNING
+        run = run.with_task(
+            replace(task, phase=phase, exit=ended, first_step=step, progress=Progress(global_step=step))
+        )
+    return run
+
+
+def test_the_first_by_the_clocks_is_the_cause_and_the_followers_are_counted() -> None:
+    follower = Exit(cause=Cause.FOLLOWER, code=1, at=5.0)
+    culprit = Exit(cause=Cause.SIGNAL, signal=9, at=9.0)  # heard of later, and no follower
+    found = cause.first_cause(run_of(follower, culprit, replace(follower, at=9.5), None, steps=(7, 8, 7, 7)))
+    assert found is not None
+    assert (str(found.task), found.cause, found.followers) == ("worker:1", Cause.SIGNAL, 2)
+    assert found.sentence == "worker:1 on h1 was killed by SIGKILL at step 8"
+
+
+def test_where_all_are_followers_the_first_of_them_is_named_and_does_not_follow_itself() -> None:
+    found = cause.first_cause(run_of(*(Exit(cause=Cause.FOLLOWER, code=1, at=at) for at in (5.0, 4.0))))
+    assert found is not None
+    assert (str(found.task), found.followers) == ("worker:1", 1)
+
+
+def test_who_was_stopped_or_finished_is_no_cause() -> None:
+    assert (
+        cause.first_cause(run_of(Exit(cause=Cause.ORDERED), Exit(cause=Cause.FINISHED, code=0), None)) is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (run_of(replace(SCRIPT, error="E: x"), replace(SCRIPT, error="E: x")), "E: x"),
+        (run_of(replace(SCRIPT, error="E: x"), replace(SCRIPT, error="E: y")), None),
+        (run_of(replace(SCRIPT, error="E: x"), None), None),
+        (run_of(replace(SCRIPT, error="E: x"), replace(SCRIPT, error="E: x"), steps=(None, 3)), None),
+        (run_of(replace(SCRIPT, error="E: x"), Exit(cause=Cause.SIGNAL, error="E: x")), None),
+        (run_of(Exit(cause=Cause.START, error="E"), Exit(cause=Cause.START, error="E")), "E"),
+        (run_of(SCRIPT, SCRIPT), None),  # silence is no evidence
+    ],
+)
+def test_a_failure_common_to_all(run: Run, expected: str | None) -> None:
+    assert cause.common_failure(run) == expected

@@ -1,0 +1,196 @@
+"""The sentence of each phase, word for word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.core.describe import sentence
+from orchestrator.core.model import (
+    Cause,
+    Exit,
+    Facts,
+    Host,
+    Intent,
+    Link,
+    Phase,
+    Progress,
+    Run,
+    Seed,
+    Swept,
+    Task,
+    TaskPhase,
+    new_run,
+)
+from tests.unit.core.transcript import make_plan
+
+NOW = 1000.0
+FACTS = Facts(python="3.11.2")
+UP = {"link": Link.CONNECTED, "since_at": 100.0, "heard_at": 999.0, "facts": FACTS}
+DOWN = {"link": Link.UNREACHABLE, "since_at": 975.0, "heard_at": 960.0, "facts": FACTS}
+
+
+def run_in(
+    phase: Phase,
+    *,
+    hosts: tuple[dict[str, Any], dict[str, Any]] = (UP, UP),
+    tasks: tuple[dict[str, Any], dict[str, Any]] = ({}, {}),
+    checkpoint: bool = False,
+    **changes: Any,
+) -> Run:
+    run = new_run("t", make_plan(["a", "b"], checkpoint=checkpoint), epoch=1, at=0.0)
+    made: tuple[Host, ...] = tuple(replace(h, **hosts[i]) for i, h in enumerate(run.hosts))
+    told: tuple[Task, ...] = tuple(replace(t, **tasks[i]) for i, t in enumerate(run.tasks))
+    return replace(run, phase=phase, hosts=made, tasks=told, since_at=990.0, **changes)
+
+
+def task(phase: TaskPhase, step: int | None = None, pid: int | None = 7) -> dict[str, Any]:
+    return {"phase": phase, "pid": pid, "progress": Progress(global_step=step)}
+
+
+STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (
+            run_in(Phase.PENDING, hosts=(UP, {"since_at": 0.0}), deadline_at=1180.0),
+            "1/2 hosts are ready; waiting for b (connecting); gives up in 3 min",
+        ),
+        (
+            run_in(
+                Phase.PENDING,
+                hosts=({**UP, "facts": None, "since_at": 996.0}, {"problem": "b: connection refused"}),
+            ),
+            "0/2 hosts are ready; waiting for a (being checked and given the code, for 4 s), "
+            "b (b: connection refused, for 16 min)",
+        ),
+        (
+            run_in(
+                Phase.RENDEZVOUS,
+                tasks=(task(READY), task(STARTING)),
+                hosts=(UP, DOWN),
+                deadline_at=1060.0,
+            ),
+            "1/2 tasks have joined, 60 s left; waiting for worker:1 on b (host unreachable, last heard 40 s ago)",
+        ),
+        (
+            run_in(
+                Phase.RENDEZVOUS,
+                tasks=(task(STARTING), task(STARTING, pid=None)),
+                hosts=(UP, UP),
+                deadline_at=1060.0,
+            ),
+            "0/2 tasks have joined, 60 s left; waiting for worker:0 on a (pid 7 is importing), "
+            "worker:1 on b (no process yet)",
+        ),
+        (
+            run_in(
+                Phase.RENDEZVOUS,
+                tasks=(task(READY), task(STARTING)),
+                hosts=(UP, {**DOWN, "link": Link.CONNECTING, "heard_at": None}),
+                deadline_at=1060.0,
+            ),
+            "1/2 tasks have joined, 60 s left; waiting for worker:1 on b (host unreachable, last heard never)",
+        ),
+        (
+            run_in(Phase.RENDEZVOUS, tasks=(task(READY), task(READY)), checkpoint=True, deadline_at=1060.0),
+            "2/2 tasks have joined; the newest checkpoint is read and copied before they are released, 60 s left",
+        ),
+        (
+            run_in(Phase.RENDEZVOUS, tasks=(task(READY), task(READY)), checkpoint=True, seed=Seed(0)),
+            "2/2 tasks have joined",
+        ),
+        (
+            run_in(Phase.RUNNING, tasks=(task(RUNNING, 120), task(RUNNING, 120))),
+            "step 120",
+        ),
+        (
+            run_in(Phase.RUNNING, tasks=(task(RUNNING), task(RUNNING))),
+            "released 10 s ago; no task has reported a step yet",
+        ),
+        (
+            run_in(
+                Phase.RUNNING, hosts=(UP, DOWN), tasks=(task(RUNNING, 120), task(RUNNING)), progress_at=998.0
+            ),
+            "step 120; unreachable, still training: b (last heard 40 s ago)",
+        ),
+        (
+            run_in(Phase.RUNNING, hosts=(UP, DOWN), tasks=(task(RUNNING), task(RUNNING)), progress_at=900.0),
+            "before the first step; unreachable, no progress is seen; its tasks may be training: "
+            "b (last heard 40 s ago)",
+        ),
+        (
+            run_in(
+                Phase.RUNNING,
+                hosts=(UP, {"link": Link.CONNECTING}),
+                tasks=(task(RUNNING, 120), task(RUNNING, 120)),
+            ),
+            "step 120; taking up the tasks on b",
+        ),
+        (
+            run_in(
+                Phase.RUNNING,
+                tasks=(
+                    task(RUNNING, 120),
+                    {"phase": TaskPhase.EXITED, "exit": Exit(cause=Cause.FINISHED, code=0)},
+                ),
+            ),
+            "step 120; worker:1 on b ended well, the others go on",
+        ),
+        (
+            run_in(
+                Phase.STOPPING,
+                tasks=(task(TaskPhase.EXITED), task(RUNNING)),
+                intent=Intent.RESTART,
+                reason="worker:0 on a was killed by SIGKILL",
+            ),
+            "worker:0 on a was killed by SIGKILL; waiting for worker:1 on b to end, then restart",
+        ),
+        (
+            run_in(
+                Phase.STOPPING,
+                tasks=(task(TaskPhase.EXITED), task(TaskPhase.LOST)),
+                intent=Intent.KILL,
+                reason="killed by the user",
+                proof={"a": Swept()},
+            ),
+            "killed by the user; looking on b that nothing is left, then KILLED",
+        ),
+        (
+            run_in(Phase.STOPPING, tasks=(task(TaskPhase.EXITED),) * 2, intent=Intent.SUCCEED, reason="done"),
+            "done; looking on a, b that nothing is left, then done",
+        ),
+        (
+            run_in(Phase.STOPPING, tasks=(task(TaskPhase.EXITED),) * 2, intent=Intent.FAIL, reason="bad"),
+            "bad; looking on a, b that nothing is left, then FAILED",
+        ),
+        (
+            run_in(Phase.BACKOFF, reason="it failed", generation=2, generation_last=2, deadline_at=1004.0),
+            "it failed; generation 3 starts in 4 s",
+        ),
+        (
+            run_in(
+                Phase.BACKOFF,
+                reason="it failed",
+                hosts=({**DOWN, "problem": "a: no route to host"}, {**UP, "facts": None}),
+            ),
+            "it failed; waiting for a (a: no route to host, for 25 s), "
+            "b (being checked and given the code, for 15 min); starts again when it is back",
+        ),
+        (
+            run_in(Phase.BACKOFF, reason="it failed", hosts=(UP, DOWN)),
+            "it failed; waiting for b (unreachable, for 25 s); starts again when it is back",
+        ),
+        (
+            run_in(Phase.BACKOFF, reason="it failed", tasks=(task(RUNNING), task(TaskPhase.EXITED))),
+            "it failed; waiting for the old tasks to end",
+        ),
+        (run_in(Phase.FAILED, reason="worker:0 failed"), "worker:0 failed"),
+    ],
+)
+def test_sentence(run: Run, expected: str) -> None:
+    assert sentence(run, now=NOW) == expected

@@ -1,0 +1,124 @@
+"""The restart policy, as a table: what the budget says, what ended, and what follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.core import restart
+from orchestrator.core.model import Budget, Cause
+from orchestrator.core.plan import RestartPolicy
+
+POLICY = RestartPolicy(without_progress_max=5, backoff_s=5.0, backoff_max_s=300.0)
+NEITHER = (Cause.PREEMPTED, Cause.PORT, Cause.SHIM, Cause.REBOOTED, Cause.HOST_LOST)
+
+
+def verdict(
+    budget: Budget, cause: Cause = Cause.SCRIPT, *, verified: int | None = None, common: str | None = None
+) -> restart.Restart | restart.GiveUp:
+    return restart.verdict(budget, POLICY, cause, verified_step=verified, common=common, identity="t/1")
+
+
+@pytest.mark.parametrize(
+    ("budget", "cause", "verified", "expected"),
+    [
+        # (restarts, without_progress, in_a_row, step) before; after, with the reason
+        (Budget(), Cause.SCRIPT, None, (1, 1, 1, "1 of 5 failures without progress")),
+        (Budget(3, 3, 3), Cause.SCRIPT, None, (4, 4, 4, "4 of 5 failures without progress")),
+        (Budget(), Cause.OOM, None, (1, 1, 1, "1 of 5 failures without progress")),
+        (Budget(), Cause.FOLLOWER, None, (1, 1, 1, "1 of 5 failures without progress")),
+        (Budget(), Cause.START, None, (1, 1, 1, "1 of 5 failures without progress")),
+        (Budget(), Cause.PORT, None, (1, 0, 1, "at once: not the script's fault")),
+        (Budget(), Cause.SHIM, None, (1, 0, 1, "at once: not the script's fault")),
+        (Budget(2, 0, 2), Cause.HOST_LOST, None, (3, 0, 3, "0 of 5 failures without progress")),
+        (Budget(2, 2, 2), Cause.REBOOTED, None, (3, 2, 3, "2 of 5 failures without progress")),
+        (Budget(9, 4, 4), Cause.SCRIPT, 100, (10, 0, 0, "at once: there is a newer verified checkpoint")),
+        (Budget(9, 4, 4, 99), Cause.SCRIPT, 100, (10, 0, 0, "at once: there is a newer verified checkpoint")),
+        (Budget(1, 1, 1, 100), Cause.SCRIPT, 100, (2, 2, 2, "2 of 5 failures without progress")),
+        (
+            Budget(1, 1, 1),
+            Cause.PREEMPTED,
+            None,
+            (2, 1, 2, "at once: it saved and asked for it; the restart budget is untouched"),
+        ),
+    ],
+)
+def test_comes_back(
+    budget: Budget, cause: Cause, verified: int | None, expected: tuple[int, int, int, str]
+) -> None:
+    decided = verdict(budget, cause, verified=verified)
+    assert isinstance(decided, restart.Restart)
+    after = decided.budget
+    assert (after.restarts, after.without_progress, after.in_a_row, decided.reason) == expected
+    assert (decided.delay_s == 0) == decided.reason.startswith("at once")
+
+
+@pytest.mark.parametrize(
+    ("budget", "cause", "common", "reason"),
+    [
+        (Budget(4, 4, 4), Cause.SCRIPT, None, "5 failures in a row without a newer verified checkpoint"),
+        (Budget(19, 0, 19), Cause.HOST_LOST, None, "20 ends in a row without a newer verified checkpoint"),
+        (Budget(19, 0, 19), Cause.PREEMPTED, None, "20 ends in a row without a newer verified checkpoint"),
+        (
+            Budget(1, 1, 1, signature="ImportError: x"),
+            Cause.SCRIPT,
+            "ImportError: x",
+            "all tasks failed twice in a row in the same way before the first step",
+        ),
+    ],
+)
+def test_gives_up(budget: Budget, cause: Cause, common: str | None, reason: str) -> None:
+    assert verdict(budget, cause, common=common) == restart.GiveUp(budget, reason)
+
+
+def test_another_failure_of_all_tasks_is_not_the_same_twice() -> None:
+    decided = verdict(Budget(1, 1, 1, signature="ImportError: x"), common="ImportError: y")
+    assert isinstance(decided, restart.Restart)
+    assert decided.budget.signature == "ImportError: y"
+
+
+def test_the_wait_doubles_up_to_its_greatest_within_a_fifth() -> None:
+    policy = replace(POLICY, without_progress_max=100)
+    waits = []
+    for nth in range(12):
+        decided = restart.verdict(
+            Budget(nth, nth, nth), policy, Cause.SCRIPT, verified_step=None, common=None, identity=f"t/{nth}"
+        )
+        assert isinstance(decided, restart.Restart)
+        waits.append(decided.delay_s)
+    expected = [min(5.0 * 2**nth, 300.0) for nth in range(12)]
+    assert all(0.8 * e <= wait <= 1.2 * e for wait, e in zip(waits, expected, strict=True))
+    assert len({wait / e for wait, e in zip(waits, expected, strict=True)}) > 6, (
+        "the jitter follows the identity"
+    )
+
+
+def test_a_newer_checkpoint_clears_the_counts_and_an_older_one_does_not() -> None:
+    spent = Budget(7, 4, 9, step=100, signature="x")
+    assert restart.cleared(spent, 101) == Budget(7, 0, 0, step=101, signature="x")
+    assert restart.cleared(spent, 100) is spent
+    assert restart.cleared(spent, None) is spent
+
+
+@given(causes=st.lists(st.sampled_from(list(Cause)), min_size=1, max_size=60))
+def test_without_a_checkpoint_every_run_ends(causes: list[Cause]) -> None:
+    budget = Budget()
+    for _ in range(10):
+        for cause in causes:
+            decided = verdict(budget, cause)
+            if isinstance(decided, restart.GiveUp):
+                return
+            budget = decided.budget
+            assert budget.without_progress < POLICY.without_progress_max
+    assert budget.in_a_row < restart.IN_A_ROW_FACTOR * POLICY.without_progress_max
+
+
+def test_only_what_the_script_did_counts_against_it() -> None:
+    assert set(NEITHER) == set(restart.NOT_THE_SCRIPTS_FAULT)
+    for cause in NEITHER:
+        decided = verdict(Budget(1, 1, 1), cause)
+        assert isinstance(decided, restart.Restart)
+        assert decided.budget.without_progress == 1

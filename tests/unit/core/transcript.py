@@ -75,6 +75,8 @@ class Transcript:
             failures=int(options.get("failures", "5")),
             start_after_s=float(options.get("start_after", "300")),
         )
+        if "on_stall" in options:
+            plan = replace(plan, restart=replace(plan.restart, on_stall=options["on_stall"]))
         if "tasks" in options:  # tasks=chief:0,ps:0,worker:0: one per host, in that order
             ids = [TaskId.parse(name) for name in options["tasks"].split(",")]
             placed = tuple(TaskPlan(task, host) for task, host in zip(ids, hosts, strict=True))
@@ -131,10 +133,15 @@ class Transcript:
             case "seeded", [step, *rejected]:
                 seed = self._seed(step, tuple((path, "torn") for path in rejected))
                 return ev.CheckpointSeeded(at, seed)
-            case "verified", [step]:
-                return ev.CheckpointVerified(at, self.run.generation, int(step), f"ckpt-{step}", took_s=0.1)
+            case "verified", [step, *torn]:
+                rejected = tuple((path, "torn") for path in torn)
+                return ev.CheckpointVerified(
+                    at, self.run.generation, int(step), f"ckpt-{step}", rejected=rejected, took_s=0.1
+                )
             case "swept", [host, *left]:
                 return ev.HostSwept(at, host, Swept(left=tuple(left), by="cgroup"))
+            case "stacks", told:  # worker:0=train.py:12:load
+                return ev.StacksCollected(at, self.run.generation, dict(_stack(word) for word in told))
             case "kill", force:
                 return ev.KillRequested(at, force=bool(force))
             case "tick", []:
@@ -194,11 +201,21 @@ class Transcript:
         )
 
 
+def _stack(word: str) -> tuple[TaskId, str]:
+    """`worker:0=train.py:12:load` as faulthandler would print it."""
+    task, _, where = word.partition("=")
+    file, line, function = where.split(":")
+    text = f'Thread 0x1 (most recent call first):\n  File "/opt/{file}", line {line} in {function}'
+    return TaskId.parse(task), text
+
+
 def _show(action: do.Action) -> str:
     match action:
         case do.Note():
             message = action.message.replace("\n", "\n    ")
             return f"note {action.kind}: {message}"
+        case do.CollectStacks():
+            return f"CollectStacks gen {action.generation}"
         case do.PrepareHost() | do.CloseHost():
             return f"{type(action).__name__} {action.host}"
         case do.StopTask():

@@ -1,0 +1,119 @@
+"""Each invariant can fail; errors carry what people need; what is not there is a KeyError."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.core import events as ev
+from orchestrator.core import group
+from orchestrator.core.errors import HostError, InvariantViolated, OrchestratorError
+from orchestrator.core.fitness import differences
+from orchestrator.core.invariants import check
+from orchestrator.core.model import Budget, Cause, Exit, Facts, Host, Intent, Phase, Run, TaskPhase, new_run
+from orchestrator.core.plan import TaskId
+from tests.unit.core.transcript import make_plan
+
+
+def fresh() -> Run:
+    run, _ = group.step(new_run("t", make_plan(["a"], checkpoint=False), epoch=1, at=0.0), ev.Submitted(0.0))
+    check(run)
+    return run
+
+
+def with_task(run: Run, **changes: object) -> Run:
+    return run.with_task(replace(run.tasks[0], **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        (replace(fresh(), intent=Intent.KILL), "STOPPING alone has an intent"),
+        (replace(fresh(), phase=Phase.STOPPING), "STOPPING alone has an intent"),
+        (replace(fresh(), force_at=1.0), "only STOPPING is patient"),
+        (replace(fresh(), verify_at=1.0), "only RUNNING looks at checkpoints"),
+        (replace(fresh(), deadline_at=None), "PENDING ends within a bound"),
+        (replace(fresh(), phase=Phase.FAILED), "a failed run says why"),
+        (with_task(fresh(), phase=TaskPhase.STARTING, generation=3), "all tasks are of the run's generation"),
+        (with_task(fresh(), phase=TaskPhase.EXITED), "an end has its record"),
+        (
+            replace(with_task(fresh(), phase=TaskPhase.RUNNING), phase=Phase.KILLED),
+            "a run ends after its tasks",
+        ),
+        (
+            replace(with_task(fresh(), phase=TaskPhase.STARTING), phase=Phase.RUNNING),
+            "none runs before all have joined",
+        ),
+        (
+            replace(fresh(), phase=Phase.STOPPING, intent=Intent.SUCCEED),
+            "only the chief's exit 0 is success",
+        ),
+        (replace(fresh(), budget=Budget(without_progress=5)), "restarts stay within the budget"),
+        (replace(fresh(), budget=Budget(in_a_row=20)), "so do those without fault"),
+    ],
+)
+def test_an_invariant_that_does_not_hold_is_named(broken: Run, sentence: str) -> None:
+    with pytest.raises(InvariantViolated, match=sentence):
+        check(broken)
+
+
+def test_a_run_that_stops_without_an_intent_is_a_fault_of_ours_and_changes_nothing() -> None:
+    exited = with_task(fresh(), phase=TaskPhase.EXITED, exit=Exit(cause=Cause.ORDERED))
+    broken = replace(exited, phase=Phase.STOPPING, generation=1, proof={}, deadline_at=10.0)
+    with pytest.raises(InvariantViolated):
+        group.step(broken, ev.Ticked(10.0))
+
+
+def test_what_is_not_there_is_a_key_error() -> None:
+    run, nobody = fresh(), TaskId("worker", 9)
+    for ask in (run.task, run.plan.task):
+        with pytest.raises(KeyError, match="worker:9"):
+            ask(nobody)
+    for look in (run.host, run.plan.host):
+        with pytest.raises(KeyError, match="z"):
+            look("z")
+    with pytest.raises(ValueError, match="a task reads like worker:3"):
+        TaskId.parse("wroker:3")
+    assert TaskId.parse("worker:3") == TaskId("worker", 3)
+
+
+def test_errors_carry_message_hint_and_code() -> None:
+    error = OrchestratorError("it is so", hint="do that")
+    assert (str(error), error.hint, error.exit_code) == ("it is so", "do that", 1)
+    at_host = HostError("a", "is full", code="no-space")
+    assert (str(at_host), at_host.host, at_host.detail, at_host.code) == (
+        "a: is full",
+        "a",
+        "is full",
+        "no-space",
+    )
+    assert HostError("a", "x").code == "host"
+
+
+@pytest.mark.parametrize(
+    ("facts", "message", "hint"),
+    [
+        ((Facts("3.11.2", {"keras": "3.15.1"}, "c"), Facts("3.11.9", {"keras": "3.15.1"}, "c")), None, None),
+        (
+            (Facts("3.11.2", {"keras": "3.15.1"}, "c"), Facts("3.12.1", {}, "c")),
+            "the hosts differ in python, keras:\n          python         keras\n"
+            "a           3.11        3.15.1\nbb          3.12             -",
+            "install the same versions on all hosts, or name another Python per host with `python:`",
+        ),
+        (
+            (Facts("3.11.2", {}, "c0de1"), Facts("3.11.2", {}, "c0de2")),
+            "the hosts differ in code:\n            code\na          c0de1\nbb         c0de2",
+            "the working directory changed while it was pushed: `orch up` again",
+        ),
+    ],
+)
+def test_hosts_that_differ_are_shown_in_a_table(
+    facts: tuple[Facts, Facts], message: str | None, hint: str | None
+) -> None:
+    problem = differences([Host("a", facts=facts[0]), Host("bb", facts=facts[1])])
+    assert (problem and problem.message, problem and problem.hint) == (message, hint)
+
+
+def test_hosts_that_were_not_prepared_do_not_agree_with_those_that_were() -> None:
+    assert differences([Host("a"), Host("b", facts=Facts("3.11.2"))]) is not None

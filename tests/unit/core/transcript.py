@@ -134,14 +134,14 @@ class Transcript:
                 seed = self._seed(step, tuple((path, "torn") for path in rejected))
                 return ev.CheckpointSeeded(at, seed)
             case "verified", [step, *torn]:
-                rejected = tuple((path, "torn") for path in torn)
+                passed = tuple((path, "torn") for path in torn)
                 return ev.CheckpointVerified(
-                    at, self.run.generation, int(step), f"ckpt-{step}", rejected=rejected, took_s=0.1
+                    at, self.run.generation, int(step), f"ckpt-{step}", rejected=passed, took_s=0.1
                 )
             case "swept", [host, *left]:
                 return ev.HostSwept(at, host, Swept(left=tuple(left), by="cgroup"))
-            case "stacks", told:  # worker:0=train.py:12:load
-                return ev.StacksCollected(at, self.run.generation, dict(_stack(word) for word in told))
+            case "stacks", words:  # worker:0=train.py:12:load
+                return ev.StacksCollected(at, self.run.generation, dict(_stack(word) for word in words))
             case "kill", force:
                 return ev.KillRequested(at, force=bool(force))
             case "tick", []:

@@ -68,6 +68,13 @@ class StopTask:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectStacks:
+    """Ask every task where it is. Ends as StacksCollected."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class SweepHost:
     """Look that nothing of the run is left, and kill what is. Ends as HostSwept."""
 
@@ -100,6 +107,7 @@ Action = (
     | ReleaseTask
     | StopTask
     | SweepHost
+    | CollectStacks
     | CloseHost
     | Note
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.core.model import Exit, Facts, Problem, Progress, Seed, Swept
@@ -129,6 +130,15 @@ class HostSwept:
 
 
 @dataclass(frozen=True, slots=True)
+class StacksCollected:
+    """Where every task of a stalled run is; or why that cannot be told."""
+
+    at: float
+    generation: int
+    stacks: Mapping[TaskId, str]
+
+
+@dataclass(frozen=True, slots=True)
 class KillRequested:
     """The user's verb."""
 
@@ -155,6 +165,7 @@ Event = (
     | CheckpointVerified
     | OrderFailed
     | HostSwept
+    | StacksCollected
     | KillRequested
     | Ticked
 )

@@ -36,6 +36,7 @@ from orchestrator.core.events import (
     HostUp,
     KillRequested,
     OrderFailed,
+    StacksCollected,
     Submitted,
     Ticked,
 )
@@ -54,6 +55,7 @@ from orchestrator.core.model import (
 from orchestrator.core.plan import TaskId
 from orchestrator.core.reports import absorb
 from orchestrator.core.running import advance_running, lost_at, verification_failed
+from orchestrator.core.stall import advance_stall, stacks_collected, stalled_at
 from orchestrator.core.starting import (
     advance_backoff,
     advance_pending,
@@ -101,6 +103,8 @@ def _is_stale(run: Run, event: Event) -> bool:
             return run.phase is not Phase.PENDING or run.deadline_at is not None
         case CheckpointSeeded(seed=seed):
             return run.phase is not Phase.RENDEZVOUS or seed.generation != run.generation or is_seeded(run)
+        case StacksCollected(generation=generation):
+            return generation != run.generation or run.phase is not Phase.RUNNING
         case CheckpointVerified(generation=generation) | OrderFailed(generation=generation, task=None):
             return generation != run.generation or run.phase.is_terminal
         case OrderFailed(generation=generation, task=TaskId() as task):
@@ -138,6 +142,8 @@ def _take(turn: Turn, event: Event) -> None:
             _order_failed(turn, event)
         case HostSwept():
             hosts.swept(turn, event)
+        case StacksCollected():
+            stacks_collected(turn, event)
         case KillRequested():
             _kill(turn, event)
         case Ticked():
@@ -160,6 +166,7 @@ def _advance(turn: Turn) -> None:
             advance_running(turn)
             if turn.run.phase is Phase.RUNNING:
                 advance_alone(turn)
+            advance_stall(turn)
         case Phase.STOPPING:
             advance_stopping(turn)
         case Phase.BACKOFF:
@@ -172,7 +179,7 @@ def next_deadline(run: Run) -> float | None:
     """When the state changes by itself: the loop sleeps until then. None: only an event can change it."""
     if run.phase.is_terminal:
         return None
-    due = [run.deadline_at, run.force_at, run.verify_at, lost_at(run)]
+    due = [run.deadline_at, run.force_at, run.verify_at, run.evidence_at, lost_at(run), stalled_at(run)]
     due += [hosts.silent_at(run, host.name) for host in run.hosts]
     due += [host.retry_at for host in run.hosts]
     due += [task.start_at for task in run.tasks if run.phase is Phase.RUNNING and may_start_alone(run, task)]

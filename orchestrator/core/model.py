@@ -98,6 +98,7 @@ class Cause(Enum):
     START = "start"
     RESUME_MISMATCH = "resume-mismatch"
     ORDERED = "ordered"
+    STALLED = "stalled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +298,13 @@ class Run:
     best_step: int | None = None
     """The highest global_step that any generation reported."""
     progress_at: float = 0.0
+    moved_to: int | None = None
+    """The chief's position in this generation, and since when: for the judgement of stalls."""
+    moved_at: float | None = None
+    longest_pause_s: float | None = None
+    """Between two moves of the position, in this run."""
+    evidence_at: float | None = None
+    """Until when a stalled run waits for its tasks' stacks."""
     from_scratch: bool = False
     """Asked for and not done yet: older checkpoints are to be left behind."""
     code: str = ""

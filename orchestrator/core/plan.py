@@ -86,6 +86,8 @@ class RestartPolicy:
     without_progress_max: int = 5
     backoff_s: float = 5.0
     backoff_max_s: float = 300.0
+    on_stall: str = "restart"
+    """When the position stands still: `restart`, or `notify` only."""
 
 
 @dataclass(frozen=True, slots=True)

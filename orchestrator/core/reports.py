@@ -100,10 +100,22 @@ def _follow_steps(turn: Turn, task: Task) -> None:
     now = task.progress.global_step
     if now is None:
         return
+    if task.id == turn.run.chief:
+        _follow_pace(turn, now)
     if task.first_step is None:
         turn.set_task(task, first_step=now)
     if turn.run.best_step is None or now > turn.run.best_step:
         turn.set(best_step=now, progress_at=turn.at)
+
+
+def _follow_pace(turn: Turn, step: int) -> None:
+    """Learn from a move of the chief's position, however far."""
+    run = turn.run
+    if step == run.moved_to:
+        return
+    if run.moved_to is not None and run.moved_at is not None:
+        turn.set(longest_pause_s=max(run.longest_pause_s or 0.0, turn.at - run.moved_at))
+    turn.set(moved_to=step, moved_at=turn.at)
 
 
 def _say(turn: Turn, task: Task, report: TaskReport) -> None:

@@ -84,6 +84,8 @@ def begin_generation(turn: Turn, generation: int) -> None:
         generation_last=generation,
         tasks=fresh,
         seed=None,
+        moved_to=None,
+        moved_at=None,
         proof=None,
         progress_at=turn.at,
     )

@@ -49,5 +49,5 @@ class Turn:
 
     def enter(self, phase: Phase, reason: str, *, deadline_at: float | None = None, **changes: Any) -> None:
         """Go to another phase; what belonged to the old one is cleared unless it is named."""
-        cleared = {"intent": None, "force_at": None, "verify_at": None, **changes}
+        cleared = {"intent": None, "force_at": None, "verify_at": None, "evidence_at": None, **changes}
         self.set(phase=phase, since_at=self.at, reason=reason, deadline_at=deadline_at, **cleared)

@@ -15,7 +15,6 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, TextIO
@@ -32,11 +31,10 @@ from orchestrator.adapters.transport import Transport
 from orchestrator.core.actions import Action
 from orchestrator.core.errors import OrchestratorError, Refused, UsageError
 from orchestrator.core.events import KillRequested
-from orchestrator.core.model import Run, Task, new_run
+from orchestrator.core.model import Run, new_run
 from orchestrator.core.plan import Plan
 from orchestrator.core.stopping import unproven
 from orchestrator.daemon import status
-from orchestrator.daemon.links import LinkDown, OrderRefused
 from orchestrator.daemon.logcopy import LogCopier
 from orchestrator.daemon.loop import Loop
 from orchestrator.daemon.performer import Performer
@@ -45,8 +43,6 @@ log = logging.getLogger(__name__)
 
 LOG_FILE_BYTES = 8 << 20
 """Of the coordinator's own log; three older ones are kept."""
-
-STACKS_TIMEOUT_S = 10.0
 
 
 class Coordinator:
@@ -156,27 +152,7 @@ class Coordinator:
 
     def stacks(self, name: str) -> dict[str, str]:
         """Where every task of the run is in its code now, or why that cannot be told."""
-        run = self.find(name)
-        # All at once: what is asked for is one moment, and each that is stuck may take its whole time to say so.
-        with ThreadPoolExecutor(max_workers=len(run.tasks), thread_name_prefix="stacks") as workers:
-            told = workers.map(lambda task: self._stacks_of(run, task), run.tasks)
-            return {str(task.id): text for task, text in zip(run.tasks, told, strict=True)}
-
-    def _stacks_of(self, run: Run, task: Task) -> str:
-        order = {
-            "order": "stacks",
-            "run": run.run_id,
-            "epoch": run.epoch,
-            "generation": task.generation,
-            "task": str(task.id),
-        }
-        link = self._performer.link(run, task.host)
-        try:
-            if link is None:
-                raise LinkDown(f"{task.host} is not connected")
-            return str((link.ask(order, timeout_s=STACKS_TIMEOUT_S).ok or {})["stacks"])
-        except (LinkDown, OrderRefused) as e:
-            return f"no stacks: {e}"
+        return self._performer.stacks(self.find(name))
 
     # -- the loop's own ------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from orchestrator.adapters.transport import Transport
 from orchestrator.core.actions import (
     Action,
     CloseHost,
+    CollectStacks,
     Note,
     PrepareHost,
     ReleaseTask,
@@ -34,11 +35,12 @@ from orchestrator.core.events import (
     HostSwept,
     HostUp,
     OrderFailed,
+    StacksCollected,
 )
-from orchestrator.core.model import Problem, Run
+from orchestrator.core.model import Problem, Run, Task
 from orchestrator.core.plan import HostPlan, TaskId
 from orchestrator.daemon import wire
-from orchestrator.daemon.links import HostLink, LinkDown, NoAnswer, Reply, Watch
+from orchestrator.daemon.links import HostLink, LinkDown, NoAnswer, OrderRefused, Reply, Watch
 from orchestrator.daemon.logcopy import LogCopier
 from orchestrator.daemon.preparation import prepare
 
@@ -55,6 +57,8 @@ _VERBS = {
     VerifyCheckpoint: "verify",
     SweepHost: "sweep",
 }
+
+STACKS_TIMEOUT_S = 10.0
 
 DRAIN_S = 10.0
 """How long an ended run's link stays open for the rest of its logs."""
@@ -146,7 +150,7 @@ class Performer:
 
     def _failed(self, run: Run, action: Action, problem: Problem) -> None:
         verb = _VERBS.get(type(action))
-        if verb is not None and not isinstance(action, Note):
+        if verb is not None and not isinstance(action, (Note, CollectStacks)):
             self._post(
                 run.run_id,
                 OrderFailed(
@@ -182,6 +186,8 @@ class Performer:
                 self._order(run, action.host, order, action.task)
             case SweepHost():
                 self._sweep(run, action)
+            case CollectStacks(generation=generation):
+                self._workers.submit(self._collect_stacks, run, generation)
             case CloseHost(host=host):
                 self._close_host(run, host)
             case Note():
@@ -305,6 +311,33 @@ class Performer:
             self._post(run.run_id, event)
 
         self._order(run, action.host, order, done=done)
+
+    def _collect_stacks(self, run: Run, generation: int) -> None:
+        stacks = {TaskId.parse(task): text for task, text in self.stacks(run).items()}
+        self._post(run.run_id, StacksCollected(at=time.monotonic(), generation=generation, stacks=stacks))
+
+    def stacks(self, run: Run) -> dict[str, str]:
+        """Where every task is in its code now, or why that cannot be told. Blocks, at most STACKS_TIMEOUT_S."""
+        # All at once: what is asked for is one moment, and each that is stuck may take its whole time to say so.
+        with ThreadPoolExecutor(len(run.tasks), thread_name_prefix="stacks") as asking:
+            told = asking.map(lambda task: self._stacks_of(run, task), run.tasks)
+            return {str(task.id): text for task, text in zip(run.tasks, told, strict=True)}
+
+    def _stacks_of(self, run: Run, task: Task) -> str:
+        order = {
+            "order": "stacks",
+            "run": run.run_id,
+            "epoch": run.epoch,
+            "generation": task.generation,
+            "task": str(task.id),
+        }
+        link = self.link(run, task.host)
+        try:
+            if link is None:
+                raise LinkDown(f"{task.host} is not connected")
+            return str((link.ask(order, timeout_s=STACKS_TIMEOUT_S).ok or {})["stacks"])
+        except (LinkDown, OrderRefused) as e:
+            return f"no stacks: {e}"
 
     def _close_host(self, run: Run, name: str) -> None:
         """Let the rest of the logs come, then serve the run no more."""

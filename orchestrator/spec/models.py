@@ -373,6 +373,8 @@ class Run(_Model):
     """When to try again, and when to give up."""
     timing: TimingSpec = TimingSpec()
     """How long the run waits for things."""
+    on_stall: Literal["restart", "notify"] = "restart"
+    """When the position stands still for longer than stall_after: restart from the checkpoint, or only say it."""
     runtime: Annotated[bool, _Checked(_on_off, {"enum": [True, False, "on", "off"]}, instead=True)] = True
     """`off` starts the script plain: only its life is watched, not its progress."""
 

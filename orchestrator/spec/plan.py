@@ -62,7 +62,9 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
             if run.checkpoint
             else None
         ),
-        restart=RestartPolicy(run.restart.without_progress_max, run.restart.backoff, run.restart.backoff_max),
+        restart=RestartPolicy(
+            run.restart.without_progress_max, run.restart.backoff, run.restart.backoff_max, run.on_stall
+        ),
         timing=_timing(spec),
         runtime=run.runtime,
         options=Options(

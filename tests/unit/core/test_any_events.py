@@ -118,7 +118,7 @@ class Chaos:
             if isinstance(action, do.StartTask):
                 self.check_start(before, action)
         known = {host.name for host in self.run.hosts}
-        assert all(isinstance(action, do.Note) or action.host in known for action in actions)
+        assert all(isinstance(a, do.Note | do.CollectStacks) or a.host in known for a in actions)
 
     def check_start(self, before: Run, action: do.StartTask) -> None:
         assert action.generation == self.run.task(action.task).generation, "only the newest is started"

@@ -286,7 +286,8 @@ class World:
         return [task.id for task in self.run.plan.tasks]
 
     def _perform(self, action: do.Action) -> None:
-        assert not isinstance(action, do.Note)
+        if isinstance(action, do.Note | do.CollectStacks):
+            return  # of a stalled run no stacks come: its deadline goes on without them
         machine = self.machines[action.host]
         if not machine.connection or machine.cut or isinstance(action, do.CloseHost):
             return

@@ -1,0 +1,121 @@
+"""Alive is not training: a run whose position stands still is found, its evidence kept, the odd one out named.
+
+TensorFlow notices a dead peer within seconds and one that is stuck in its own Python never: all others wait in a
+collective, for ever. Judged against the pace that this run has shown: evaluation, saving and the first trace are
+pauses that it has shown too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from orchestrator.core.actions import CollectStacks
+from orchestrator.core.events import StacksCollected
+from orchestrator.core.model import Cause, FirstCause, Intent, Link, Phase, Run
+from orchestrator.core.plan import TaskId
+from orchestrator.core.stopping import stop_all
+from orchestrator.core.turn import Turn, is_due
+from orchestrator.core.words import duration
+
+FLOOR_S = 60.0
+"""Without a limit of the user's, no pause shorter than this is a stall."""
+
+PAUSE_FACTOR = 10.0
+"""How much longer than the longest pause so far a pause must be."""
+
+_WAITS_IN_TENSORFLOW = ("in quick_execute", "in async_wait", "in sync_executors")
+"""Where a healthy task is while it waits for the others."""
+
+EVIDENCE_WAIT_S = 15.0
+"""How long the tasks may take to say where they are."""
+
+
+def limit_s(run: Run) -> float:
+    """How long the position may stand still."""
+    given = run.plan.timing.stall_after_s
+    return given if given is not None else max(FLOOR_S, PAUSE_FACTOR * (run.longest_pause_s or 0.0))
+
+
+def stalled_at(run: Run) -> float | None:
+    """When the run counts as stalled; None where that cannot be judged.
+
+    Before the first step nothing is known of the pace, and of a chief that is not heard the position is not known.
+    """
+    if run.phase is not Phase.RUNNING or run.moved_at is None or run.evidence_at is not None:
+        return None
+    chief = run.task(run.chief)
+    if run.host(chief.host).link is not Link.CONNECTED or chief.heard_at is None:
+        return None
+    return run.moved_at + limit_s(run)
+
+
+def advance_stall(turn: Turn) -> None:
+    """Collect the evidence first; then restart, or only say it."""
+    if is_due(stalled_at(turn.run), turn.at):
+        turn.set(evidence_at=turn.at + EVIDENCE_WAIT_S)
+        turn.note("stalled", f"{_stands_still(turn)}; asking all tasks where they are")
+        turn.do(CollectStacks(generation=turn.run.generation))
+    elif turn.run.evidence_at is not None and _moves_again(turn.run, turn.at):
+        turn.set(evidence_at=None)
+        turn.note("moves-again", f"step {turn.run.moved_to}: it moves again, and nothing is stopped")
+    elif is_due(turn.run.evidence_at, turn.at):
+        _act(turn, {})
+
+
+def stacks_collected(turn: Turn, event: StacksCollected) -> None:
+    if turn.run.evidence_at is not None:
+        _act(turn, event.stacks)
+
+
+def _moves_again(run: Run, at: float) -> bool:
+    return run.moved_at is not None and run.moved_at + limit_s(run) > at
+
+
+def _stands_still(turn: Turn) -> str:
+    run = turn.run
+    waited = turn.at - (run.moved_at if run.moved_at is not None else turn.at)
+    shown = f"the longest pause so far was {duration(run.longest_pause_s or 0.0)}"
+    return f"step {run.moved_to} stands still for {duration(waited)} ({shown})"
+
+
+def _act(turn: Turn, stacks: Mapping[TaskId, str]) -> None:
+    run = turn.run
+    odd = odd_one(stacks)
+    named = f"; {odd} is elsewhere than the others: {innermost(stacks[odd])}" if odd is not None else ""
+    sentence = f"stalled: {_stands_still(turn)}{named}"
+    turn.set(evidence_at=None)
+    turn.note("stacks", sentence, odd, stacks={str(task): text for task, text in stacks.items()})
+    if run.plan.restart.on_stall == "notify":
+        turn.set(moved_at=turn.at)  # said again after another such time
+        return
+    lines = tuple(stacks[odd].splitlines()[-20:]) if odd is not None else ()
+    turn.set(first_cause=FirstCause(odd, run.generation, Cause.STALLED, sentence, lines))
+    stop_all(turn, Intent.RESTART, sentence)
+
+
+def odd_one(stacks: Mapping[TaskId, str]) -> TaskId | None:
+    """The one task that does not wait in TensorFlow, or else is elsewhere than all others; None where there is none."""
+    places = {task: innermost(text) for task, text in stacks.items()}
+    counted = Counter(places.values())
+    for peculiar in (
+        [task for task, place in places.items() if not place.endswith(_WAITS_IN_TENSORFLOW)],
+        [task for task, place in places.items() if counted[place] == 1],
+    ):
+        if len(peculiar) == 1 and len(places) > 1:
+            return peculiar[0]
+    return None
+
+
+def innermost(text: str) -> str:
+    """The innermost frame of the main thread, which faulthandler prints last; else what the kernel says."""
+    frames: list[str] = []
+    for line in text.splitlines():
+        if "most recent call first" in line:
+            frames = []
+        elif line.strip().startswith("File "):
+            frames.append(line.strip())
+    if frames:
+        _, path, where = frames[0].split('"', 2)  # hosts may have their Python in different places
+        return path.rpartition("/")[2] + where
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no answer")

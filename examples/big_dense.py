@@ -2,8 +2,8 @@
 
 A dense layer does two multiplications and additions per parameter and sample, and sends four bytes per parameter
 and step, whatever the batch. So this model (8000 - 4000 - 2000 - 500 - 300 - 1) sends 165 MB at every step. This
-measures both, a step's work and its communication, and says what they come to. A ConvNet is the opposite: few
-parameters, each used at every place of the image.
+measures a step with the other workers and the same step without, and reckons what other networks would make of
+it. A ConvNet is the opposite: few parameters, each used at every place of the image.
 
     python examples/big_dense.py --batch 32         # one worker: what a network would add, reckoned
 """
@@ -30,6 +30,25 @@ def build() -> keras.Model:
     return keras.Sequential([keras.Input((WIDTHS[0],)), *hidden, keras.layers.Dense(1)])
 
 
+def training(strategy, batch):
+    """A model under this strategy, and a function that trains it by one step on random numbers."""
+    with strategy.scope():
+        model = build()
+        optimizer = keras.optimizers.SGD(1e-3)
+        optimizer.build(model.trainable_variables)
+    x = tf.random.stateless_normal((batch, WIDTHS[0]), (1, 2))
+    y = tf.reduce_mean(x, axis=1, keepdims=True)
+
+    def replica_step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    return model, tf.function(lambda: strategy.experimental_local_results(strategy.run(replica_step))[0])
+
+
 def seconds(action, times):
     """The fastest of several: other work on the machine only ever makes it slower. The first is not counted."""
     action()
@@ -48,46 +67,21 @@ def main() -> None:
     parser.add_argument("--gbit", type=float, default=1.0, help="of the network to reckon with, Gbit/s")
     args = parser.parse_args()
 
-    with strategy.scope():
-        model = build()
-        optimizer = keras.optimizers.SGD(1e-3)
-        optimizer.build(model.trainable_variables)
-    x = tf.random.stateless_normal((args.batch, WIDTHS[0]), (1, 2))
-    y = tf.reduce_mean(x, axis=1, keepdims=True)
-
-    def gradients():
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
-        return loss, tape.gradient(loss, model.trainable_variables)
-
-    @tf.function
-    def work():  # the same on each replica, and nothing is sent
-        def replica():
-            loss, found = gradients()
-            return loss + 0.0 * tf.add_n([tf.reduce_sum(gradient) for gradient in found])
-
-        return strategy.experimental_local_results(strategy.run(replica))[0]
-
-    @tf.function
-    def step():
-        def replica():
-            loss, found = gradients()
-            optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
-            return loss
-
-        return strategy.experimental_local_results(strategy.run(replica))[0]
-
+    model, step = training(strategy, args.batch)
+    _, step_alone = training(
+        tf.distribute.get_strategy(), args.batch
+    )  # outside of a scope: the one that does nothing
     size = sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
     replicas = strategy.num_replicas_in_sync
-    alone = seconds(lambda: float(work()), args.steps)
+    alone = seconds(lambda: float(step_alone()), args.steps)
     together = seconds(lambda: float(step()), args.steps)
     if runtime:
-        runtime.report(args.steps + 1, work_ms=alone * 1e3, step_ms=together * 1e3)
+        runtime.report(args.steps + 1, alone_ms=alone * 1e3, together_ms=together * 1e3)
     if strategy.cluster_resolver.task_type not in (None, "chief") and strategy.cluster_resolver.task_id != 0:
         return  # one tells
 
     print(f"{size / 1e6:.1f} million parameters, {size * 4 / 1e6:.0f} MB of gradients at every step")
-    print(f"replicas: {replicas}; work {alone * 1e3:.0f} ms, whole step {together * 1e3:.0f} ms")
+    print(f"a step: {alone * 1e3:.0f} ms alone, {together * 1e3:.0f} ms with {replicas} replica(s)")
     if replicas > 1:
         gain = replicas * alone / together
         print(

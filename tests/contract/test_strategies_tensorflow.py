@@ -135,3 +135,53 @@ def test_chief_and_worker_have_two_cpus_each_and_the_plans_communication_and_an_
         assert [each["kind"] for each in member.all_of("say")] == ["replicas-on-cpu", "communication"]
     gang = {"replicas": 4, "sum": 6.0, "communication": "RING", "timeout_s": 60.0}
     assert results == {"chief:0": gang, "worker:0": gang, "evaluator:0": {**gang, "replicas": 2, "sum": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("script", "args", "options", "last"),
+    [
+        (
+            "mirrored.py",
+            "--epochs 2",
+            {"strategy": "mirrored", "replicas_on_cpu": 2},
+            "replicas: 2, images/s: ",
+        ),
+        ("fault_tolerance.py", "--epochs 3", {"strategy": "mirrored"}, "the best model: 0."),
+        ("data_pipeline.py", "", {"strategy": "multi_worker_mirrored"}, "auto_shard_policy FILE"),
+        ("model_parallel.py", "--steps 40", {"strategy": "single"}, "done at step 40, loss 0."),
+        (
+            "big_dense.py",
+            "--steps 1 --batch 8",
+            {"strategy": "multi_worker_mirrored"},
+            "reckoned for 8 workers",
+        ),
+    ],
+)
+def test_an_example_runs_and_tells_its_steps(
+    cluster: Start, script: str, args: str, options: dict[str, Any], last: str
+) -> None:
+    task = cluster(EXAMPLES / script, *args.split(), tasks={"worker": 1}, options=options)["worker:0"]
+    assert task.ended() == 0, task.task.err
+    assert task.task.out.strip().splitlines()[-1].startswith(last), task.task.out
+    assert task.step() > 0
+
+
+def test_fault_tolerance_goes_on_where_it_was_killed_and_knows_its_best_model(
+    cluster: Start, tmp_path: Path
+) -> None:
+    backup = tmp_path / "worker-0" / "backup" / "training_metadata.json"
+
+    def start() -> Cluster:
+        options = {"strategy": "mirrored"}
+        return cluster(EXAMPLES / "fault_tolerance.py", "--epochs", "8", tasks={"worker": 1}, options=options)
+
+    run = start()
+    first = run["worker:0"]
+    run.wait_for(lambda: backup.exists() and first.step() >= 46, "two epochs")
+    first.task.process.send_signal(signal.SIGKILL)
+    first.ended()
+    second = start()["worker:0"]
+    assert second.ended() == 0, second.task.err
+    assert "the best model so far: 0." in second.task.out
+    assert second.all_of("step")[0] >= 23
+    assert second.step() == 8 * 23

@@ -104,6 +104,22 @@ def test_row_08_and_54_kill_ends_what_ignores_sigterm_and_may_be_repeated(cluste
     assert cluster.orch("kill", "t").returncode == 0
 
 
+def test_row_10_a_frozen_task_is_found_by_its_progress(cluster: Cluster) -> None:
+    timing = {"heartbeat": "0.5s", "unreachable_after": "2s", "lost_after": "8s", "stall_after": "3s"}
+    cluster.ok("up", cluster.spec(timing=timing))
+    before = cluster.wait(lambda run: run["checkpoint"] is not None)
+    os.kill(before["tasks"][0]["pid"], signal.SIGSTOP)
+    after = cluster.wait(lambda run: run["generation"] > before["generation"] and run["phase"] == "RUNNING")
+    assert not _is_alive(before["tasks"][0]["pid"])
+    assert after["restarts"] == 1
+    (stacks,) = cluster.events(kind="stacks")
+    assert stacks["data"]["stacks"].keys() == {"worker:0", "worker:1"}
+    assert "T (stopped)" in stacks["data"]["stacks"]["worker:0"], (
+        "evidence of the frozen one comes from the kernel"
+    )
+    assert "fake_trainer.py" in stacks["data"]["stacks"]["worker:1"]
+
+
 def test_row_13_a_script_that_fails_alike_on_all_tasks_ends_the_run(cluster: Cluster) -> None:
     spec = cluster.spec("--fail-early", restart={"backoff": "0.5s"})
     done = cluster.orch("up", spec, "--wait", timeout=60)

@@ -77,7 +77,12 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
             hooks.when_imported(devices.patches(wanted, link))
             if server.wanted(wanted):
                 server.serve(link)
-        script.run(arguments)
+        if wanted.get("transparent"):
+            from orchestrator.runtime import transparent
+
+            transparent.run(script, arguments, link, wanted)
+        else:
+            script.run(arguments)
     except Stopped:
         raise
     except SystemExit:
@@ -85,7 +90,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         raise
     except BaseException as e:
         progress.flush()
-        kind = "import" if _is_framework_missing(e) else "exception"
+        kind = "import" if _is_framework_missing(e) else getattr(e, "orch_kind", "exception")
         return _failed(link, kind, e, script.path)
     progress.flush()
     return 0

@@ -1,0 +1,104 @@
+"""`transparent: true`: an ordinary single-machine Keras script trains under a strategy, not one line changed.
+
+The strategy is built, seeds are set, and the script runs within the strategy's scope. What Keras does there is
+helped in four places, each a module of its own: the data (`transparent_data`), what is saved
+(`transparent_files`), going on after a restart (`transparent_fit`, `transparent_backup`), and gradients of a
+`train_step` of the script's own (`transparent_gradients`). Everything that is done is said, once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from orchestrator.runtime import transparent_strategy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from orchestrator.runtime.link import Link
+    from orchestrator.runtime.script import Imports, Script
+
+SEED = 20151109
+"""Where the script sets no seed of its own. One for all workers and restarts: else each would shuffle differently."""
+
+
+class Said:
+    """Tells, on stderr and to the shim, what was done; each sentence once."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._told: set[str] = set()
+
+    def __call__(self, kind: str, message: str) -> None:
+        if message in self._told:
+            return
+        self._told.add(message)
+        print(f"orch: {message}", file=sys.stderr, flush=True)
+        self._link.send({"say": {"kind": f"transparent-{kind}", "message": message}}, wait_s=1.0)
+
+    def unsupported(self, message: str) -> Unsupported:
+        """The error to raise: the shim has heard the sentence before the script can swallow it."""
+        self._link.send({"error": {"kind": "unsupported", "message": message}}, wait_s=1.0)
+        return Unsupported(message)
+
+
+class Unsupported(RuntimeError):
+    """The script does what `transparent: true` cannot do for it."""
+
+    orch_kind = "unsupported"
+
+
+def run(script: Script, arguments: list[str], link: Link, options: dict[str, Any]) -> None:
+    """Run the script as the options of ORCH_RUNTIME ask. Whatever it raises comes out."""
+    said = Said(link)
+    strategy = prepare(script.imports(), options, said, os.path.basename(script.path))
+    with strategy.scope():
+        script.run(arguments)
+
+
+def prepare(imports: Imports, options: dict[str, Any], said: Said, script: str) -> Any:
+    """Build the strategy and change what must be changed around it. The strategy."""
+    from orchestrator.runtime import (
+        transparent_data,
+        transparent_files,
+        transparent_fit,
+        transparent_gradients,
+    )
+
+    library = library_of(imports)
+    strategy = transparent_strategy.build(options, said)
+    __import__(library)
+    _seed(library, said)
+    transparent_strategy.refuse_others(said, script)
+    transparent_data.shard(strategy, said)
+    chief = is_chief(os.environ.get("TF_CONFIG"))
+    if not chief:
+        transparent_files.redirect(library, said)
+    transparent_gradients.install(library, strategy, said, script)
+    transparent_fit.install(library, strategy, options, said, chief)
+    return strategy
+
+
+def library_of(imports: Imports) -> str:
+    """`keras` (3), or `tf_keras` where the script or the environment asks for it."""
+    legacy = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    if "tf_keras" in imports.named or (legacy and "keras" not in imports.sure):
+        return "tf_keras"
+    return "keras"
+
+
+def is_chief(tf_config: str | None) -> bool:
+    """Whether this process is the one that saves: the chief, else worker 0, else the only one."""
+    found = json.loads(tf_config) if tf_config else {}
+    cluster, task = found.get("cluster") or {}, found.get("task") or {}
+    if not cluster or task.get("type") == "chief":
+        return True
+    return not cluster.get("chief") and task.get("type") == "worker" and int(task.get("index", 0)) == 0
+
+
+def _seed(library: str, said: Said) -> None:
+    sys.modules[library].utils.set_random_seed(SEED)
+    said("seed", f"random seeds are {SEED} on all workers, until the script sets its own")

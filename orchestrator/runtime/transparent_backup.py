@@ -1,0 +1,150 @@
+"""The backup of a fit: weights, optimizer, metrics, and how far it is, in one HDF5 file that is whole or not there.
+
+It is written beside its place, synced, and renamed: a kill at any instant leaves the one before. Its name and
+`optimizer/iterations` are what `adapters/checkpoints` looks for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+NAME = "latest.weights.h5"
+_BUILDING = "saving_temp"
+"""A folder that the seeding of a generation passes over."""
+
+
+class Position:
+    """How far a fit is: `epoch` epochs are done, and `batch` batches of the next one."""
+
+    def __init__(self, epoch: int, batch: int) -> None:
+        self.epoch = epoch
+        self.batch = batch
+        self.history: dict[str, list[float]] = {}
+        self.history_epochs: list[int] = []
+        self.callbacks: dict[str, dict[str, Any]] = {}
+        """Attributes of Keras's callbacks by their class, such as the best loss that EarlyStopping saw."""
+
+    def as_json(self) -> str:
+        return json.dumps(vars(self))
+
+    @staticmethod
+    def from_json(text: str) -> Position:
+        found = json.loads(text)
+        position = Position(int(found["epoch"]), int(found["batch"]))
+        position.history = {str(k): list(v) for k, v in found["history"].items()}
+        position.history_epochs = [int(epoch) for epoch in found["history_epochs"]]
+        position.callbacks = dict(found["callbacks"])
+        return position
+
+
+class Mismatch(RuntimeError):
+    """A backup is of another model than the one that is trained."""
+
+
+def folder(checkpoint_dir: str, fit: int) -> str:
+    """Where the backups of the script's `fit`-th call of fit are."""
+    return os.path.join(checkpoint_dir, "orch", f"fit-{fit:03d}")
+
+
+def variables_of(model: Any) -> dict[str, list[Any]]:
+    """What is saved, in an order that is the same in every process."""
+    if hasattr(model, "metrics_variables"):  # Keras 3; its `weights` lack the states of random generators
+        metrics = list(model.metrics_variables)
+        ids = {id(variable) for variable in metrics}
+        weights = [variable for variable in model.variables if id(variable) not in ids]
+    else:
+        metrics = [variable for metric in model.metrics for variable in metric.variables]
+        weights = list(model.weights)
+    optimizer = getattr(model, "optimizer", None)
+    steps = optimizer.variables if optimizer is not None else []
+    steps = list(steps() if callable(steps) else steps)
+    return {"model": weights, "optimizer": steps, "metrics": metrics}
+
+
+def collect(model: Any) -> dict[str, Any]:
+    """All values by name. On every worker: reading a variable may need all of them."""
+    values: dict[str, Any] = {}
+    for group, variables in variables_of(model).items():
+        for place, variable in enumerate(variables):
+            values[f"{group}/{place:05d}"] = variable.numpy()
+    iterations = getattr(getattr(model, "optimizer", None), "iterations", None)
+    if iterations is not None:
+        values["optimizer/iterations"] = iterations.numpy()
+    return values
+
+
+def write(directory: str, values: dict[str, Any], position: Position) -> None:
+    """Replace the backup in `directory`. OSError where the disk says no."""
+    import h5py
+    import numpy as np
+
+    building = os.path.join(directory, _BUILDING)
+    os.makedirs(building, exist_ok=True)
+    path = os.path.join(building, NAME)
+    with h5py.File(path, "w") as file:
+        for name, value in values.items():
+            array = np.asarray(value)
+            if name == "optimizer/iterations":
+                array = array.astype(np.int64)
+            elif array.dtype.kind not in "biuf":  # bfloat16 and its like are unknown to HDF5
+                array = array.astype(np.float32)
+            file[name] = array
+        # Not an attribute: those end at 64 KiB, and a history may be longer.
+        file["position"] = np.frombuffer(position.as_json().encode(), dtype=np.uint8)
+    _sync(path)
+    os.replace(path, os.path.join(directory, NAME))
+    _sync(directory)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def exists(directory: str) -> bool:
+    return os.path.isfile(os.path.join(directory, NAME))
+
+
+def read(directory: str) -> tuple[dict[str, Any], Position] | None:
+    """What `write` wrote; None where there is no backup."""
+    import h5py
+
+    if not exists(directory):
+        return None
+    with h5py.File(os.path.join(directory, NAME), "r") as file:
+        position = Position.from_json(bytes(file["position"][()]).decode())
+        values = {
+            f"{group}/{name}": file[group][name][()]
+            for group in ("model", "optimizer", "metrics")
+            for name in file.get(group, ())
+        }
+    return values, position
+
+
+def assign(model: Any, values: dict[str, Any], group: str) -> None:
+    """Give the variables of one group their values. Mismatch where they are others."""
+    import tensorflow as tf
+
+    variables = variables_of(model)[group]
+    saved = sorted(
+        name for name in values if name.startswith(f"{group}/") and not name.endswith("/iterations")
+    )
+    if len(saved) != len(variables):
+        raise Mismatch(
+            f"the backup has {len(saved)} variables of the {group}, the script's model {len(variables)}"
+        )
+    for name, variable in zip(saved, variables, strict=True):
+        if tuple(variable.shape) != tuple(values[name].shape):
+            raise Mismatch(
+                f"the backup's {name} has shape {values[name].shape}, the model's {tuple(variable.shape)}"
+            )
+    for name, variable in zip(saved, variables, strict=True):
+        variable.assign(tf.cast(values[name], variable.dtype))

@@ -1,0 +1,222 @@
+"""`fit` that goes on where the one before was killed, within an epoch too, and batches per replica.
+
+The n-th call of `fit` in the script has the n-th backup. What is restored goes into the model once it is built
+and before its first step; then the data is read up to the batch that was next. A fit that was finished runs no
+epoch, and gives its history back, so that a script with several comes to the one that was interrupted.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+
+from orchestrator.runtime import transparent_backup as backup
+from orchestrator.runtime import transparent_data, transparent_replay
+from orchestrator.runtime.transparent_saver import Saver
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from orchestrator.runtime.transparent import Said
+
+_ARGUMENTS = {
+    "keras": (
+        "x",
+        "y",
+        "batch_size",
+        "epochs",
+        "verbose",
+        "callbacks",
+        "validation_split",
+        "validation_data",
+    ),
+    "tf_keras": (
+        "x",
+        "y",
+        "batch_size",
+        "epochs",
+        "verbose",
+        "callbacks",
+        "validation_split",
+        "validation_data",
+    ),
+}
+DEFAULT_BATCH = 32
+"""Keras's own, for arrays."""
+
+
+class Setting:
+    """What all fits of a process share."""
+
+    def __init__(self, library: str, strategy: Any, options: dict[str, Any], said: Said, chief: bool) -> None:
+        self.library = library
+        self.strategy = strategy
+        self.said = said
+        self.chief = chief
+        self.per_replica = options.get("batch") == "per_replica"
+        self.save_every = int(options["save_every_steps"]) if options.get("save_every_steps") else None
+        self.checkpoint_dir = os.environ.get("ORCH_CHECKPOINT_DIR") or None
+        self.fits = 0
+        self.inside = False
+
+
+def install(library: str, strategy: Any, options: dict[str, Any], said: Said, chief: bool) -> None:
+    """Wrap `fit` of this Keras, and what it goes through its epochs with."""
+    setting = Setting(library, strategy, options, said, chief)
+    if setting.checkpoint_dir is None:
+        said("backup", "there is no ORCH_CHECKPOINT_DIR: nothing is backed up, a restart begins anew")
+    if library == "keras":
+        trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
+        owner = trainer.TensorFlowTrainer
+        transparent_replay.install_keras3(trainer.TFEpochIterator)
+    else:
+        import importlib
+
+        owner = sys.modules["tf_keras"].Model
+        transparent_replay.install_keras2(
+            owner, importlib.import_module("tf_keras.src.engine.data_adapter").DataHandler
+        )
+    owner.fit = _wrapped(owner.fit, setting)
+    owner.train_on_batch = _refused(owner.train_on_batch, said)
+
+
+def _refused(train_on_batch: Callable[..., Any], said: Said) -> Callable[..., Any]:
+    @functools.wraps(train_on_batch)
+    def refused(*_args: Any, **_kwargs: Any) -> Any:
+        raise said.unsupported(
+            "train_on_batch is a loop of the script's own, which transparent cannot share among replicas: "
+            "use fit, or remove `transparent: true`"
+        )
+
+    return refused
+
+
+def _wrapped(fit: Callable[..., Any], setting: Setting) -> Callable[..., Any]:
+    @functools.wraps(fit)
+    def transparent_fit(model: Any, *args: Any, **kwargs: Any) -> Any:
+        if setting.inside:  # a fit in a callback of a fit: it has no place in the order of fits
+            return fit(model, *args, **kwargs)
+        kwargs = {**dict(zip(_ARGUMENTS[setting.library], args, strict=False)), **kwargs}
+        rest = args[len(_ARGUMENTS[setting.library]) :]
+        if rest:
+            return fit(model, *args, **kwargs)
+        setting.inside = True
+        try:
+            return _fit(fit, model, kwargs, setting)
+        finally:
+            setting.inside = False
+            setting.fits += 1
+
+    return transparent_fit
+
+
+def _fit(fit: Callable[..., Any], model: Any, kwargs: dict[str, Any], setting: Setting) -> Any:
+    if getattr(model, "distribute_strategy", None) is not setting.strategy:
+        setting.said("fit", "a model that was made outside the scope trains without the strategy")
+    replay = _replayable(kwargs, setting)
+    if setting.per_replica:
+        _scale(kwargs, setting)
+    else:
+        setting.said("batch", "a batch of the script is global: it is split among the replicas")
+    directory = backup.folder(setting.checkpoint_dir, setting.fits) if setting.checkpoint_dir else None
+    if setting.library == "tf_keras":
+        _build(model, kwargs.get("x"), setting)
+    course = transparent_replay.Course(int(kwargs.get("initial_epoch") or 0))
+    saver = Saver(setting, directory, course, int(kwargs.get("epochs", 1)), replay)
+    kwargs["callbacks"] = _with_saver(kwargs.get("callbacks"), saver, setting)
+    with course:
+        return fit(model, **kwargs)
+
+
+def _with_saver(given: Any, saver: Saver, setting: Setting) -> Any:
+    callbacks = sys.modules[f"{setting.library}.src.callbacks"]
+    if isinstance(given, callbacks.CallbackList):
+        saver.others = list(given.callbacks)
+        given.append(saver.callback())
+        return given
+    every = list(given) if isinstance(given, (list, tuple)) else [given] if given else []
+    kept = [each for each in every if not isinstance(each, callbacks.BackupAndRestore)]
+    if len(kept) < len(every):
+        setting.said("backup", "the script's BackupAndRestore is left out: this run is backed up by orch")
+    if saver.resumes:
+        for each in kept:
+            if isinstance(each, callbacks.CSVLogger):
+                each.append = True  # else it would begin its file anew
+    if not any(isinstance(each, callbacks.History) for each in kept):
+        kept.append(callbacks.History())
+    saver.others = kept
+    # After the script's, which reset themselves when training begins, and after the history that is saved.
+    return [*kept, saver.callback()]
+
+
+def _replayable(kwargs: dict[str, Any], setting: Setting) -> transparent_data.Replay | None:
+    """Put a dataset in the place of a Python generator, for Keras 3."""
+    import types
+
+    if setting.library != "keras" or not isinstance(kwargs.get("x"), types.GeneratorType):
+        return None
+    from keras.src.trainers.data_adapters import data_adapter_utils
+
+    replay = transparent_data.Replay(kwargs["x"])
+    kwargs["x"] = transparent_data.dataset_of(replay, data_adapter_utils.get_tensor_spec)
+    setting.said("shard", "a generator is run whole by every worker, which takes its part of each batch")
+    return replay
+
+
+def _scale(kwargs: dict[str, Any], setting: Setting) -> None:
+    """Make the script's batch that of one replica: the global one is as many times larger."""
+    import tensorflow as tf
+
+    replicas, x = setting.strategy.num_replicas_in_sync, kwargs.get("x")
+    if isinstance(x, tf.data.Dataset):
+        larger = transparent_data.rebatched(x, replicas)
+        if larger is None:
+            setting.said("batch", "the batches of this tf.data have no known size, and are split as they are")
+            return
+        kwargs["x"] = larger
+    elif x is None or not _arrays(x):
+        setting.said("batch", "the batches of this Sequence are its own, and are split as they are")
+        return
+    else:
+        kwargs["batch_size"] = (kwargs.get("batch_size") or DEFAULT_BATCH) * replicas
+    if kwargs.get("steps_per_epoch"):
+        kwargs["steps_per_epoch"] = -(-int(kwargs["steps_per_epoch"]) // replicas)
+    setting.said(
+        "batch",
+        f"a batch of the script is that of one replica: the global one is {replicas} times as large, and an epoch "
+        "has that many fewer steps; the learning rate is the script's",
+    )
+
+
+def _arrays(x: Any) -> bool:
+    """Whether Keras cuts batches out of it: arrays, tensors, or what holds them. A Sequence makes its own."""
+    return hasattr(x, "shape") or isinstance(x, (list, tuple, dict))
+
+
+def _build(model: Any, x: Any, setting: Setting) -> None:
+    """Let a subclassed model of tf_keras have its weights before training, so that they can be restored."""
+    import numpy as np
+    import tensorflow as tf
+
+    if not model.built:
+        if isinstance(x, tf.data.Dataset):
+            spec = x.element_spec
+            inputs = spec[0] if isinstance(spec, tuple) else spec
+            example = tf.nest.map_structure(
+                lambda s: tf.zeros([size or 1 for size in s.shape], s.dtype), inputs
+            )
+        else:
+            try:
+                example = tf.nest.map_structure(lambda part: np.asarray(part[:1]), x)
+            except (TypeError, KeyError, IndexError):
+                setting.said(
+                    "backup", "the model is built by its first batch: a restart begins this fit anew"
+                )
+                return
+        model(example, training=False)
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and hasattr(optimizer, "build") and not getattr(optimizer, "_built", False):
+        optimizer.build(model.trainable_variables)

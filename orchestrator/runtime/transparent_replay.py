@@ -1,0 +1,139 @@
+"""Going through a fit's data up to where it was, without training: the same iterators, the same shuffles.
+
+Data is shuffled anew in each epoch by states that iterators advance, so those of the epochs that are done are
+made again; their batches are read only where one iterator serves several epochs.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, ClassVar
+
+
+class Course:
+    """The course of one fit through its epochs. Entered for the time of the fit."""
+
+    current: ClassVar[Course | None] = None
+
+    def __init__(self, first_epoch: int) -> None:
+        self.first_epoch = first_epoch
+        self.epoch = first_epoch
+        self.batch = 0
+        self._handler: Any = None
+
+    def __enter__(self) -> Course:
+        Course.current = self
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        Course.current = None
+
+    def take(self, handler: Any) -> None:
+        """Keep what goes through the training data: the first that Keras makes in a fit; later ones validate."""
+        if self._handler is None:
+            self._handler = handler
+
+    def leap(self, epoch: int, batch: int) -> None:
+        """Go on at this epoch and batch, from the next time that Keras goes through the data."""
+        self.epoch, self.batch = epoch, batch
+        if self._handler is not None:
+            self._handler._orch_course = self
+
+    @property
+    def steps(self) -> int | None:
+        """How many batches an epoch has, where that is known."""
+        for name in ("num_batches", "inferred_steps"):
+            steps = getattr(self._handler, name, None)
+            if steps is not None:
+                return int(steps)
+        return None
+
+    @property
+    def epochs_done(self) -> int:
+        return self.epoch - self.first_epoch
+
+
+def install_keras3(epoch_iterator: Any) -> None:
+    """In TFEpochIterator, which makes the iterators and counts the steps."""
+    create, enumerate_steps = epoch_iterator.__init__, epoch_iterator._enumerate_iterator
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        create(self, *args, **kwargs)
+        if Course.current is not None:
+            Course.current.take(self)
+
+    def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Any]]:
+        course = self.__dict__.pop("_orch_course", None)
+        if course is not None:
+            for _ in range(course.epochs_done):
+                _pass_over(self, enumerate_steps(self))
+        done = course.batch if course is not None else 0
+        for begin, end, iterator in enumerate_steps(self):
+            if end < done:
+                _pull(iterator, end - begin + 1)
+            else:
+                yield begin, end, iterator
+
+    epoch_iterator.__init__ = __init__
+    epoch_iterator._enumerate_iterator = _enumerate_iterator
+
+
+def _pass_over(epoch_iterator: Any, steps: Iterator[tuple[int, int, Any]]) -> None:
+    for begin, end, iterator in steps:
+        if epoch_iterator.steps_per_epoch:
+            _pull(iterator, end - begin + 1)
+        elif not epoch_iterator.num_batches:
+            return  # its end would be learned only by reading; the iterator was made
+
+
+def _pull(iterator: Any, count: int) -> None:
+    for _ in range(count):
+        next(iterator, None)
+
+
+def install_keras2(model: Any, data_handler: Any) -> None:
+    """In tf_keras's DataHandler, and in the place where fit asks for its first epoch and step."""
+    create, enumerate_epochs = data_handler.__init__, data_handler.enumerate_epochs
+    counters = model._maybe_load_initial_counters_from_ckpt
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        create(self, *args, **kwargs)
+        if Course.current is not None:
+            Course.current.take(self)
+
+    def initial_counters(self: Any, steps_per_epoch: Any, initial_epoch: int) -> Any:
+        course = Course.current
+        if course is None or (course.epoch, course.batch) == (course.first_epoch, 0):
+            return counters(self, steps_per_epoch, initial_epoch)
+        return course.epoch, course.batch
+
+    def enumerate_from_course(self: Any) -> Iterator[tuple[int, Any]]:
+        course = self.__dict__.pop("_orch_course", None)
+        if course is None:
+            yield from enumerate_epochs(self)
+            return
+        with self._truncate_execution_to_epoch():
+            yield from _epochs(self, course)
+
+    data_handler.__init__ = __init__
+    data_handler.enumerate_epochs = enumerate_from_course
+    model._maybe_load_initial_counters_from_ckpt = initial_counters
+
+
+def _epochs(handler: Any, course: Course) -> Iterator[tuple[int, Any]]:
+    """DataHandler.enumerate_epochs, from the course's epoch and batch on."""
+    iterator = iter(handler._dataset)
+    anew = handler._adapter.should_recreate_iterator()
+    for epoch in range(course.first_epoch, handler._epochs):
+        if handler._insufficient_data:
+            return
+        if anew:
+            iterator = iter(handler._dataset)
+        if epoch < course.epoch:
+            _pull(iterator, 0 if anew else handler.inferred_steps or 0)
+        else:
+            _pull(iterator, course.batch if epoch == course.epoch else 0)
+            yield epoch, iterator
+        handler._adapter.on_epoch_end()

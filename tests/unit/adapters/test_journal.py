@@ -1,0 +1,237 @@
+"""The journal: what comes back is what was put in, and what cannot be trusted is refused with the way out."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.adapters.journal import VERSION, Journal
+from orchestrator.core.actions import Note
+from orchestrator.core.errors import JournalError
+from orchestrator.core.events import KillRequested, Submitted, Ticked
+from orchestrator.core.model import Cause, Exit, Facts, Phase, Progress, Run, Swept, TaskPhase, new_run
+from orchestrator.core.plan import TaskId
+from tests.unit.core.transcript import make_plan
+
+W0 = TaskId("worker", 0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "journal.db")
+
+
+@pytest.fixture
+def journal(path: str) -> Iterator[Journal]:
+    opened = Journal(path)
+    yield opened
+    opened.close()
+
+
+def a_run(run_id: str = "t-20260101-000000") -> Run:
+    run = new_run(run_id, make_plan(["a", "b"], checkpoint=True), epoch=3, at=7.5)
+    run = run.with_task(
+        replace(
+            run.tasks[0],
+            phase=TaskPhase.EXITED,
+            pid=7,
+            exit=Exit(cause=Cause.OOM, at=8.5, last_lines=("é — 漢",), left=("pid 9: D state",)),
+            progress=Progress(global_step=5, metrics={"loss": 0.25}),
+            said=("hello",),
+        )
+    )
+    run = run.with_host(replace(run.hosts[0], facts=Facts("3.11.2", {"keras": None, "tensorflow": "2.21"})))
+    return replace(run, proof={"a": Swept(("pid 9: D state",), (20000,), "cgroup")}, deadline_at=9.25)
+
+
+def test_what_comes_back_is_what_was_put_in(journal: Journal, path: str) -> None:
+    run = a_run()
+    journal.commit(run, Submitted(8.0), [Note("submitted", "here", W0, {"n": 1}), Note("second", "too")])
+    journal.close()
+    again = Journal(path)
+    (kept,) = again.runs()
+    assert kept.run == run
+    assert (kept.written_at, kept.ended) == (8.0, None)
+    first, second = again.events()
+    assert {k: first[k] for k in ("seq", "run", "kind", "task", "generation", "message", "data")} == {
+        "seq": 1,
+        "run": run.run_id,
+        "kind": "submitted",
+        "task": "worker:0",
+        "generation": 0,
+        "message": "here",
+        "data": {"n": 1},
+    }
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first["time"])
+    assert second["task"] is None
+    assert again.history(run.run_id) == [("Submitted", {"at": 8.0})]
+    again.close()
+
+
+def test_events_of_one_run_by_name_or_id_and_after_a_number(journal: Journal) -> None:
+    one = a_run()
+    other = replace(a_run("u-20260101-000000"), plan=replace(one.plan, name="u"))
+    for run in (one, other, one):
+        journal.commit(run, Ticked(9.0), [Note("k", run.run_id)])
+    assert [e["seq"] for e in journal.events()] == [1, 2, 3]
+    assert [e["seq"] for e in journal.events(name="t")] == [1, 3]
+    assert [e["seq"] for e in journal.events(name=other.run_id)] == [2]
+    assert [e["seq"] for e in journal.events(after=1, limit=1)] == [2]
+    assert journal.events(name="nobody") == []
+
+
+def test_the_time_of_the_end_is_written_once(journal: Journal) -> None:
+    ended = replace(a_run(), phase=Phase.KILLED)
+    journal.commit(ended, KillRequested(9.0), [])
+    (first,) = journal.runs()
+    journal.commit(replace(ended, epoch=9), Ticked(10.0), [])
+    (second,) = journal.runs()
+    assert second.run.epoch == 9
+    assert first.ended is not None
+    assert second.ended == first.ended
+    assert second.created == first.created
+
+
+def test_of_the_ended_runs_the_newest_are_given_and_all_that_go_on(journal: Journal) -> None:
+    for number in range(6):
+        phase = Phase.RUNNING if number == 0 else Phase.FAILED
+        journal.commit(replace(a_run(f"t-20260101-00000{number}"), phase=phase), Ticked(1.0), [])
+    assert [kept.run.run_id[-1] for kept in journal.runs(ended_max=2)] == ["0", "4", "5"]
+
+
+def test_epochs_go_up_by_one_over_all_openings(journal: Journal, path: str) -> None:
+    assert [journal.take_epoch(), journal.take_epoch()] == [1, 2]
+    journal.close()
+    again = Journal(path)
+    assert again.take_epoch() == 3
+    again.close()
+
+
+def test_run_ids_are_new_even_within_one_second(journal: Journal) -> None:
+    ids = []
+    for _ in range(5):
+        ids.append(journal.next_run_id("t"))
+        journal.commit(a_run(ids[-1]), Submitted(1.0), [])
+    assert len(set(ids)) == 5
+    assert all(re.fullmatch(r"t-\d{8}-\d{6}", run_id) for run_id in ids)
+
+
+def test_a_note_that_cannot_be_kept_keeps_nothing_of_its_turn(journal: Journal) -> None:
+    journal.commit(a_run(), Submitted(1.0), [])
+    changed = replace(a_run(), epoch=99)
+    circular: dict[str, object] = {}
+    circular["self"] = circular
+    with pytest.raises(ValueError, match=r"[Cc]ircular"):
+        journal.commit(changed, Ticked(2.0), [Note("k", "x", data=circular)])
+    assert journal.runs()[0].run == a_run()
+    assert len(journal.history(a_run().run_id)) == 1
+    journal.commit(changed, Ticked(2.0), [])
+    assert journal.runs()[0].run == changed
+
+
+def test_it_is_private_from_the_first_byte_on(journal: Journal, path: str) -> None:
+    journal.commit(a_run(), Submitted(1.0), [])
+    modes = {name: stat.S_IMODE(os.stat(path + name).st_mode) for name in ("", "-wal")}
+    assert modes == {"": 0o600, "-wal": 0o600}
+    assert not os.path.exists(path + ".new")
+
+
+def test_a_creation_that_died_halfway_is_begun_anew(path: str) -> None:
+    Path(path + ".new").write_bytes(b"SQLite format 3\0 torn")
+    opened = Journal(path)
+    assert opened.runs() == []
+    opened.close()
+
+
+def full(path: str) -> None:
+    opened = Journal(path)
+    for number in range(60):
+        run = a_run(f"t-20260101-{number:06d}")
+        opened.commit(run, Submitted(1.0), [Note("k", "x" * 500)])
+    opened.close()
+
+
+def _cut(path: str) -> None:
+    os.truncate(path, os.stat(path).st_size // 2)
+
+
+def _empty(path: str) -> None:
+    os.truncate(path, 0)
+
+
+def _garbage(path: str) -> None:
+    Path(path).write_bytes(os.urandom(8192))
+
+
+def _holes(path: str) -> None:
+    with open(path, "r+b") as file:
+        for page in range(1, os.stat(path).st_size // 4096, 3):
+            file.seek(page * 4096)
+            file.write(b"\xff" * 4096)
+
+
+def _text(path: str) -> None:
+    Path(path).write_text("runs: none\n")
+
+
+def _foreign(path: str) -> None:
+    os.unlink(path)
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE poems (line TEXT)")
+
+
+def _no_meta(path: str) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("DELETE FROM meta WHERE key = 'version'")
+
+
+def _gone(path: str) -> None:
+    os.unlink(path)
+    Path(path + "-wal").write_bytes(b"x" * 100)
+
+
+DAMAGES = [_cut, _empty, _garbage, _holes, _text, _foreign, _no_meta, _gone]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_journal_is_refused_with_its_name_and_the_way_out(path: str, damage: object) -> None:
+    full(path)
+    damage(path)  # type: ignore[operator]
+    with pytest.raises(JournalError) as caught:
+        Journal(path)
+    assert caught.value.message.startswith(f"the journal {path} is damaged: ")
+    assert caught.value.hint is not None
+    assert f"move {path} and its -wal and -shm files away" in caught.value.hint
+
+
+def test_a_state_that_cannot_be_read_is_damage_and_names_its_run(path: str) -> None:
+    full(path)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE runs SET state = '{\"run_id\": 1}' WHERE run_id = 't-20260101-000007'")
+    opened = Journal(path)
+    with pytest.raises(JournalError, match=r"is damaged: the state of t-20260101-000007 cannot be read: "):
+        opened.runs()
+    opened.close()
+
+
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+def test_a_journal_of_another_version_is_refused_with_both(path: str, version: int) -> None:
+    full(path)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE meta SET value = ? WHERE key = 'version'", (str(version),))
+    with pytest.raises(JournalError) as caught:
+        Journal(path)
+    assert f"{path} is of version {version}, and this program reads version {VERSION}" in caught.value.message
+    assert caught.value.hint is not None
+
+
+def test_a_directory_that_is_not_there_is_no_damage(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="cannot be opened: No such file or directory"):
+        Journal(str(tmp_path / "nowhere" / "journal.db"))

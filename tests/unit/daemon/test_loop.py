@@ -1,0 +1,331 @@
+"""The loop: nothing is done before the journal has it, and a journal that cannot be written stops no reader."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.adapters import disk
+from orchestrator.adapters.journal import Journal
+from orchestrator.core.actions import Action, Note, PrepareHost, StartTask
+from orchestrator.core.errors import InvariantViolated, JournalError
+from orchestrator.core.events import (
+    Event,
+    HostDown,
+    HostPrepared,
+    HostReported,
+    HostUp,
+    KillRequested,
+    TaskReport,
+)
+from orchestrator.core.model import Facts, Phase, Progress, Run, new_run
+from orchestrator.core.plan import TaskId
+from orchestrator.daemon.loop import JOURNAL_RETRY_S, Loop
+from tests.unit.core.transcript import make_plan
+
+W0 = TaskId("worker", 0)
+FACTS = Facts(python="3.11.2")
+
+
+class Disk(Journal):
+    """A journal whose disk can be full, and that says in which order things happened."""
+
+    def __init__(self, path: str, story: list[str]) -> None:
+        super().__init__(path)
+        self.story = story
+        self.full = False
+
+    def commit(self, run: Run, event: Event, notes: object) -> None:
+        if self.full:
+            self.story.append(f"refused {type(event).__name__}")
+            raise disk.full_error(self.path)
+        super().commit(run, event, notes)  # type: ignore[arg-type]
+        self.story.append(f"kept {type(event).__name__}")
+
+
+class Rig:
+    """A loop whose thread is the test's own, unless it is started."""
+
+    def __init__(self, path: Path) -> None:
+        self.story: list[str] = []
+        self.now = 100.0
+        self.journal = Disk(str(path), self.story)
+        self.loop = Loop(self.journal, self.perform, changed=self.changed, now=lambda: self.now)
+        self.run_id = "t-20260101-000000"
+
+    def perform(self, run: Run, action: Action) -> None:
+        assert self.loop.runs[run.run_id] is run
+        self.story.append(f"did {type(action).__name__}")
+
+    def changed(self, before: Run, after: Run) -> None:
+        if before.phase is not after.phase:
+            self.story.append(after.phase.value)
+
+    @property
+    def run(self) -> Run:
+        return self.loop.runs[self.run_id]
+
+    def submit(self) -> None:
+        plan = make_plan(["a"], checkpoint=False)
+        self.loop.submit(new_run(self.run_id, plan, epoch=1, at=self.now))
+
+    def play(self, *events: Event) -> None:
+        """Post, and let the loop run dry."""
+        for event in events:
+            self.loop.post(self.run_id, event)
+        self.loop.stop()
+        self.loop.run()
+
+    def tick(self) -> None:
+        """Something that concerns no run wakes the loop."""
+        self.loop.post("nobody", HostUp(self.now, "a", "boot"))
+        self.play()
+
+    @property
+    def phase(self) -> Phase:
+        return self.run.phase
+
+    def come_to_rendezvous(self) -> None:
+        self.submit()
+        self.play(HostUp(self.now, "a", "boot"), self.report(), HostPrepared(self.now, "a", FACTS))
+        self.story.clear()
+
+    def report(self, **changes: object) -> HostReported:
+        if not changes:
+            return HostReported(self.now, "a", ())
+        told = TaskReport(W0, self.run.generation, "ready", pid=7, port=20000)
+        return HostReported(self.now, "a", (replace(told, **changes),))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path / "journal.db")
+    yield made
+    made.journal.close()
+
+
+def test_what_is_decided_is_kept_before_it_is_done(rig: Rig) -> None:
+    rig.submit()
+    assert rig.story == ["kept Submitted", "did PrepareHost"]
+    rig.play(HostUp(rig.now, "a", "boot"), rig.report(), HostPrepared(rig.now, "a", FACTS))
+    assert rig.story[2:] == [
+        "kept HostUp",
+        "did PrepareHost",
+        "kept HostReported",
+        "kept HostPrepared",
+        "RENDEZVOUS",
+        "did StartTask",
+    ]
+    (kept,) = rig.journal.runs()
+    assert kept.run == rig.run
+
+
+def test_what_cannot_be_kept_is_not_done_and_has_not_happened(rig: Rig) -> None:
+    rig.come_to_rendezvous()
+    before = rig.run
+    rig.journal.full = True
+    with pytest.raises(JournalError, match="state disk full"):
+        rig.loop.decide(rig.run_id, KillRequested(rig.now))
+    assert rig.story == ["refused KillRequested"]
+    assert rig.run is before
+
+
+def test_a_run_that_cannot_be_kept_does_not_begin(rig: Rig) -> None:
+    rig.journal.full = True
+    with pytest.raises(JournalError):
+        rig.submit()
+    assert rig.loop.runs == {}
+    rig.journal.full = False
+    assert rig.journal.runs() == []
+    rig.submit()
+    assert rig.run.phase is Phase.PENDING
+
+
+def test_events_wait_in_their_order_for_the_disk_and_reports_are_let_go(rig: Rig) -> None:
+    rig.submit()
+    rig.play(rig.report())
+    rig.story.clear()
+    rig.journal.full = True
+    rig.play(HostUp(rig.now, "a", "boot"), rig.report(), HostPrepared(rig.now, "a", FACTS))
+    assert rig.phase is Phase.PENDING
+    assert rig.story == ["refused HostUp"], "and the one behind it was not tried before it"
+    rig.journal.full = False
+    rig.now += JOURNAL_RETRY_S
+    rig.play(rig.report())
+    assert [line for line in rig.story if line.startswith("kept")] == ["kept HostUp", "kept HostPrepared"]
+    assert rig.phase is Phase.RENDEZVOUS
+    assert rig.run.deadline_at == rig.now + rig.run.plan.timing.start_after_s, (
+        "the wait begins when it is acted on"
+    )
+
+
+def test_the_disk_is_not_tried_more_often_than_it_should_be(rig: Rig) -> None:
+    rig.come_to_rendezvous()
+    rig.journal.full = True
+    rig.play(HostDown(rig.now, "a", "gone"))
+    rig.play(*(HostDown(rig.now, "a", f"gone {n}") for n in range(50)))
+    assert rig.story == ["refused HostDown"]
+    rig.now += JOURNAL_RETRY_S
+    rig.play(HostDown(rig.now, "a", "gone again"))
+    assert rig.story.count("refused HostDown") == 2
+
+
+def test_a_deadline_that_comes_while_the_disk_is_full_waits_for_it(rig: Rig) -> None:
+    rig.come_to_rendezvous()
+    rig.journal.full = True
+    rig.now += 11.0  # the host is silent
+    rig.tick()
+    rig.tick()
+    assert rig.story == ["refused Ticked"]
+    rig.journal.full = False
+    rig.now += JOURNAL_RETRY_S
+    rig.tick()
+    assert rig.story == ["refused Ticked", "kept Ticked"]
+    assert rig.run.hosts[0].link.value == "UNREACHABLE"
+
+
+def test_a_report_that_only_moves_numbers_is_not_kept_but_seen(rig: Rig) -> None:
+    rig.come_to_rendezvous()
+    rig.play(rig.report(), rig.report(phase="running", progress=Progress(global_step=1)))
+    rig.story.clear()
+    seq = rig.loop.seq
+    for step in range(2, 9):
+        rig.play(rig.report(phase="running", progress=Progress(global_step=step)))
+    assert rig.story == []
+    assert rig.loop.seq == seq
+    assert rig.run.global_step == 8
+
+
+def test_an_event_that_changes_nothing_is_not_kept(rig: Rig) -> None:
+    rig.come_to_rendezvous()
+    rig.play(HostDown(rig.now, "a", "gone"))
+    rig.story.clear()
+    rig.play(HostDown(rig.now, "a", "gone"), HostDown(rig.now, "a", "gone"))
+    assert rig.story == []
+
+
+def test_an_event_of_a_run_that_is_not_known_is_let_go(rig: Rig) -> None:
+    rig.tick()
+    assert rig.story == []
+
+
+def test_another_coordinator_goes_on_with_what_was_kept(rig: Rig, tmp_path: Path) -> None:
+    rig.come_to_rendezvous()
+    rig.journal.close()
+    other = Rig(tmp_path / "journal.db")
+    other.now = 5.0  # after a boot, another clock
+    other.loop.take_up(other.journal.runs(), epoch=2)
+    assert other.story == ["kept EpochBegan"]
+    assert (other.run.epoch, other.run.phase) == (2, Phase.RENDEZVOUS)
+    assert other.run.deadline_at == pytest.approx(5.0 + rig.run.plan.timing.start_after_s)
+    other.play(HostUp(6.0, "a", "boot"))
+    assert other.story[1:] == ["kept HostUp", "did StartTask"]
+    other.journal.close()
+
+
+def test_a_step_that_raises_ends_the_loop_and_changes_nothing(rig: Rig) -> None:
+    rig.come_to_rendezvous()
+    before = rig.run
+    rig.loop.post(rig.run_id, HostUp(rig.now, "no-such-host", "boot"))
+    with pytest.raises(KeyError):
+        rig.play()
+    assert rig.run is before
+    assert rig.story == []
+
+
+# --- commands ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def running(rig: Rig) -> Iterator[Rig]:
+    rig.submit()
+    thread = threading.Thread(target=rig.loop.run)
+    thread.start()
+    yield rig
+    rig.loop.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_commands_are_answered_by_the_deciding_thread(running: Rig) -> None:
+    assert running.loop.call(lambda: threading.current_thread().name) != threading.current_thread().name
+
+
+def test_what_a_command_raises_is_for_who_asked_and_ends_nothing(running: Rig) -> None:
+    def bad() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        running.loop.call(bad)
+    assert running.loop.call(lambda: 5) == 5
+
+
+def test_on_a_full_disk_a_change_is_refused_at_once_and_a_look_is_answered(running: Rig) -> None:
+    running.journal.full = True
+    running.loop.post(running.run_id, HostUp(running.now, "a", "boot"))
+    with pytest.raises(JournalError, match="state disk full"):
+        running.loop.call(
+            lambda: running.loop.decide(running.run_id, KillRequested(running.now)), timeout_s=5.0
+        )
+    events = running.loop.call(lambda: running.journal.events(), timeout_s=5.0)
+    assert [event["kind"] for event in events] == ["submitted"]
+    assert running.run.phase is Phase.PENDING
+
+
+def test_a_command_that_nobody_waits_for_any_more_is_not_run(running: Rig) -> None:
+    gate, ran = threading.Event(), threading.Event()
+    running.loop._inbox.put((gate.wait, _ignored()))
+    with pytest.raises(TimeoutError):
+        running.loop.call(ran.set, timeout_s=0.01)
+    gate.set()
+    assert running.loop.call(lambda: "later", timeout_s=10.0) == "later"
+    assert not ran.is_set()
+
+
+def test_a_command_that_had_begun_is_waited_for(running: Rig) -> None:
+    begun, gate, told = threading.Event(), threading.Event(), []
+
+    def slow() -> str:
+        begun.set()
+        gate.wait(10)
+        return "done"
+
+    def ask() -> None:
+        told.append(running.loop.call(slow, timeout_s=0.01))
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    assert begun.wait(10)
+    asker.join(0.05)
+    assert asker.is_alive()
+    gate.set()
+    asker.join(10)
+    assert told == ["done"]
+
+
+def test_a_fault_of_ours_in_a_command_ends_the_loop(rig: Rig) -> None:
+    def impossible() -> None:
+        raise InvariantViolated("it cannot be")
+
+    future = _ignored()
+    rig.loop._inbox.put((impossible, future))
+    with pytest.raises(InvariantViolated):
+        rig.loop.run()
+    assert isinstance(future.exception(), InvariantViolated)
+
+
+def _ignored() -> Future[object]:
+    return Future()
+
+
+def test_notes_are_not_performed(rig: Rig) -> None:
+    rig.submit()
+    assert not any(name in line for line in rig.story for name in (Note.__name__,))
+    assert {PrepareHost.__name__, StartTask.__name__} >= {
+        line.split()[1] for line in rig.story if "did" in line
+    }

@@ -1,0 +1,160 @@
+"""The document of `orch status --json`: the keys that others rely on, and that it is JSON whatever the state is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from orchestrator.core.model import (
+    Cause,
+    Checkpoint,
+    Exit,
+    Facts,
+    FirstCause,
+    Link,
+    Phase,
+    Problem,
+    Progress,
+    Run,
+    Seed,
+    Swept,
+    TaskPhase,
+    new_run,
+)
+from orchestrator.core.plan import TaskId
+from orchestrator.daemon import status
+from tests.unit.core.transcript import make_plan
+
+W0 = TaskId("worker", 0)
+NOW = 1000.0
+
+
+def a_run() -> Run:
+    run = new_run("t-20260101-000000", make_plan(["a", "b"], checkpoint=True), epoch=2, at=900.0)
+    run = run.with_host(
+        replace(run.hosts[0], link=Link.CONNECTED, heard_at=999.5, facts=Facts(), cpu_percent=7.0)
+    )
+    run = run.with_host(replace(run.hosts[1], link=Link.UNREACHABLE, problem="b: no route", heard_at=950.0))
+    progress = Progress(120, 3, {"loss": 0.5}, 3.4, heartbeat_age_s=0.3)
+    return replace(
+        run,
+        phase=Phase.RUNNING,
+        generation=2,
+        progress_at=999.0,
+        tasks=tuple(
+            replace(
+                task,
+                phase=TaskPhase.RUNNING,
+                generation=2,
+                pid=4242,
+                port=22221,
+                heard_at=999.9,
+                progress=progress,
+            )
+            for task in run.tasks
+        ),
+    )
+
+
+def test_the_contract_of_the_design() -> None:
+    run = replace(a_run(), checkpoint=Checkpoint(100, "gen-000002/ckpt", 2, verified_at=988.0))
+    document = json.loads(json.dumps(status.document([run], now=NOW)))
+    assert document["schema"] == 1
+    (shown,) = document["runs"]
+    expected = {
+        "name": "t",
+        "run_id": "t-20260101-000000",
+        "phase": "RUNNING",
+        "reason": "step 120; unreachable, still training: b (last heard 50 s ago)",
+        "strategy": "multi_worker_mirrored",
+        "generation": 2,
+        "epoch": 2,
+        "restarts": 0,
+        "global_step": 120,
+        "steps_per_s": 3.4,
+    }
+    assert {key: shown[key] for key in expected} == expected
+    checkpoint = {"global_step": 100, "path": "gen-000002/ckpt", "verified": True, "age_s": 12.0}
+    assert {key: shown["checkpoint"][key] for key in checkpoint} == checkpoint
+    task = {
+        "task": "worker:0",
+        "host": "a",
+        "phase": "RUNNING",
+        "pid": 4242,
+        "generation": 2,
+        "address": "10.0.0.1:22221",
+        "global_step": 120,
+        "exit_code": None,
+        "heartbeat_age_s": 0.4,
+    }
+    assert {key: shown["tasks"][0][key] for key in task} == task
+    assert shown["tasks"][1]["phase"] == "UNREACHABLE"
+    assert [host["link"] for host in shown["hosts"]] == ["CONNECTED", "UNREACHABLE"]
+    assert [host["heard_age_s"] for host in shown["hosts"]] == [0.5, 50.0]
+
+
+def test_a_run_of_which_nothing_is_known_yet() -> None:
+    run = new_run("t-1", make_plan(["a"], checkpoint=False), epoch=1, at=999.0)
+    (shown,) = status.document([run], now=NOW)["runs"]
+    for key in ("checkpoint", "seed", "problem", "first_cause", "proof", "global_step", "steps_per_s"):
+        assert shown[key] is None, key
+    (task,) = shown["tasks"]
+    assert (task["phase"], task["address"], task["heartbeat_age_s"], task["cause"]) == (
+        "WAITING",
+        None,
+        None,
+        None,
+    )
+    assert shown["hosts"][0]["heard_age_s"] is None
+
+
+def test_an_ended_run_says_why_and_what_was_proven() -> None:
+    ended = Exit(cause=Cause.SIGNAL, signal=9, at=990.0, ended_time=1.7e9)
+    run = a_run()
+    run = run.with_task(replace(run.tasks[0], phase=TaskPhase.EXITED, exit=ended))
+    run = run.with_task(replace(run.tasks[1], phase=TaskPhase.LOST, exit=replace(ended, code=3)))
+    run = replace(
+        run,
+        phase=Phase.FAILED,
+        reason="worker:0 on a was killed by SIGKILL",
+        problem=Problem("failed", "it failed", "do that", 1),
+        first_cause=FirstCause(None, 2, Cause.SIGNAL, "worker:0 died", ("last",), 1),
+        seed=Seed(2, 90, "ckpt-90"),
+        proof={"a": Swept(("pid 9: D state",), (20000,), "cgroup")},
+        warnings=("careful",),
+    )
+    (shown,) = json.loads(json.dumps(status.document([run], now=NOW)))["runs"]
+    assert shown["reason"] == "worker:0 on a was killed by SIGKILL"
+    assert shown["problem"] == {"code": "failed", "message": "it failed", "hint": "do that", "exit_code": 1}
+    assert shown["first_cause"] == {
+        "task": None,
+        "generation": 2,
+        "cause": "signal",
+        "sentence": "worker:0 died",
+        "last_lines": ["last"],
+        "followers": 1,
+    }
+    assert status.first_cause(replace(run, first_cause=FirstCause(W0, 2, Cause.OOM, "x"))) == {
+        **shown["first_cause"],
+        "task": "worker:0",
+        "cause": "out of memory",
+        "sentence": "x",
+        "last_lines": [],
+        "followers": 0,
+    }
+    assert shown["seed"] == {"global_step": 90, "source": "ckpt-90"}
+    assert shown["proof"] == {
+        "hosts": {"a": {"left": ["pid 9: D state"], "ports_busy": [20000], "by": "cgroup"}},
+        "unreachable": ["b"],
+    }
+    assert shown["warnings"] == ["careful"]
+    first, second = shown["tasks"]
+    assert (first["phase"], first["signal"], first["exit_code"], first["cause"]) == (
+        "EXITED",
+        9,
+        None,
+        "signal",
+    )
+    assert first["heartbeat_age_s"] is None
+    assert (second["phase"], second["exit_code"]) == ("LOST", 3)
+    assert shown["steps_per_s"] is None, "nobody trains any more"

@@ -6,13 +6,11 @@ a single process would take. Only where each worker can have files of its own is
 
 from __future__ import annotations
 
-import threading
-
 from orchestrator.runtime import transparent_strategy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
     from orchestrator.runtime.transparent import Said
@@ -96,50 +94,3 @@ def rebatched(dataset: Any, replicas: int) -> Any:
 
     size = int(distribute.compute_batch_size(dataset))
     return dataset.rebatch(size * replicas) if size > 0 else None
-
-
-class Replay:
-    """A Python generator that may be read again from its start until training begins.
-
-    Under a strategy Keras 3 reads it once only to learn shapes, and some batches ahead; those would be lost,
-    another number of them on each worker.
-    """
-
-    def __init__(self, generator: Iterator[Any]) -> None:
-        self._generator = generator
-        self._kept: list[Any] = []
-        self._lock = threading.Lock()
-        self._begun = False
-        self._forgotten = 0
-
-    def begin(self) -> None:
-        """The next reader is the one that trains: from here on nothing is kept that it has read."""
-        self._begun = True
-
-    def read(self) -> Iterator[Any]:
-        """From the first batch on."""
-        at, training = 0, self._begun
-        while True:
-            with self._lock:
-                if at - self._forgotten == len(self._kept):
-                    try:
-                        self._kept.append(next(self._generator))
-                    except StopIteration:
-                        return
-                batch = self._kept[at - self._forgotten]
-                if training:
-                    self._kept.pop(0)
-                    self._forgotten += 1
-            at += 1
-            yield batch
-
-    def peek(self, count: int) -> list[Any]:
-        """The first batches, for their shapes."""
-        return [batch for batch, _ in zip(self.read(), range(count), strict=False)]
-
-
-def dataset_of(replay: Replay, get_spec: Callable[[list[Any]], Any]) -> Any:
-    """A tf.data over it. `get_spec` gives the shapes of some batches, as Keras does for its own generators."""
-    import tensorflow as tf
-
-    return tf.data.Dataset.from_generator(replay.read, output_signature=get_spec(replay.peek(2)))

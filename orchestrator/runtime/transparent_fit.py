@@ -71,7 +71,7 @@ def install(library: str, strategy: Any, options: dict[str, Any], said: Said, ch
     if library == "keras":
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
         owner = trainer.TensorFlowTrainer
-        transparent_replay.install_keras3(trainer.TFEpochIterator)
+        transparent_replay.install_keras3(owner, trainer.TFEpochIterator)
     else:
         import importlib
 
@@ -116,7 +116,6 @@ def _wrapped(fit: Callable[..., Any], setting: Setting) -> Callable[..., Any]:
 def _fit(fit: Callable[..., Any], model: Any, kwargs: dict[str, Any], setting: Setting) -> Any:
     if getattr(model, "distribute_strategy", None) is not setting.strategy:
         setting.said("fit", "a model that was made outside the scope trains without the strategy")
-    replay = _replayable(kwargs, setting)
     if setting.per_replica:
         _scale(kwargs, setting)
     else:
@@ -125,7 +124,7 @@ def _fit(fit: Callable[..., Any], model: Any, kwargs: dict[str, Any], setting: S
     if setting.library == "tf_keras":
         _build(model, kwargs.get("x"), setting)
     course = transparent_replay.Course(int(kwargs.get("initial_epoch") or 0))
-    saver = Saver(setting, directory, course, int(kwargs.get("epochs", 1)), replay)
+    saver = Saver(setting, directory, course, int(kwargs.get("epochs", 1)))
     kwargs["callbacks"] = _with_saver(kwargs.get("callbacks"), saver, setting)
     with course:
         return fit(model, **kwargs)
@@ -152,20 +151,6 @@ def _with_saver(given: Any, saver: Saver, setting: Setting) -> Any:
     return [*kept, saver.callback()]
 
 
-def _replayable(kwargs: dict[str, Any], setting: Setting) -> transparent_data.Replay | None:
-    """Put a dataset in the place of a Python generator, for Keras 3."""
-    import types
-
-    if setting.library != "keras" or not isinstance(kwargs.get("x"), types.GeneratorType):
-        return None
-    from keras.src.trainers.data_adapters import data_adapter_utils
-
-    replay = transparent_data.Replay(kwargs["x"])
-    kwargs["x"] = transparent_data.dataset_of(replay, data_adapter_utils.get_tensor_spec)
-    setting.said("shard", "a generator is run whole by every worker, which takes its part of each batch")
-    return replay
-
-
 def _scale(kwargs: dict[str, Any], setting: Setting) -> None:
     """Make the script's batch that of one replica: the global one is as many times larger."""
     import tensorflow as tf
@@ -178,7 +163,7 @@ def _scale(kwargs: dict[str, Any], setting: Setting) -> None:
             return
         kwargs["x"] = larger
     elif x is None or not _arrays(x):
-        setting.said("batch", "the batches of this Sequence are its own, and are split as they are")
+        setting.said("batch", "the batches of a generator or Sequence are its own, and are split as they are")
         return
     else:
         kwargs["batch_size"] = (kwargs.get("batch_size") or DEFAULT_BATCH) * replicas

@@ -55,8 +55,21 @@ class Course:
         return self.epoch - self.first_epoch
 
 
-def install_keras3(epoch_iterator: Any) -> None:
-    """In TFEpochIterator, which makes the iterators and counts the steps."""
+def install_keras3(trainer: Any, epoch_iterator: Any) -> None:
+    """In TFEpochIterator, which makes the iterators and counts the steps, and where the model is built.
+
+    Under a strategy, Keras builds the model from a first batch, and that pass over the data moves the shuffling
+    of all that come after: the script would see its data in another order than alone.
+    """
+    build = trainer._maybe_symbolic_build
+
+    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        example = _example(iterator) if iterator is not None else None
+        if example is not None:
+            iterator, data_batch = None, example
+        build(self, iterator=iterator, data_batch=data_batch)
+
+    trainer._maybe_symbolic_build = _maybe_symbolic_build
     create, enumerate_steps = epoch_iterator.__init__, epoch_iterator._enumerate_iterator
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -78,6 +91,25 @@ def install_keras3(epoch_iterator: Any) -> None:
 
     epoch_iterator.__init__ = __init__
     epoch_iterator._enumerate_iterator = _enumerate_iterator
+
+
+def _example(epoch_iterator: Any) -> Any:
+    """Zeros of a batch's shape; None where the data does not tell its shape before it is read."""
+    import tensorflow as tf
+
+    unknown = False
+
+    def zeros(spec: Any) -> Any:
+        nonlocal unknown
+        first = getattr(spec, "_value_specs", (spec,))[0]  # of the first replica
+        if not isinstance(first, tf.TensorSpec) or first.shape.rank is None or None in first.shape[1:]:
+            unknown = True
+            return None
+        shape = [1 if size is None else size for size in first.shape]
+        return tf.zeros(shape, first.dtype) if first.dtype != tf.string else tf.fill(shape, "")
+
+    example = tf.nest.map_structure(zeros, epoch_iterator._distributed_dataset.element_spec)
+    return None if unknown else example
 
 
 def _pass_over(epoch_iterator: Any, steps: Iterator[tuple[int, int, Any]]) -> None:

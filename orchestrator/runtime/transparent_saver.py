@@ -15,7 +15,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.runtime.transparent_data import Replay
     from orchestrator.runtime.transparent_fit import Setting
     from orchestrator.runtime.transparent_replay import Course
 
@@ -31,14 +30,11 @@ _REMEMBERED = ("wait", "best", "best_epoch", "cooldown_counter", "epochs_since_l
 class Saver:
     """Of one fit."""
 
-    def __init__(
-        self, setting: Setting, directory: str | None, course: Course, epochs: int, replay: Replay | None
-    ) -> None:
+    def __init__(self, setting: Setting, directory: str | None, course: Course, epochs: int) -> None:
         self._setting = setting
         self._directory = directory
         self._course = course
         self._epochs = epochs
-        self._replay = replay
         self._epoch = course.first_epoch
         self._restored: tuple[dict[str, Any], backup.Position] | None = None
         self._every = setting.save_every
@@ -80,8 +76,6 @@ class Saver:
         return type("OrchBackup", (base,), methods)()
 
     def _begin(self, model: Any) -> None:
-        if self._replay is not None:
-            self._replay.begin()
         found = backup.read(self._directory) if self._directory else None
         position = found[1] if found else backup.Position(self._course.first_epoch, 0)
         self._agree(position)

@@ -1,3 +1,4 @@
+# ruff: noqa: ANN, B905 - as people write scripts
 """tf.data from files: as many TFRecord files as the second argument says, made beside it first."""
 
 import json

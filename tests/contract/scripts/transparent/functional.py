@@ -1,3 +1,4 @@
+# ruff: noqa: ANN, B905 - as people write scripts
 """A functional model with two inputs, a schedule, and two calls of fit: the second at another rate."""
 
 import json

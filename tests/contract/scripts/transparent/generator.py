@@ -1,3 +1,4 @@
+# ruff: noqa: ANN, B905 - as people write scripts
 """A Python generator that never ends, with steps_per_epoch."""
 
 import json

@@ -1,3 +1,4 @@
+# ruff: noqa: ANN, B905 - as people write scripts
 """tf_keras: a Sequential model on arrays that Keras shuffles; saves, logs, and prints its final loss."""
 
 import json

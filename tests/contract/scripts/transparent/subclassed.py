@@ -1,3 +1,4 @@
+# ruff: noqa: ANN, B905 - as people write scripts
 """A subclassed model; tf.data from memory, shuffled anew in each epoch, with a last batch that is smaller."""
 
 import json

@@ -1,0 +1,194 @@
+"""`transparent: true` with real TensorFlow: unchanged scripts by two workers with two replicas each.
+
+Each script is killed in the middle of an epoch and resumed; its final loss, and the loss of each epoch, must be those
+of a plain `python script.py`, which trains alone with the same global batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.adapters.checkpoints import verify
+from tests.contract.test_runtime_tensorflow import Gang, seeded
+from tests.unit.runtime.runtime_task import Task
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
+
+SCRIPTS = Path(__file__).parent / "scripts" / "transparent"
+OPTIONS: dict[str, Any] = {"strategy": "multi_worker_mirrored", "transparent": True, "replicas_on_cpu": 2}
+
+EXACT = 1e-4
+"""Relative. Each global step takes the examples that a single process takes; sums differ in their order only."""
+
+BY_FILE = 0.1
+"""Each worker shuffles files of its own: the same examples in each epoch, but in other batches."""
+
+
+def environment(**options: Any) -> dict[str, str]:
+    return {"ORCH_RUNTIME": json.dumps({**OPTIONS, **options})}
+
+
+@pytest.fixture
+def gang() -> Iterator[Callable[..., Gang]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(*args: Any, **kwargs: Any) -> Gang:
+            run = Gang(*args, **kwargs)
+            stack.callback(run.close)
+            return run
+
+        yield start
+
+
+def alone(script: str, *args: str) -> subprocess.Popen[str]:
+    """As its author runs it."""
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPTS / script), *args],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def last_line(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text.strip().splitlines()[-1])
+    return found
+
+
+def said(run: Gang, index: int = 0) -> str:
+    return "\n".join(message["say"]["message"] for message in run.heard[index] if "say" in message)
+
+
+@pytest.mark.parametrize(
+    ("script", "args", "kill_after", "tolerance"),
+    [
+        ("sequential.py", (), 18, EXACT),
+        ("functional.py", (), 13, EXACT),
+        ("subclassed.py", (), 16, EXACT),
+        ("generator.py", (), 17, EXACT),
+        ("files.py", ("4",), 15, BY_FILE),
+        ("files.py", ("1",), 15, EXACT),
+        ("train_step.py", (), 18, EXACT),
+        ("legacy.py", (), 18, EXACT),
+    ],
+)
+def test_a_script_that_is_killed_and_resumed_ends_with_the_loss_of_a_single_process(
+    gang: Callable[..., Gang],
+    tmp_path: Path,
+    script: str,
+    args: tuple[str, ...],
+    kill_after: int,
+    tolerance: float,
+) -> None:
+    single = alone(script, str(tmp_path / "alone"), *args)
+    out, env = str(tmp_path / "out"), environment(save_every_steps=3)
+    first = gang(SCRIPTS / script, out, *args, directories=seeded(tmp_path, 1, 2)[1], env=env)
+    chief = str(tmp_path / "shared" / "gen-000001")
+    first.wait_for(
+        lambda: (verify(chief)["checkpoint"] or {}).get("global_step", 0) >= kill_after, "a backup"
+    )
+    first.close()
+
+    answer, directories = seeded(tmp_path, 2, 2)
+    assert answer["global_step"] >= kill_after
+    second = gang(SCRIPTS / script, out, *args, directories=directories, env=env)
+    assert second.ended() == [0, 0], second.tasks[0].err
+    stdout, stderr = single.communicate(timeout=100)
+    assert single.returncode == 0, stderr
+    expected, results = last_line(stdout), [last_line(task.out) for task in second.tasks]
+    assert results[0] == results[1]
+    assert "goes on from its backup" in said(second)
+    assert answer["global_step"] in second.steps()[:2]
+    assert results[0]["loss"] == pytest.approx(expected["loss"], rel=tolerance)
+    assert results[0]["epochs"] == pytest.approx(expected["epochs"], rel=max(tolerance, 1e-3))
+
+
+def test_only_the_chief_writes_what_the_script_saves(gang: Callable[..., Gang], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    directories = [tmp_path / "0", tmp_path / "1"]
+    run = gang(SCRIPTS / "sequential.py", str(out), directories=directories, env=environment())
+    assert run.ended() == [0, 0], run.tasks[0].err
+    assert sorted(path.name for path in out.iterdir()) == ["best.keras", "log.csv", "model.keras"]
+    assert len((out / "log.csv").read_text().splitlines()) == 5
+    doubles = {path.name for path in directories[1].rglob("*") if path.is_file()}
+    assert doubles == {"best.keras", "log.csv", "model.keras"}
+    assert "not the chief" in said(run, 1)
+    assert "not the chief" not in said(run, 0)
+
+
+class Alone:
+    """One task on one machine with two logical CPUs, to its end."""
+
+    def __init__(self, script: Path, *args: str, **options: Any) -> None:
+        task = Task(script, *args, env={"CUDA_VISIBLE_DEVICES": "", "ORCH_RUNTIME": json.dumps(options)})
+        try:
+            task.release()
+            self.code = task.ended()
+            self.heard = task.said()
+        finally:
+            task.close()
+        self.out, self.err = task.out, task.err
+
+    @property
+    def said(self) -> str:
+        return "\n".join(message["say"]["message"] for message in self.heard if "say" in message)
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", "central_storage"])
+def test_one_machine_ends_with_the_loss_of_a_single_process(tmp_path: Path, strategy: str) -> None:
+    single = alone("functional.py")
+    run = Alone(SCRIPTS / "functional.py", **{**OPTIONS, "strategy": strategy})
+    assert run.code == 0, run.err
+    stdout, stderr = single.communicate(timeout=100)
+    assert single.returncode == 0, stderr
+    assert last_line(run.out)["loss"] == pytest.approx(last_line(stdout)["loss"], rel=EXACT)
+    assert "1 worker(s), 2 replicas" in run.said
+    assert "there is no ORCH_CHECKPOINT_DIR" in run.said
+
+
+def test_a_batch_per_replica_makes_the_global_one_larger(tmp_path: Path) -> None:
+    options = {**OPTIONS, "strategy": "mirrored", "batch": "per_replica"}
+    run = Alone(SCRIPTS / "sequential.py", str(tmp_path), **options)
+    assert run.code == 0, run.err
+    steps = [message["step"] for message in run.heard if "step" in message]
+    assert steps[-1] == 4 * 896 // 128
+    assert "the global one is 2 times as large" in run.said
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("own_strategy.py", "own_strategy.py makes a MirroredStrategy of its own"),
+        ("own_loop.py", "own_loop.py trains in a loop of its own without strategy.run"),
+    ],
+)
+def test_what_cannot_be_done_is_said(script: str, sentence: str) -> None:
+    run = Alone(SCRIPTS / script, **{**OPTIONS, "strategy": "mirrored"})
+    assert run.code == 1
+    assert "not reached" not in run.out
+    errors = [message["error"] for message in run.heard if "error" in message]
+    assert {error["kind"] for error in errors} == {"unsupported"}
+    assert errors[0]["message"].startswith(sentence)
+
+
+@pytest.mark.parametrize("keras", ["keras", "tf_keras"])
+def test_make_parallel_trains_the_same_model_by_two_replicas(keras: str) -> None:
+    run = Alone(SCRIPTS / "two_replicas.py", keras, replicas_on_cpu=2)
+    assert run.code == 0, run.err
+    result = last_line(run.out)
+    assert result["same"]
+    assert result["replicas"] == 2
+    single, parallel, late = result["losses"]
+    assert parallel == pytest.approx(single, rel=EXACT)
+    assert late == pytest.approx(single, rel=EXACT)
+    assert "3 replicas need as many devices" in result["refused"]

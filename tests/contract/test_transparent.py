@@ -29,7 +29,7 @@ OPTIONS: dict[str, Any] = {"strategy": "multi_worker_mirrored", "transparent": T
 EXACT = 1e-4
 """Relative. Each global step takes the examples that a single process takes; sums differ in their order only."""
 
-BY_FILE = 0.1
+BY_FILE = 0.05
 """Each worker shuffles files of its own: the same examples in each epoch, but in other batches."""
 
 

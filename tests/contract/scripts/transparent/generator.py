@@ -1,4 +1,4 @@
-# ruff: noqa: ANN, B905 - as people write scripts
+# ruff: noqa: ANN001, ANN201, ANN204, B905
 """A Python generator that never ends, with steps_per_epoch."""
 
 import json

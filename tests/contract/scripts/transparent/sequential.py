@@ -1,4 +1,4 @@
-# ruff: noqa: ANN, B905 - as people write scripts
+# ruff: noqa: ANN001, ANN201, ANN204, B905
 """A Sequential model on arrays that Keras shuffles; saves, logs, and prints its final loss."""
 
 import json

@@ -1,4 +1,3 @@
-# ruff: noqa: ANN001, ANN201, ANN204, B905
 """tf.data from files: as many TFRecord files as the second argument says, made beside it first."""
 
 import json

@@ -1,4 +1,3 @@
-# ruff: noqa: ANN001, ANN201, ANN204, B905
 """A functional model with two inputs, a schedule, and two calls of fit: the second at another rate."""
 
 import json

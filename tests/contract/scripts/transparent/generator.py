@@ -1,4 +1,3 @@
-# ruff: noqa: ANN001, ANN201, ANN204, B905
 """A Python generator that never ends, with steps_per_epoch."""
 
 import json

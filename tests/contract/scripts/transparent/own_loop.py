@@ -1,4 +1,3 @@
-# ruff: noqa: ANN001, ANN201, ANN204, B905
 """A loop of its own, without strategy.run: transparent cannot share it, and must say so."""
 
 import keras

@@ -1,4 +1,3 @@
-# ruff: noqa: ANN001, ANN201, ANN204, B905
 """A script that was written for a strategy: transparent must say that there are two."""
 
 import tensorflow as tf

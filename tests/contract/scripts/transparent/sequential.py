@@ -1,4 +1,3 @@
-# ruff: noqa: ANN001, ANN201, ANN204, B905
 """A Sequential model on arrays that Keras shuffles; saves, logs, and prints its final loss."""
 
 import json

@@ -1,4 +1,3 @@
-# ruff: noqa: ANN001, ANN201, ANN204, B905
 """A subclassed model; tf.data from memory, shuffled anew in each epoch, with a last batch that is smaller."""
 
 import json

@@ -1,4 +1,3 @@
-# ruff: noqa: ANN001, ANN201, ANN204, B905
 """A train_step of its own, with a loss computed by hand: a plain mean over the batch."""
 
 import json

@@ -1,4 +1,3 @@
-# ruff: noqa: ANN001, ANN201, ANN204, B905
 """make_parallel: a model that was made and trained by one device goes on by two. The argument: which Keras."""
 
 import importlib

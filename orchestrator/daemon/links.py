@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from orchestrator.adapters.bundle import Bundle
@@ -28,16 +29,6 @@ from orchestrator.daemon.wire import WireError
 
 log = logging.getLogger(__name__)
 
-RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-"""Between tries to connect, ± 25 %; the last one again and again."""
-
-STEADY_S = 30.0
-"""A connection that lived as long was a good one: the next try is made at once again."""
-
-SILENCE_CHECK_S = 1.0
-
-REFUSED_RETRY_S = 30.0
-"""Where a person must act first: keys, a missing Python."""
 
 READ_BYTES = 1 << 16
 
@@ -90,16 +81,38 @@ class Watch(NamedTuple):
     silence_max_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a link tries. All in seconds."""
+
+    retry_s: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+    """Between tries to connect, ± 25 %; the last one again and again."""
+    refused_retry_s: float = 30.0
+    """Where a person must act first: keys, a missing Python."""
+    steady_s: float = 30.0
+    """A connection that lived as long was a good one: the next try is made soon again."""
+    silence_check_s: float = 1.0
+
+
+PACE = Pace()
+
+
 class HostLink:
     """The connection to one host."""
 
     def __init__(
-        self, host: HostPlan, transport: Transport, bundle: Callable[[], Bundle], listener: Listener
+        self,
+        host: HostPlan,
+        transport: Transport,
+        bundle: Callable[[], Bundle],
+        listener: Listener,
+        pace: Pace = PACE,
     ) -> None:
         self.host = host
         self._transport = transport
         self._bundle = bundle
         self._listener = listener
+        self._pace = pace
         self._lock = threading.RLock()
         self._watches: dict[str, Watch] = {}
         self._connection: _Connection | None = None
@@ -189,14 +202,14 @@ class HostLink:
             except HostError as e:
                 for run_id in self._served():
                     self._listener.refused(run_id, self.host.name, _problem(e))
-                self._wake.wait(REFUSED_RETRY_S)
+                self._wake.wait(self._pace.refused_retry_s)
                 continue
             except Exception:  # a fault of ours must not end the link for good: say it and try again
                 log.exception("link %s", self.host.name)
                 self._tell_down("a fault in orch; see the coordinator's log")
-            if time.monotonic() - began_at > STEADY_S:
+            if time.monotonic() - began_at > self._pace.steady_s:
                 tries = 0
-            delay = RETRY_S[min(tries, len(RETRY_S) - 1)]
+            delay = self._pace.retry_s[min(tries, len(self._pace.retry_s) - 1)]
             tries += 1
             self._wake.wait(delay * random.uniform(0.75, 1.25))
 
@@ -215,7 +228,7 @@ class HostLink:
                     self._watch(connection, run_id, watch)
             for run_id in watches:
                 self._listener.up(run_id, self.host.name, started.hello)
-            connection.start(self._silence_max_s)
+            connection.start(self._silence_max_s, self._pace.silence_check_s)
             for message, blob in started.frames:
                 self._take(connection, message, blob)
             self._read(connection, started.decoder)
@@ -278,14 +291,17 @@ class _Connection:
         self._waiting: dict[int, tuple[Callable[[Reply], None] | None, Future[Reply] | None]] = {}
         self._ended = threading.Event()
 
-    def start(self, silence_max_s: Callable[[], float]) -> None:
+    def start(self, silence_max_s: Callable[[], float], check_s: float) -> None:
         """Begin to write, and to watch for silence: a cut link looks alive to TCP for many minutes.
 
         Not by the writer: it is the first that blocks on a link that is cut.
         """
         threading.Thread(target=self._write, name=f"link-{self._host}-writer", daemon=True).start()
         threading.Thread(
-            target=self._watch_silence, args=(silence_max_s,), name=f"link-{self._host}-watch", daemon=True
+            target=self._watch_silence,
+            args=(silence_max_s, check_s),
+            name=f"link-{self._host}-watch",
+            daemon=True,
         ).start()
 
     def send(
@@ -340,8 +356,8 @@ class _Connection:
                 return
         self.channel.close()
 
-    def _watch_silence(self, silence_max_s: Callable[[], float]) -> None:
-        while not self._ended.wait(SILENCE_CHECK_S):
+    def _watch_silence(self, silence_max_s: Callable[[], float], check_s: float) -> None:
+        while not self._ended.wait(check_s):
             silent_s = time.monotonic() - self.heard_at
             if silent_s > silence_max_s():
                 self.break_off(f"nothing was heard for {silent_s:.0f} s")
@@ -352,4 +368,4 @@ def _problem(error: HostError) -> Problem:
     return Problem(error.code, error.message, error.hint, error.exit_code)
 
 
-__all__ = ["HostLink", "LinkDown", "Listener", "NoAnswer", "OrderRefused", "Reply", "Watch"]
+__all__ = ["PACE", "HostLink", "LinkDown", "Listener", "NoAnswer", "OrderRefused", "Pace", "Reply", "Watch"]

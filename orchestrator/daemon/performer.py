@@ -40,7 +40,7 @@ from orchestrator.core.events import (
 from orchestrator.core.model import Problem, Run, Task
 from orchestrator.core.plan import HostPlan, TaskId
 from orchestrator.daemon import wire
-from orchestrator.daemon.links import HostLink, LinkDown, NoAnswer, OrderRefused, Reply, Watch
+from orchestrator.daemon.links import PACE, HostLink, LinkDown, NoAnswer, OrderRefused, Pace, Reply, Watch
 from orchestrator.daemon.logcopy import LogCopier
 from orchestrator.daemon.preparation import prepare
 
@@ -74,12 +74,14 @@ class Performer:
         logs: LogCopier,
         secrets: Secrets,
         post: Callable[[str, Event], None],
+        pace: Pace = PACE,
     ) -> None:
         self._transports = transports
         self._bundle = bundle
         self._logs = logs
         self._secrets = secrets
         self._post = post
+        self._pace = pace
         self._links: dict[HostPlan, HostLink] = {}
         self._epochs: dict[str, int] = {}
         self._preparing: set[tuple[str, str]] = set()
@@ -98,7 +100,7 @@ class Performer:
             with self._lock:
                 link = self._links.get(_key(host))
                 if link is None:
-                    link = HostLink(host, self._transports[host.transport], self._bundle, self)
+                    link = HostLink(host, self._transports[host.transport], self._bundle, self, self._pace)
                     self._links[_key(host)] = link
                 link.attach(run.run_id, watch)  # within the lock: the last run of the link may be leaving it
 
@@ -255,6 +257,8 @@ class Performer:
                 self._preparing.discard((run.run_id, name))
         if event is not None:
             self._post(run.run_id, event)
+        elif link.is_connected:  # it is back already, and what it was asked meanwhile was taken for this
+            self._prepare(run, name)
 
     def _seed(self, run: Run, action: SeedCheckpoint) -> None:
         checkpoint = run.plan.checkpoint

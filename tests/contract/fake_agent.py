@@ -1,0 +1,181 @@
+"""An agent in memory, at the other end of a FakeTransport: it says hello, answers as it is told, and reports."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from orchestrator.adapters.bundle import Archive, Bundle
+from orchestrator.adapters.channel import Decoder, encode
+from orchestrator.adapters.fake_transport import FakeProcess, FakeTransport
+from orchestrator.adapters.transport import ChannelClosed
+from orchestrator.core.plan import HostPlan
+from orchestrator.daemon import bootstrap
+
+SOON_S = 15.0
+
+BUNDLE = Bundle(code=Archive("0" * 64, b"zip"), psutil=None, platform="test")
+
+
+class Refusal:
+    """An error reply."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.document: dict[str, Any] = {"code": code, "message": message, "hint": None}
+
+
+Said = dict[str, Any] | tuple[dict[str, Any], bytes] | Refusal | None
+Answer = Callable[[dict[str, Any], bytes], Said]
+
+
+def always(answer: Said) -> Answer:
+    """The same answer, whatever the order says; None is no answer."""
+    return lambda *_: answer
+
+
+class FakeAgent:
+    """One host's. Each connection is served by a thread of the transport."""
+
+    def __init__(self) -> None:
+        self.orders: list[dict[str, Any]] = []
+        self.answers: dict[str, Answer] = {}
+        """By verb; a verb without one is answered with {}. None: no answer."""
+        self.boot_id = "boot-1"
+        self.connected_at: list[float] = []
+        self.dies_at_once = False
+        self.session: FakeProcess | None = None
+        self._changed = threading.Condition()
+
+    def verbs(self, *, since: int = 0) -> list[str]:
+        return [order["order"] for order in self.orders[since:]]
+
+    def wait_order(self, verb: str, *, count: int = 1, timeout_s: float = SOON_S) -> dict[str, Any]:
+        """The `count`th order of that verb."""
+
+        def found() -> list[dict[str, Any]]:
+            return [order for order in self.orders if order["order"] == verb]
+
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(found()) >= count, timeout_s), (
+                f"no {verb}: {self.verbs()}"
+            )
+        return found()[count - 1]
+
+    def report(self, runs: Mapping[str, list[Any]], **host: float) -> None:
+        """A heartbeat over the newest connection."""
+        self.send({"report": {"host": host, "runs": dict(runs)}})
+
+    def send(self, message: dict[str, Any]) -> None:
+        assert self.session is not None
+        self.session.stdout.write(encode(message))
+
+    def say(self, junk: bytes) -> None:
+        """What no agent would say."""
+        assert self.session is not None
+        self.session.stdout.write(junk)
+
+    def die(self) -> None:
+        """The agent's process is killed; its host and its tasks live on."""
+        session, self.session = self.session, None
+        if session is not None:
+            session.stdout.end()
+            session.stdin.break_()
+
+    # -- the program -----------------------------------------------------------------------------------------
+
+    def program(self, process: FakeProcess) -> int:
+        """What the transport runs for bootstrap.COMMAND."""
+        reader = _Reader(process)
+        process.stdout.write(b"orch-shell\n")
+        reader.line()
+        reader.exactly(int(reader.line()))
+        request = json.loads(reader.line())
+        mark = request["nonce"][::-1]
+        process.stdout.write(f'\n{mark} {{"ok": true}}\n'.encode())
+        hello = {"digest": request["digest"], "boot_id": self.boot_id, "hostname": process.host.name}
+        process.stdout.write(encode({"hello": hello}))
+        with self._changed:
+            self.session = process
+            self.connected_at.append(time.monotonic())
+            self._changed.notify_all()
+        if self.dies_at_once:
+            return 1
+        decoder = Decoder()
+        data = reader.rest()
+        while True:
+            for order, blob in decoder.feed(data):
+                self._obey(process, order, blob)
+            data = process.stdin.read(1 << 16)
+            if not data:
+                return 0
+
+    def _obey(self, process: FakeProcess, order: dict[str, Any], blob: bytes) -> None:
+        with self._changed:
+            self.orders.append(order)
+            self._changed.notify_all()
+        answer = self.answers.get(order["order"], always({}))(order, blob)
+        if answer is None or order.get("id") is None:
+            return
+        if isinstance(answer, Refusal):
+            process.stdout.write(encode({"reply": order["id"], "error": answer.document}))
+        elif isinstance(answer, tuple):
+            process.stdout.write(encode({"reply": order["id"], "ok": answer[0]}, answer[1]))
+        else:
+            process.stdout.write(encode({"reply": order["id"], "ok": answer}))
+
+
+class _Reader:
+    def __init__(self, process: FakeProcess) -> None:
+        self._process = process
+        self._data = b""
+
+    def _more(self) -> None:
+        data = self._process.stdin.read(1 << 16)
+        if not data:
+            raise ChannelClosed("the head has gone")
+        self._data += data
+
+    def line(self) -> bytes:
+        while b"\n" not in self._data:
+            self._more()
+        line, _, self._data = self._data.partition(b"\n")
+        return line
+
+    def exactly(self, count: int) -> bytes:
+        while len(self._data) < count:
+            self._more()
+        taken, self._data = self._data[:count], self._data[count:]
+        return taken
+
+    def rest(self) -> bytes:
+        data, self._data = self._data, b""
+        return data
+
+
+class FakeHosts:
+    """Hosts with an agent each, behind one transport."""
+
+    def __init__(self, *names: str) -> None:
+        self.plans = {name: HostPlan(name=name, transport="fake", address=name) for name in names}
+        self.agents = {name: FakeAgent() for name in names}
+        self.transport = FakeTransport({bootstrap.COMMAND: self._program})
+
+    def _program(self, process: FakeProcess) -> int:
+        return self.agents[process.host.name].program(process)
+
+    def cut(self, name: str) -> None:
+        self.transport.cut(self.plans[name])
+
+    def mend(self, name: str) -> None:
+        self.transport.mend(self.plans[name])
+
+
+def until(condition: Callable[[], object], what: str = "", *, timeout_s: float = SOON_S) -> None:
+    """Poll; AssertionError where it does not come."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, what or "it did not come"
+        time.sleep(0.005)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from orchestrator.adapters.runlogs import RunLogs
@@ -33,8 +33,9 @@ class _Log(NamedTuple):
 class LogCopier:
     """For all runs and hosts."""
 
-    def __init__(self, logs: RunLogs) -> None:
+    def __init__(self, logs: RunLogs, now: Callable[[], float] = time.monotonic) -> None:
         self._logs = logs
+        self._now = now
         self._lock = threading.Lock()
         self._asked: dict[_Log, float] = {}
         self._ends: dict[_Log, int] = {}
@@ -49,7 +50,7 @@ class LogCopier:
 
     def is_behind(self, run_id: str, tasks: Collection[str]) -> bool:
         """Whether anything that was reported of these tasks is not here yet."""
-        return any(self._logs.end(*name) < self._ends.get(name, 0) for name in self._of(run_id, tasks))
+        return any(self._here(name) < self._ends.get(name, 0) for name in self._of(run_id, tasks))
 
     def forget(self, run_id: str, tasks: Collection[str]) -> None:
         """Their host is not asked any more."""
@@ -60,15 +61,20 @@ class LogCopier:
     def _of(self, run_id: str, tasks: Collection[str]) -> list[_Log]:
         return [name for name in list(self._ends) if name.run_id == run_id and name.task in tasks]
 
+    def _here(self, name: _Log) -> int:
+        """How much of it is here. Of a copy that cannot be looked at nothing more is wanted."""
+        try:
+            return self._logs.end(*name)
+        except OSError as e:
+            log.warning("%s %s: the log cannot be copied: %s", name.run_id, name.task, e)
+            return self._ends.get(name, 0)
+
     def _ask(self, link: HostLink, name: _Log, epoch: int) -> None:
-        here = self._logs.end(*name)
+        here = self._here(name)
         with self._lock:
-            if (
-                here >= self._ends.get(name, 0)
-                or time.monotonic() - self._asked.get(name, -1e9) < ASK_AGAIN_S
-            ):
+            if here >= self._ends.get(name, 0) or self._now() - self._asked.get(name, -1e9) < ASK_AGAIN_S:
                 return
-            self._asked[name] = time.monotonic()
+            self._asked[name] = self._now()
         order = {
             "order": "log",
             "run": name.run_id,

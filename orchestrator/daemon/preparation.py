@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from orchestrator.adapters import codetree
+from orchestrator.core.errors import SpecError
 from orchestrator.core.events import HostPrepared, HostRefused
 from orchestrator.core.model import Facts, Problem, Run
 from orchestrator.daemon.links import OrderRefused, Reply
@@ -94,17 +95,27 @@ def _unfit(run: Run, probed: Mapping[str, Any]) -> Problem | None:
 def _uses_fit(run: Run) -> bool:
     """A custom loop needs no Keras trainer, so its version is nobody's business."""
     path = os.path.join(run.plan.workdir, run.plan.script)
-    with open(path, encoding="utf-8", errors="replace") as script:
-        return ".fit(" in script.read()
+    try:
+        with open(path, encoding="utf-8", errors="replace") as script:
+            return ".fit(" in script.read()
+    except OSError:
+        if run.code:
+            return False  # gone since the run began; the hosts have it
+        raise
 
 
 def _push(link: Asks, run: Run) -> str:
     """Send what the host lacks of the working directory; the digest of the tree.
 
     A run goes on with the code that it began with. A host that comes back from a reboot has it; where the workdir
-    has changed since, there is nothing to be pushed.
+    has changed since, or is gone, there is nothing to be pushed.
     """
-    tree = codetree.manifest(run.plan.workdir)
+    try:
+        tree = codetree.manifest(run.plan.workdir)
+    except (SpecError, OSError):
+        if run.code:
+            return run.code
+        raise
     if run.code and codetree.digest_of(tree) != run.code:
         return run.code
     by_digest = {entry[1]: entry for entry in tree}

@@ -1,0 +1,175 @@
+"""Copying the tasks' logs: one piece at a time, nothing twice, and what was rotated away is marked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.adapters.runlogs import RunLogs
+from orchestrator.core.events import HostReported, TaskReport
+from orchestrator.core.model import Progress
+from orchestrator.core.plan import TaskId
+from orchestrator.daemon.links import HostLink, Reply
+from orchestrator.daemon.logcopy import ASK_AGAIN_S, PIECE_BYTES, LogCopier
+
+W0 = TaskId("worker", 0)
+LINE = b"1.000000 o hello\n"
+
+
+class FakeLink:
+    """Keeps the orders, and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[dict[str, Any], Callable[[Reply], None]]] = []
+
+    def send(
+        self, order: Mapping[str, Any], blob: bytes = b"", on_reply: Callable[[Reply], None] | None = None
+    ) -> None:
+        assert on_reply is not None
+        assert blob == b""
+        self.orders.append((dict(order), on_reply))
+
+    def answer(self, log: bytes, *, dropped: int = 0, piece: int = PIECE_BYTES) -> None:
+        """As a host would that still has `log` from byte `dropped` on."""
+        order, on_reply = self.orders.pop(0)
+        offset = max(order["offset"], dropped)
+        on_reply(Reply({"offset": offset, "end": len(log)}, None, log[offset : offset + piece]))
+
+    def refuse(self) -> None:
+        _, on_reply = self.orders.pop(0)
+        on_reply(Reply(None, {"code": "x", "message": "no", "hint": None}, b""))
+
+
+class Rig:
+    def __init__(self, state: Path) -> None:
+        self.now = 100.0
+        self.logs = RunLogs(str(state))
+        self.copier = LogCopier(self.logs, now=lambda: self.now)
+        self.link = FakeLink()
+
+    def report(self, log_bytes: int, generation: int = 1) -> None:
+        told = TaskReport(W0, generation, "running", progress=Progress(log_bytes=log_bytes))
+        event = HostReported(self.now, "a", (told,))
+        self.copier.reported(cast("HostLink", self.link), "t-1", 3, event)
+
+    def copied(self, generation: int = 1) -> bytes:
+        found = Path(self.logs.runs_dir) / "t-1" / "logs" / f"worker-0.gen-{generation:06d}.log"
+        return found.read_bytes() if found.exists() else b""
+
+    @property
+    def is_behind(self) -> bool:
+        return self.copier.is_behind("t-1", ["worker:0"])
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+def test_what_is_new_is_asked_for_piece_by_piece_until_it_is_here(rig: Rig) -> None:
+    log = LINE * 5
+    rig.report(len(log))
+    assert rig.link.orders[0][0] == {
+        "order": "log",
+        "run": "t-1",
+        "epoch": 3,
+        "generation": 1,
+        "task": "worker:0",
+        "offset": 0,
+        "max_bytes": PIECE_BYTES,
+    }
+    assert rig.is_behind
+    while rig.link.orders:
+        rig.link.answer(log, piece=30)
+    assert rig.copied() == log
+    assert not rig.is_behind
+
+
+def test_one_piece_is_on_its_way_at_a_time(rig: Rig) -> None:
+    for size in (10, 20, 30):
+        rig.report(size)
+    assert len(rig.link.orders) == 1
+    rig.report(10, generation=2)
+    assert len(rig.link.orders) == 2, "another log has its own"
+
+
+def test_nothing_is_asked_where_nothing_is_new(rig: Rig) -> None:
+    rig.report(0)
+    assert rig.link.orders == []
+    assert not rig.is_behind
+    rig.report(len(LINE))
+    rig.link.answer(LINE)
+    rig.report(len(LINE))
+    assert rig.link.orders == []
+
+
+def test_a_piece_that_was_lost_with_its_connection_is_asked_for_again(rig: Rig) -> None:
+    rig.report(len(LINE))
+    rig.link.orders.clear()
+    rig.now += ASK_AGAIN_S - 1
+    rig.report(len(LINE))
+    assert rig.link.orders == []
+    rig.now += 2
+    rig.report(len(LINE))
+    rig.link.answer(LINE)
+    assert rig.copied() == LINE
+
+
+def test_an_answer_that_comes_twice_is_put_down_once(rig: Rig) -> None:
+    rig.report(len(LINE))
+    _, on_reply = rig.link.orders[0]
+    rig.link.answer(LINE)
+    on_reply(Reply({"offset": 0, "end": len(LINE)}, None, LINE))
+    assert rig.copied() == LINE
+
+
+def test_what_was_rotated_away_before_it_was_copied_is_marked(rig: Rig) -> None:
+    log = LINE * 10
+    rig.report(len(log))
+    while rig.link.orders:
+        rig.link.answer(log, dropped=3 * len(LINE))
+    assert b"rotated away" in rig.copied()
+    assert rig.copied().endswith(LINE * 7)
+    assert not rig.is_behind
+
+
+def test_a_log_that_cannot_be_read_now_is_asked_for_later(rig: Rig) -> None:
+    rig.report(len(LINE))
+    rig.link.refuse()
+    rig.report(len(LINE))
+    assert rig.link.orders == []
+    rig.now += ASK_AGAIN_S + 1
+    rig.report(len(LINE))
+    rig.link.answer(LINE)
+    assert rig.copied() == LINE
+
+
+def test_where_the_disk_refuses_the_task_goes_on_and_the_piece_is_asked_for_later(rig: Rig) -> None:
+    in_the_way = Path(rig.logs.runs_dir) / "t-1" / "logs"
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.symlink_to("nowhere")
+    rig.report(len(LINE))
+    rig.link.answer(LINE)
+    in_the_way.unlink()
+    in_the_way.write_text("a file where the directory should be")
+    rig.now += ASK_AGAIN_S + 1
+    rig.report(len(LINE))
+    assert not rig.is_behind, "nobody waits for what cannot come"
+    in_the_way.unlink()
+    rig.now += ASK_AGAIN_S + 1
+    rig.report(len(LINE))
+    rig.link.answer(LINE)
+    assert rig.copied() == LINE
+
+
+def test_only_the_named_tasks_are_waited_for_and_forgotten(rig: Rig) -> None:
+    rig.report(len(LINE))
+    assert not rig.copier.is_behind("t-1", ["worker:1"])
+    assert not rig.copier.is_behind("other", ["worker:0"])
+    rig.copier.forget("t-1", ["worker:1"])
+    assert rig.is_behind
+    rig.copier.forget("t-1", ["worker:0"])
+    assert not rig.is_behind

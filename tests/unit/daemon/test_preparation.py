@@ -1,0 +1,196 @@
+"""Making a host ready: the conversation, and what ends it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.adapters import codetree
+from orchestrator.core.errors import SpecError
+from orchestrator.core.events import HostPrepared, HostRefused
+from orchestrator.core.model import Facts, Problem, Run, new_run
+from orchestrator.daemon.links import LinkDown, OrderRefused, Reply
+from orchestrator.daemon.preparation import PIECE_BYTES, prepare
+from tests.unit.core.transcript import make_plan
+
+VERSIONS = {"tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": None, "numpy": "2.0.0"}
+
+
+class FakeLink:
+    """A host that keeps what it is sent by its hash."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.blobs: dict[str, bytes] = {}
+        self.kept: set[str] = set()
+        self.probe: dict[str, Any] = {"python": "3.11.2", "versions": VERSIONS, "checkpoint_writable": True}
+        self.refuse: dict[str, Problem] = {}
+        self.broken = False
+
+    def ask(self, order: Mapping[str, Any], blob: bytes = b"", *, timeout_s: float = 60.0) -> Reply:
+        assert timeout_s >= 60.0
+        self.asked.append(dict(order))
+        if self.broken:
+            raise LinkDown("the connection broke")
+        if order["order"] in self.refuse:
+            raise OrderRefused(self.refuse[order["order"]])
+        return Reply(getattr(self, f"on_{order['order']}")(order, blob), None, b"")
+
+    def on_probe(self, _order: Mapping[str, Any], _blob: bytes) -> dict[str, Any]:
+        return self.probe
+
+    def on_code(self, order: Mapping[str, Any], _blob: bytes) -> dict[str, Any]:
+        files = [codetree.CodeFile(*entry) for entry in order["files"]]
+        missing = sorted({file[1] for file in files} - self.kept)
+        return {"digest": codetree.digest_of(files), "missing": missing}
+
+    def on_blob(self, order: Mapping[str, Any], blob: bytes) -> dict[str, Any]:
+        digest = order["sha256"]
+        content = self.blobs.get(digest, b"")[: order["offset"]] + blob
+        self.blobs[digest] = content
+        if order["last"] and hashlib.sha256(content).hexdigest() == digest:
+            self.kept.add(digest)
+        return {}
+
+    def on_highest(self, _order: Mapping[str, Any], _blob: bytes) -> dict[str, Any]:
+        return {"generation": 7}
+
+    def verbs(self) -> list[str]:
+        return [order["order"] for order in self.asked]
+
+
+@pytest.fixture
+def workdir(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("model.fit(x)\n")
+    (tmp_path / "data.bin").write_bytes(bytes(range(256)) * 5000)  # more than two pieces
+    (tmp_path / "empty").write_bytes(b"")
+    return tmp_path
+
+
+def a_run(workdir: Path, **changes: Any) -> Run:
+    plan = replace(make_plan(["a"], checkpoint=True), workdir=str(workdir), **changes)
+    return new_run("t-1", plan, epoch=4, at=0.0)
+
+
+def at_last() -> float:
+    return 99.0
+
+
+def refused(link: FakeLink, run: Run) -> Problem:
+    event = prepare(link, run, "a", now=at_last)
+    assert isinstance(event, HostRefused)
+    assert (event.at, event.host) == (99.0, "a")
+    return event.problem
+
+
+def test_it_probes_pushes_what_is_missing_and_looks_at_the_generations(workdir: Path) -> None:
+    link = FakeLink()
+    event = prepare(link, a_run(workdir), "a", now=at_last)
+    digest = codetree.digest_of(codetree.manifest(str(workdir)))
+    assert event == HostPrepared(99.0, "a", Facts("3.11.2", VERSIONS, digest, 7))
+    assert all((order["run"], order["epoch"]) == ("t-1", 4) for order in link.asked)
+    assert link.asked[0]["checkpoint_dir"] == "/shared/t"
+    assert link.verbs()[:2] == ["probe", "code"]
+    assert link.verbs()[-2:] == ["code", "highest"]
+    contents = {hashlib.sha256(path.read_bytes()).hexdigest() for path in workdir.iterdir()}
+    assert link.kept == contents
+    sizes = [order["offset"] for order in link.asked if order["order"] == "blob"]
+    assert max(sizes) == 2 * PIECE_BYTES
+
+
+def test_what_is_there_already_is_not_sent_again(workdir: Path) -> None:
+    link = FakeLink()
+    prepare(link, a_run(workdir), "a", now=at_last)
+    link.asked.clear()
+    prepare(link, a_run(workdir), "a", now=at_last)
+    assert link.verbs() == ["probe", "code", "highest"]
+
+
+def test_without_a_checkpoint_nothing_is_asked_of_it(workdir: Path) -> None:
+    link = FakeLink()
+    link.probe["checkpoint_writable"] = False
+    event = prepare(link, a_run(workdir, checkpoint=None), "a", now=at_last)
+    assert isinstance(event, HostPrepared)
+    assert event.facts.highest_generation == 0
+    assert "highest" not in link.verbs()
+    assert link.asked[0]["checkpoint_dir"] is None
+
+
+def test_a_checkpoint_directory_that_cannot_be_written_is_refused_with_the_reason(workdir: Path) -> None:
+    link = FakeLink()
+    link.probe.update(checkpoint_writable=False, checkpoint_why="Read-only file system")
+    problem = refused(link, a_run(workdir))
+    assert problem.message == (
+        "a: the checkpoint directory /shared/t cannot be written: Read-only file system"
+    )
+    assert link.verbs() == ["probe"], "nothing is pushed to a host that cannot serve"
+
+
+def test_software_that_cannot_train_the_script_is_refused_before_the_push(workdir: Path) -> None:
+    link = FakeLink()
+    link.probe["versions"] = {**VERSIONS, "keras": "3.0.0"}
+    problem = refused(link, a_run(workdir))
+    assert problem.code == "keras"
+    assert problem.message.startswith("a: ")
+    assert link.verbs() == ["probe"]
+
+
+@pytest.mark.parametrize("changes", [{"runtime": False}, {"script": "empty"}])
+def test_keras_is_nobodys_business_where_fit_is_not_used(workdir: Path, changes: dict[str, Any]) -> None:
+    link = FakeLink()
+    link.probe["versions"] = {**VERSIONS, "keras": "3.0.0"}
+    assert isinstance(prepare(link, a_run(workdir, **changes), "a", now=at_last), HostPrepared)
+
+
+def test_what_the_host_refuses_names_the_host_once(workdir: Path) -> None:
+    link = FakeLink()
+    link.refuse["code"] = Problem("no-space", "no space left for the code", "free some")
+    assert refused(link, a_run(workdir)) == Problem("no-space", "a: no space left for the code", "free some")
+    link.refuse["code"] = Problem("no-space", "a: no space left for the code")
+    assert refused(link, a_run(workdir)).message == "a: no space left for the code"
+
+
+def test_a_tree_that_changes_all_the_time_is_given_up(workdir: Path) -> None:
+    class Forgetful(FakeLink):
+        def on_blob(self, _order: Mapping[str, Any], _blob: bytes) -> dict[str, Any]:
+            return {"damaged": True}
+
+    link = Forgetful()
+    assert refused(link, a_run(workdir)).code == "code-changes"
+    assert link.verbs().count("code") == 3
+
+
+def test_a_broken_link_is_nobodys_fault_and_passes_through(workdir: Path) -> None:
+    link = FakeLink()
+    link.broken = True
+    with pytest.raises(LinkDown):
+        prepare(link, a_run(workdir), "a", now=at_last)
+
+
+def test_a_run_goes_on_with_the_code_that_it_began_with(workdir: Path) -> None:
+    began = replace(a_run(workdir), code=codetree.digest_of(codetree.manifest(str(workdir))))
+    same = prepare(FakeLink(), began, "a", now=at_last)
+    assert isinstance(same, HostPrepared)
+    assert same.facts.code == began.code
+    (workdir / "train.py").write_text("model.fit(y)\n")
+    link = FakeLink()
+    changed = prepare(link, began, "a", now=at_last)
+    assert isinstance(changed, HostPrepared)
+    assert changed.facts.code == began.code
+    assert link.verbs() == ["probe", "highest"]
+
+
+def test_a_workdir_that_is_gone_stops_only_a_run_that_has_not_begun(tmp_path: Path) -> None:
+    gone = a_run(tmp_path / "gone")
+    with pytest.raises(OSError):
+        prepare(FakeLink(), gone, "a", now=at_last)
+    with pytest.raises(SpecError):
+        prepare(FakeLink(), replace(gone, plan=replace(gone.plan, runtime=False)), "a", now=at_last)
+    event = prepare(FakeLink(), replace(gone, code="c0de"), "a", now=at_last)
+    assert isinstance(event, HostPrepared)
+    assert event.facts.code == "c0de"

@@ -146,7 +146,6 @@ def test_chief_and_worker_have_two_cpus_each_and_the_plans_communication_and_an_
             {"strategy": "mirrored", "replicas_on_cpu": 2},
             "replicas: 2, images/s: ",
         ),
-        ("fault_tolerance.py", "--epochs 3", {"strategy": "mirrored"}, "the best model: 0."),
         ("data_pipeline.py", "", {"strategy": "multi_worker_mirrored"}, "auto_shard_policy FILE"),
         ("model_parallel.py", "--steps 40", {"strategy": "single"}, "done at step 40, loss 0."),
         (

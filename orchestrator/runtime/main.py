@@ -55,6 +55,7 @@ def main(argv: list[str]) -> int:
 def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: Orders) -> int:
     progress = Progress(link)
     wanted = options.read()
+    options.choose_keras(wanted)
     server.prepare(wanted)
     if link.attached:
         error = _warm_up(server.imports() if server.wanted(wanted) else script.imports())

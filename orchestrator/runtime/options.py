@@ -28,6 +28,12 @@ def read(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     return options
 
 
+def choose_keras(options: Mapping[str, Any]) -> None:
+    """`keras: 2` is tf_keras, by TensorFlow's own switch, which it reads when `tf.keras` is first touched."""
+    if options.get("keras") == 2:
+        os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+
 def task_of(environment: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
     """Task type and index: from TF_CONFIG, before the release from ORCH_TASK; None where neither says."""
     import json

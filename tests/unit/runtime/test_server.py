@@ -126,3 +126,14 @@ def test_options_that_are_no_object_count_as_none(capsys: pytest.CaptureFixture[
     for text in ("[1]", "{"):
         assert options.read({"ORCH_RUNTIME": text}) == {}
         assert "ORCH_RUNTIME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("keras", "expected"), [(2, "1\n"), (3, "None\n"), (None, "None\n")])
+def test_keras_2_is_chosen_by_tensorflows_own_switch(task: Start, keras: int | None, expected: str) -> None:
+    run = task(
+        "import os\nprint(os.environ.get('TF_USE_LEGACY_KERAS'))\n",
+        env={"ORCH_RUNTIME": json.dumps({"keras": keras})},
+    )
+    run.release()
+    assert run.ended() == 0
+    assert run.out == expected

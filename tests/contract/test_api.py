@@ -1,0 +1,399 @@
+"""The coordinator's API over its real socket: who may speak, what is answered, and that asking twice does no harm."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.adapters.client import Client
+from orchestrator.adapters.paths import Paths
+from orchestrator.core.errors import (
+    ConnectFailed,
+    CoordinatorUnreachable,
+    OrchestratorError,
+    Refused,
+    UsageError,
+)
+from orchestrator.core.plan import Plan
+from orchestrator.daemon import api
+from orchestrator.daemon.coordinator import Coordinator
+from tests.contract.fake_agent import SOON_S, FakeHosts, always, until
+from tests.unit.core.transcript import make_plan
+
+NOBODY = 65534
+
+
+class Rig:
+    """A coordinator in this process, over hosts in memory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._short = tempfile.TemporaryDirectory(prefix="orch-api-")  # a socket's path is short
+        self.paths = Paths(str(directory / "state"), self._short.name + "/run")
+        self.paths.ensure()
+        self.hosts = FakeHosts("a", "b")
+        self.workdir = directory / "work"
+        self.workdir.mkdir()
+        (self.workdir / "train.py").write_text("print(1)\n")
+        for agent in self.hosts.agents.values():
+            agent.answers = {
+                "probe": always({"python": "3.11.2", "versions": {}, "checkpoint_writable": True}),
+                "code": always({"digest": "c0de", "missing": []}),
+                "sweep": always({"left": [], "ports_busy": [], "by": "cgroup"}),
+            }
+        self.coordinator = Coordinator(self.paths, {"fake": self.hosts.transport})
+        self.server = api.Server(self.coordinator)
+        self.coordinator.take_up()
+        self.server.start()
+        self._thread = threading.Thread(target=self.coordinator.loop.run)
+        self._thread.start()
+        self.client = Client(self.paths.socket)
+
+    def plan(self, **changes: Any) -> dict[str, Any]:
+        plan: Plan = make_plan(["a", "b"], checkpoint=False)
+        plan = replace(plan, hosts=tuple(self.hosts.plans.values()), workdir=str(self.workdir), **changes)
+        return json.loads(json.dumps(asdict(plan)))  # type: ignore[no-any-return]
+
+    def submit(self, **changes: Any) -> dict[str, Any]:
+        return self.client.post(
+            "/v1/runs", {"plan": self.plan(**changes), "secrets": {}, "from_scratch": False}
+        )
+
+    def phase(self) -> str:
+        return str(self.client.get("/v1/status", {"name": "t"})["runs"][0]["phase"])
+
+    def raw(self, method: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("x", timeout=SOON_S)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(self.paths.socket)
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        answer = response.status, json.loads(response.read())
+        connection.close()
+        return answer
+
+    def close(self) -> None:
+        self.coordinator.loop.stop()
+        self._thread.join(SOON_S)
+        assert not self._thread.is_alive()
+        self.server.stop()
+        self.coordinator.close()
+        self._short.cleanup()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
+    yield made
+    made.close()
+
+
+# --- who may speak ------------------------------------------------------------------------------------------
+
+
+def test_row_51_directory_and_socket_are_private(rig: Rig) -> None:
+    assert stat.S_IMODE(os.stat(rig.paths.runtime_dir).st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(rig.paths.state_dir).st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(rig.paths.socket).st_mode) == 0o600
+    assert rig.client.get("/v1/coordinator")["pid"] == os.getpid()
+    assert stat.S_IMODE(os.stat(rig.paths.socket).st_mode) == 0o600, "the server has not widened it"
+
+
+def _as_nobody(work: Callable[[], str]) -> str:
+    """What `work` returns in a process of another user."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            os.write(writer, work().encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        text = said.read()
+    os.waitpid(pid, 0)
+    return text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_row_51_another_user_is_turned_away_by_the_mode_and_where_that_fails_by_the_kernels_word(
+    rig: Rig,
+) -> None:
+    def ask() -> str:
+        peer = socket.socket(socket.AF_UNIX)
+        peer.settimeout(SOON_S)
+        try:
+            peer.connect(rig.paths.socket)
+            peer.sendall(b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
+            return f"answered {peer.recv(100)!r}"
+        except OSError as e:
+            return type(e).__name__
+
+    assert _as_nobody(ask) == "PermissionError"
+    os.chmod(rig.paths.runtime_dir, 0o755)
+    os.chmod(rig.paths.socket, 0o666)
+    os.chmod(os.path.dirname(rig.paths.runtime_dir), 0o755)
+    assert _as_nobody(ask) in ("answered b''", "ConnectionResetError", "BrokenPipeError")
+    assert rig.client.get("/v1/status")["runs"] == [], "and who may speak is still answered"
+
+
+def test_a_socket_behind_which_somebody_lives_is_not_taken_away(rig: Rig) -> None:
+    with pytest.raises(Refused, match="another coordinator answers behind"):
+        api.listen(rig.paths.socket)
+    assert rig.client.get("/v1/coordinator")["epoch"] == 1
+
+
+def test_a_socket_that_a_dead_coordinator_left_is_replaced(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="orch-api-") as short:
+        path = f"{short}/coordinator.sock"
+        api.listen(path).close()
+        assert os.path.exists(path)
+        again = api.listen(path)
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        again.close()
+
+
+def test_row_40_two_coordinators_the_second_says_who_is_first(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="orch-api-") as short:
+        env = {**os.environ, "ORCH_STATE_DIR": str(tmp_path / "state"), "ORCH_RUNTIME_DIR": f"{short}/run"}
+        command = [sys.executable, "-m", "orchestrator.cli.main", "coordinator", "run"]
+        first = subprocess.Popen(command, env=env, stderr=subprocess.PIPE)
+        try:
+            client = Client(f"{short}/run/coordinator.sock")
+            until(lambda: _answers(client), "the first did not come up", timeout_s=30)
+            second = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+            assert second.returncode == 6
+            assert f"pid {first.pid}" in second.stderr
+            assert "orch coordinator stop" in second.stderr
+            assert client.get("/v1/coordinator")["pid"] == first.pid
+            # another state directory is another lock, but the socket is the same
+            elsewhere = {**env, "ORCH_STATE_DIR": str(tmp_path / "other")}
+            third = subprocess.run(
+                command, env=elsewhere, capture_output=True, text=True, timeout=30, check=False
+            )
+            assert third.returncode == 6, third.stderr
+            assert client.get("/v1/coordinator")["pid"] == first.pid
+            client.post("/v1/stop")
+            assert first.wait(15) == 0
+            assert not os.path.exists(f"{short}/run/coordinator.sock")
+        finally:
+            if first.poll() is None:
+                first.kill()
+            first.communicate()
+
+
+def _answers(client: Client) -> bool:
+    try:
+        return bool(client.get("/v1/coordinator"))
+    except CoordinatorUnreachable:
+        return False
+
+
+# --- what is answered ---------------------------------------------------------------------------------------
+
+
+def test_the_coordinator_describes_itself(rig: Rig) -> None:
+    document = rig.client.get("/v1/coordinator")
+    assert {"pid", "epoch", "version", "socket", "started_at", "runs", "hosts"} <= set(document)
+    run_id = rig.submit()["run_id"]
+    until(lambda: rig.client.get("/v1/coordinator")["hosts"] == {"a": True, "b": True})
+    assert rig.client.get("/v1/coordinator")["runs"] == [run_id]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "http_status", "code", "says"),
+    [
+        ("GET", "/v1/status?name=nobody", None, 400, "usage", "there is no run 'nobody'"),
+        ("POST", "/v1/runs/nobody/kill", b"{}", 400, "usage", "there is no run 'nobody'"),
+        ("POST", "/v1/runs/nobody/stacks", b"{}", 400, "usage", "there is no run 'nobody'"),
+        ("POST", "/v1/runs", b"not json", 400, "usage", "the request is no JSON"),
+        ("POST", "/v1/runs", b"[]", 400, "usage", "the request is no JSON object"),
+        ("POST", "/v1/runs", b"{}", 400, "usage", "this is no plan"),
+        ("POST", "/v1/runs", b'{"plan": {"name": "t"}}', 400, "usage", "this is no plan"),
+        ("POST", "/v1/runs", b"x" * (17 << 20), 400, "usage", "the request is too large"),
+        ("GET", "/v1/events?after=x", None, 400, "usage", "after and wait_s are numbers"),
+        ("GET", "/v1/events?wait_s=nan", None, 400, "usage", "wait_s is a number"),
+        ("GET", "/v1/nothing", None, 404, "usage", "GET /v1/nothing: Not Found"),
+        ("GET", "/v1/runs", None, 405, "usage", "GET /v1/runs: Method Not Allowed"),
+        ("POST", "/v1/status", b"{}", 405, "usage", "POST /v1/status: Method Not Allowed"),
+    ],
+)
+def test_errors_have_one_shape(
+    rig: Rig, method: str, path: str, body: bytes | None, http_status: int, code: str, says: str
+) -> None:
+    status, document = rig.raw(method, path, body)
+    assert status == http_status
+    assert set(document) == {"error"}
+    error = document["error"]
+    assert set(error) == {"code", "message", "hint", "exit_code"}
+    assert (error["code"], error["exit_code"]) == (code, 2)
+    assert says in error["message"]
+
+
+def test_a_fault_of_ours_is_an_error_of_that_shape_too(rig: Rig) -> None:
+    bad = rig.plan()
+    bad["tasks"] = []  # no chief: nothing that a spec could have made
+    status, document = rig.raw("POST", "/v1/runs", json.dumps({"plan": bad}).encode())
+    assert status >= 400
+    assert set(document["error"]) == {"code", "message", "hint", "exit_code"}
+    assert rig.client.get("/v1/status")["runs"] == [], "and it goes on"
+
+
+def test_row_54_the_same_plan_again_is_the_run_that_is_there(rig: Rig) -> None:
+    first = rig.submit()
+    assert first["created"] is True
+    assert rig.raw("POST", "/v1/runs", json.dumps({"plan": rig.plan()}).encode()) == (
+        200,
+        {**first, "created": False, "phase": rig.phase()},
+    )
+    with pytest.raises(Refused, match="a run named t with another plan is active") as caught:
+        rig.submit(args=("--other",))
+    assert caught.value.exit_code == 6
+    assert len(rig.client.get("/v1/status")["runs"]) == 1
+
+
+def test_row_54_up_from_many_at_once_is_one_run(rig: Rig) -> None:
+    answers: list[dict[str, Any]] = []
+    askers = [threading.Thread(target=lambda: answers.append(rig.submit())) for _ in range(8)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join(SOON_S)
+    assert len({answer["run_id"] for answer in answers}) == 1
+    assert sorted(answer["created"] for answer in answers) == [False] * 7 + [True]
+
+
+def test_row_54_kill_twice_and_kill_of_what_has_ended(rig: Rig) -> None:
+    run_id = rig.submit()["run_id"]
+    until(lambda: rig.phase() == "RENDEZVOUS")
+    for agent in rig.hosts.agents.values():
+        agent.wait_order("start")
+    answers = [rig.client.post("/v1/runs/t/kill", {"force": False}) for _ in range(3)]
+    assert answers == [{"run_id": run_id, "phase": "STOPPING"}] * 3
+    for index, agent in enumerate(rig.hosts.agents.values()):
+        agent.wait_order("stop")
+        agent.report({run_id: [_exited(index)]})
+    for agent in rig.hosts.agents.values():
+        agent.wait_order("sweep")
+        assert agent.verbs().count("stop") == 1, "asked once"
+    until(lambda: rig.phase() == "KILLED")
+    assert rig.client.post(f"/v1/runs/{run_id}/kill", {"force": True})["phase"] == "KILLED"
+    again = rig.submit()
+    assert again["created"] is True, "the name is free again"
+    assert again["run_id"] != run_id
+
+
+def test_secrets_are_kept_apart_and_removed_with_the_run(rig: Rig) -> None:
+    plan = rig.plan(secrets=("TOKEN",))
+    run_id = rig.client.post("/v1/runs", {"plan": plan, "secrets": {"TOKEN": "hunter2"}})["run_id"]
+    kept = Path(rig.paths.state_dir) / "secrets" / f"{run_id}.json"
+    assert "hunter2" in kept.read_text()
+    told = json.dumps([rig.client.get("/v1/status"), rig.client.get("/v1/events")])
+    assert "hunter2" not in told
+    for name in ("", "-wal"):
+        assert b"hunter2" not in Path(rig.paths.journal + name).read_bytes()
+    for agent in rig.hosts.agents.values():
+        assert agent.wait_order("start")["secrets"] == {"TOKEN": "hunter2"}
+    rig.client.post("/v1/runs/t/kill", {"force": True})
+    for index, agent in enumerate(rig.hosts.agents.values()):
+        agent.report({run_id: [_exited(index)]})
+    until(lambda: rig.phase() == "KILLED")
+    until(lambda: not kept.exists())
+
+
+def _exited(index: int) -> dict[str, Any]:
+    ended = {"code": None, "signal": 9, "ago_s": 0.0, "cause": "signal", "ordered": True}
+    return {"task": f"worker:{index}", "generation": 1, "phase": "exited", "exit": ended}
+
+
+def test_events_are_waited_for_and_come_as_they_happen(rig: Rig) -> None:
+    assert rig.client.get("/v1/events") == {"events": []}
+    began = time.monotonic()
+    assert rig.client.get("/v1/events", {"wait_s": 0.3}) == {"events": []}
+    assert time.monotonic() - began >= 0.25
+    told: list[dict[str, Any]] = []
+    waiter = threading.Thread(
+        target=lambda: told.extend(rig.client.get("/v1/events", {"wait_s": 30}, timeout_s=40)["events"])
+    )
+    waiter.start()
+    rig.submit()
+    waiter.join(SOON_S)
+    assert told[0]["kind"] == "submitted"
+    until(lambda: rig.phase() == "RENDEZVOUS")
+    everything = rig.client.get("/v1/events", {"name": "t"})["events"]
+    assert [event["seq"] for event in everything] == list(range(1, 1 + len(everything)))
+    assert len(everything) >= 3
+    assert rig.client.get("/v1/events", {"after": 2, "wait_s": 30})["events"] == everything[2:]
+    assert {"seq", "time", "run", "kind", "task", "generation", "message"} <= set(everything[0])
+    assert rig.client.get("/v1/events", {"name": "nobody"}) == {"events": []}
+
+
+def test_stacks_of_tasks_that_answer_and_of_those_that_do_not(rig: Rig) -> None:
+    rig.submit()
+    until(lambda: rig.phase() == "RENDEZVOUS")
+    rig.hosts.agents["a"].answers["stacks"] = always({"stacks": "Thread 1: train.py:7"})
+    rig.hosts.transport.refuse(rig.hosts.plans["b"], ConnectFailed("b", "no route to host"))
+    rig.hosts.agents["b"].die()
+    until(lambda: rig.client.get("/v1/coordinator")["hosts"]["b"] is False)
+    told = rig.client.post("/v1/runs/t/stacks")["stacks"]
+    assert told["worker:0"] == "Thread 1: train.py:7"
+    assert told["worker:1"] == "no stacks: b is not connected"
+
+
+def test_a_run_that_cannot_be_kept_leaves_nothing_behind(rig: Rig) -> None:
+    os.rmdir(rig.paths.runs)
+    Path(rig.paths.runs).write_text("a file where the directory should be")
+    with pytest.raises(OrchestratorError, match="cannot be written"):
+        rig.client.post("/v1/runs", {"plan": rig.plan(), "secrets": {"TOKEN": "hunter2"}})
+    assert rig.client.get("/v1/status")["runs"] == []
+    secrets = Path(rig.paths.state_dir) / "secrets"
+    assert not secrets.exists() or not list(secrets.iterdir())
+    os.unlink(rig.paths.runs)
+    os.mkdir(rig.paths.runs)
+    assert rig.submit()["created"] is True
+
+
+def test_no_run_of_an_unknown_name_is_found_by_a_clever_one(rig: Rig) -> None:
+    for name in ("..", "%2e%2e%2fetc", "a'%20OR%201=1"):
+        with pytest.raises(UsageError):
+            rig.client.post(f"/v1/runs/{name}/kill")
+
+
+def test_another_coordinator_takes_the_runs_up(rig: Rig, tmp_path: Path) -> None:
+    run_id = rig.submit()["run_id"]
+    until(lambda: rig.phase() == "RENDEZVOUS")
+    rig.coordinator.loop.stop()
+    rig._thread.join(SOON_S)
+    rig.server.stop()
+    rig.coordinator.close()
+    (Path(rig.paths.state_dir) / "secrets").mkdir(exist_ok=True)
+    orphan = Path(rig.paths.state_dir) / "secrets" / "gone-1.json"
+    orphan.write_text("{}")
+    rig.coordinator = Coordinator(rig.paths, {"fake": rig.hosts.transport})
+    rig.server = api.Server(rig.coordinator)
+    rig.coordinator.take_up()
+    rig.server.start()
+    rig._thread = threading.Thread(target=rig.coordinator.loop.run)
+    rig._thread.start()
+    assert rig.client.get("/v1/coordinator")["epoch"] == 2
+    (shown,) = rig.client.get("/v1/status")["runs"]
+    assert (shown["run_id"], shown["epoch"], shown["phase"]) == (run_id, 2, "RENDEZVOUS")
+    assert not orphan.exists()
+    start = rig.hosts.agents["a"].wait_order("start", count=2)
+    assert start["epoch"] == 2, "asked again, by the new epoch"

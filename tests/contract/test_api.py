@@ -24,6 +24,7 @@ from orchestrator.adapters.paths import Paths
 from orchestrator.core.errors import (
     ConnectFailed,
     CoordinatorUnreachable,
+    JournalError,
     OrchestratorError,
     Refused,
     UsageError,
@@ -32,6 +33,7 @@ from orchestrator.core.plan import Plan
 from orchestrator.daemon import api
 from orchestrator.daemon.coordinator import Coordinator
 from tests.contract.fake_agent import SOON_S, FakeHosts, always, until
+from tests.contract.small_disk import mounted
 from tests.unit.core.transcript import make_plan
 
 NOBODY = 65534
@@ -397,3 +399,49 @@ def test_another_coordinator_takes_the_runs_up(rig: Rig, tmp_path: Path) -> None
     assert not orphan.exists()
     start = rig.hosts.agents["a"].wait_order("start", count=2)
     assert start["epoch"] == 2, "asked again, by the new epoch"
+
+
+def test_row_34_on_a_full_state_disk_changes_are_refused_at_once_and_looks_are_answered(
+    tmp_path: Path,
+) -> None:
+    with mounted(tmp_path / "small") as disk:
+        rig = Rig(disk.path)
+        try:
+            run_id = rig.submit()["run_id"]
+            until(lambda: rig.phase() == "RENDEZVOUS")
+            disk.fill()
+            _fill_what_the_journal_has_left(rig)
+            began = time.monotonic()
+            with pytest.raises(JournalError, match="state disk full") as caught:
+                rig.client.post("/v1/runs/t/kill", {"force": False})
+            with pytest.raises(OrchestratorError, match="state disk full"):
+                rig.submit(name="u")
+            assert rig.phase() == "RENDEZVOUS"
+            assert rig.client.get("/v1/events")["events"]
+            assert time.monotonic() - began < 5.0
+            assert "training goes on" in str(caught.value.hint)
+            disk.empty()
+            assert rig.client.post("/v1/runs/t/kill", {"force": True})["phase"] == "STOPPING"
+            for index, agent in enumerate(rig.hosts.agents.values()):
+                agent.report({run_id: [_exited(index)]})
+            until(lambda: rig.phase() == "KILLED")
+        finally:
+            rig.close()
+
+
+def _fill_what_the_journal_has_left(rig: Rig) -> None:
+    """What happens goes into the last free page until one is refused; the loop holds it and goes on."""
+    agent = rig.hosts.agents["a"]
+    for number in range(200):
+        before = rig.coordinator.loop.seq
+        agent.report({rig.client.get("/v1/coordinator")["runs"][0]: [_said(number)]})
+        try:
+            until(lambda before=before: rig.coordinator.loop.seq > before, timeout_s=0.5)  # type: ignore[misc]
+        except AssertionError:
+            return
+    raise AssertionError("the disk is not full")
+
+
+def _said(number: int) -> dict[str, Any]:
+    said = [{"kind": "says", "message": f"{number} " + "x" * 5000}]
+    return {"task": "worker:0", "generation": 1, "phase": "starting", "pid": 7, "said": said}

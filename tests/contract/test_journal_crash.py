@@ -7,7 +7,6 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,6 +19,7 @@ from orchestrator.core.actions import Note
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import Ticked
 from orchestrator.core.model import Run, new_run
+from tests.contract.small_disk import SmallDisk, mounted
 from tests.unit.core.transcript import make_plan
 
 ROUNDS = 40
@@ -128,44 +128,36 @@ def test_a_torn_write_ahead_log_gives_the_state_after_some_whole_turn(tmp_path: 
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount a small file system")
-    place = tmp_path / "small"
-    place.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], check=False)
-    if done.returncode != 0:
-        pytest.skip("no file system can be mounted here")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with mounted(tmp_path / "small") as disk:
+        yield disk
 
 
-def test_row_34_a_full_disk_is_called_that_and_leaves_the_journal_intact(small_disk: Path) -> None:
-    journal = Journal(str(small_disk / "journal.db"))
+def test_row_34_a_full_disk_is_called_that_and_leaves_the_journal_intact(small_disk: SmallDisk) -> None:
+    journal = Journal(str(small_disk.path / "journal.db"))
     commit(journal, 1)
-    ballast = small_disk / "ballast"
-    _fill(ballast)
+    small_disk.fill()
     number, caught = _until_refused(journal, 2)
-    assert caught.message == f"state disk full: {small_disk}/journal.db cannot be written"
+    assert caught.message == f"state disk full: {small_disk.path}/journal.db cannot be written"
     assert "free some space" in str(caught.hint)
     assert kept(journal) == number - 1, "reads work, and show the last that was acknowledged"
     with pytest.raises(JournalError, match="state disk full"):
         journal.take_epoch()
-    ballast.unlink()
+    small_disk.empty()
     commit(journal, number)
     assert kept(journal) == number
     journal.close()
-    again = Journal(str(small_disk / "journal.db"))
+    again = Journal(str(small_disk.path / "journal.db"))
     assert kept(again) == number
     again.close()
 
 
-def test_a_journal_cannot_begin_on_a_full_disk(small_disk: Path) -> None:
-    _fill(small_disk / "ballast")
+def test_a_journal_cannot_begin_on_a_full_disk(small_disk: SmallDisk) -> None:
+    small_disk.fill()
     with pytest.raises(JournalError, match="state disk full"):
-        Journal(str(small_disk / "journal.db"))
-    (small_disk / "ballast").unlink()
-    Journal(str(small_disk / "journal.db")).close()
+        Journal(str(small_disk.path / "journal.db"))
+    small_disk.empty()
+    Journal(str(small_disk.path / "journal.db")).close()
 
 
 def _until_refused(journal: Journal, number: int) -> tuple[int, JournalError]:
@@ -176,15 +168,6 @@ def _until_refused(journal: Journal, number: int) -> tuple[int, JournalError]:
         except JournalError as e:
             return number, e
         number += 1
-
-
-def _fill(path: Path) -> None:
-    with open(path, "wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(b"\0" * 4096)
-        except OSError:
-            return
 
 
 def test_a_write_that_the_kernel_refuses_keeps_what_was_acknowledged(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""A file system of one megabyte, which can be filled and emptied again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+class SmallDisk:
+    """Mounted at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ballast = path / "ballast"
+
+    def fill(self) -> None:
+        """To the last byte."""
+        with contextlib.suppress(OSError), open(self._ballast, "wb", buffering=0) as file:
+            while True:
+                file.write(b"\0" * 4096)
+
+    def empty(self) -> None:
+        """There is room again."""
+        self._ballast.unlink()
+
+
+@contextlib.contextmanager
+def mounted(path: Path) -> Iterator[SmallDisk]:
+    """Skips, with the reason, where nothing can be mounted."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a small file system")
+    path.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)], check=False)
+    if done.returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield SmallDisk(path)
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)

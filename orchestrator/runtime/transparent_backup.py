@@ -133,18 +133,28 @@ def assign(model: Any, values: dict[str, Any], group: str) -> None:
     """Give the variables of one group their values. Mismatch where they are others."""
     import tensorflow as tf
 
+    for variable, value in _matched(model, values, group):
+        variable.assign(tf.cast(value, variable.dtype))
+
+
+def add(model: Any, values: dict[str, Any], group: str) -> None:
+    """Add the values to what the variables have: metrics are sums and counts. On every worker, as `collect`."""
+    for variable, value in _matched(model, values, group):
+        variable.assign(variable.numpy() + value)
+
+
+def _matched(model: Any, values: dict[str, Any], group: str) -> list[tuple[Any, Any]]:
     variables = variables_of(model)[group]
-    saved = sorted(
+    names = sorted(
         name for name in values if name.startswith(f"{group}/") and not name.endswith("/iterations")
     )
-    if len(saved) != len(variables):
+    if len(names) != len(variables):
         raise Mismatch(
-            f"the backup has {len(saved)} variables of the {group}, the script's model {len(variables)}"
+            f"the backup has {len(names)} variables of the {group}, the script's model {len(variables)}"
         )
-    for name, variable in zip(saved, variables, strict=True):
+    for name, variable in zip(names, variables, strict=True):
         if tuple(variable.shape) != tuple(values[name].shape):
             raise Mismatch(
                 f"the backup's {name} has shape {values[name].shape}, the model's {tuple(variable.shape)}"
             )
-    for name, variable in zip(saved, variables, strict=True):
-        variable.assign(tf.cast(values[name], variable.dtype))
+    return [(variable, values[name]) for name, variable in zip(names, variables, strict=True)]

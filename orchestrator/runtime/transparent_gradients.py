@@ -8,6 +8,7 @@ graph, gradients are averaged.
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 
@@ -24,6 +25,7 @@ def install(library: str, strategy: Any, said: Said, script: str) -> None:
     import tensorflow as tf
 
     scaled: weakref.WeakSet[Any] = weakref.WeakSet()
+    tf.GradientTape.gradient = _explaining(tf.GradientTape.gradient, said, script)
     if library == "keras":
         losses: ModuleType = sys.modules["keras.src.losses.loss"]
         _mark(losses, scaled, tf)
@@ -77,16 +79,35 @@ def _times(gradient: Any, share: float, tf: Any) -> Any:
     return gradient * share
 
 
+def _own_loop(script: str) -> str:
+    return (
+        f"{script} trains in a loop of its own without strategy.run, which transparent cannot share among replicas: "
+        "put the step into a train_step and call fit, or write the loop for a strategy and remove `transparent: true`"
+    )
+
+
+def _explaining(gradient: Any, said: Said, script: str) -> Any:
+    """Gradients by variables of all replicas at once: TensorFlow refuses, in words that name no way out."""
+
+    @functools.wraps(gradient)
+    def gradient_in_replicas(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return gradient(*args, **kwargs)
+        except ValueError as e:
+            if "not available outside the replica context" not in str(e):
+                raise
+            raise said.unsupported(_own_loop(script)) from e
+
+    return gradient_in_replicas
+
+
 def _refusing(apply: Any, said: Said, script: str) -> Any:
+    @functools.wraps(apply)
     def apply_in_replicas(self: Any, *args: Any, **kwargs: Any) -> Any:
         import tensorflow as tf
 
         if tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context():
-            raise said.unsupported(
-                f"{script} trains in a loop of its own without strategy.run, which transparent cannot share among "
-                "replicas: put the step into a train_step and call fit, or write the loop for a strategy and "
-                "remove `transparent: true`"
-            )
+            raise said.unsupported(_own_loop(script))
         return apply(self, *args, **kwargs)
 
     return apply_in_replicas

@@ -37,6 +37,7 @@ class Saver:
         self._epochs = epochs
         self._epoch = course.first_epoch
         self._restored: tuple[dict[str, Any], backup.Position] | None = None
+        self._metrics: dict[str, Any] | None = None
         self._every = setting.save_every
         self._steps = 0
         self._since = 0.0
@@ -126,16 +127,25 @@ class Saver:
         self._since = time.monotonic()
         restored, self._restored = self._restored, None
         if restored is not None and epoch == restored[1].epoch and restored[1].batch:
-            try:  # the epoch's loss goes on from its first batches; Keras has just set it to zero
-                backup.assign(model, restored[0], "metrics")
-            except backup.Mismatch:
-                self._setting.said(
-                    "metrics", "figures of the epoch that was interrupted are of its rest only"
-                )
+            # The epoch's loss goes on from its first batches; Keras has just set it to zero. tf_keras makes some
+            # of its metrics in the first batch: there it is added after it.
+            self._metrics = restored[0]
+            if self._setting.library == "keras":
+                self._restore_metrics(model)
+
+    def _restore_metrics(self, model: Any) -> None:
+        values, self._metrics = self._metrics, None
+        try:
+            if values is not None:
+                backup.add(model, values, "metrics")
+        except backup.Mismatch:
+            self._setting.said("metrics", "figures of the epoch that was interrupted are of its rest only")
 
     def _end_batch(self, model: Any, batch: int) -> None:
         if self._directory is None:
             return
+        if self._metrics is not None:
+            self._restore_metrics(model)
         self._steps += 1
         if self._every is None:
             if self._steps == FIRST_PACE_STEPS:

@@ -15,7 +15,7 @@ from orchestrator.core.errors import SpecError
 from orchestrator.core.events import HostPrepared, HostRefused
 from orchestrator.core.model import Facts, Problem, Run
 from orchestrator.daemon.links import OrderRefused, Reply
-from orchestrator.runtime.keras_versions import unsupported
+from orchestrator.runtime.keras_versions import asks_for_legacy, unsupported
 
 PIECE_BYTES = 512 << 10
 PROBE_TIMEOUT_S = 120.0
@@ -85,22 +85,26 @@ def _probe(link: Asks, run: Run, name: str) -> Mapping[str, Any]:
 
 def _unfit(run: Run, probed: Mapping[str, Any]) -> Problem | None:
     """What is installed on the host and cannot train this script."""
-    if not run.plan.runtime or not _uses_fit(run):
+    if not run.plan.runtime:
         return None
-    legacy = run.plan.env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    source = _source(run)
+    if ".fit(" not in source:
+        return None  # a custom loop needs no Keras trainer, so its version is nobody's business
+    asked = run.plan.env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    legacy = asked or run.plan.options.keras == 2 or asks_for_legacy(source)
     sentence = unsupported(run.plan.strategy, probed["versions"], legacy)
     return Problem("keras", sentence) if sentence else None
 
 
-def _uses_fit(run: Run) -> bool:
-    """A custom loop needs no Keras trainer, so its version is nobody's business."""
+def _source(run: Run) -> str:
+    """The script's text; empty where it is gone since the run began: the hosts have it."""
     path = os.path.join(run.plan.workdir, run.plan.script)
     try:
         with open(path, encoding="utf-8", errors="replace") as script:
-            return ".fit(" in script.read()
+            return script.read()
     except OSError:
         if run.code:
-            return False  # gone since the run began; the hosts have it
+            return ""
         raise
 
 

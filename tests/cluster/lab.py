@@ -127,12 +127,11 @@ class LabHost:
         sshd = _find("sshd")
         assert sshd is not None
         command = [*self._enter(), sshd, "-D", "-f", str(config), "-E", str(self.log)]
-        with self.log.open("ab") as log:
-            self._sshd = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        self._lab.record(self._sshd.pid)
-        self._await_sshd()
+        deadline = time.monotonic() + READY_S
+        while not self._came_up(command) and time.monotonic() < deadline:
+            time.sleep(0.1)  # a connection's process of the one before may hold the port for a moment
+        if self._sshd is None or self._sshd.poll() is not None:
+            raise RuntimeError(f"sshd of {self.name} does not come up: {self.log.read_text()}")
 
     def stop_sshd(self) -> None:
         """Stop it; sessions that are open stay open."""
@@ -202,16 +201,19 @@ class LabHost:
             **self._options,
         }
 
-    def _await_sshd(self) -> None:
+    def _came_up(self, command: list[str]) -> bool:
+        """Start it once; whether it answers. False where it ended at once."""
+        with self.log.open("ab") as log:
+            self._sshd = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._lab.record(self._sshd.pid)
         deadline = time.monotonic() + READY_S
-        while time.monotonic() < deadline:
-            if self._sshd is not None and self._sshd.poll() is not None:
-                break
+        while time.monotonic() < deadline and self._sshd.poll() is None:
             with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 1.0):
-                return
+                return self._sshd.poll() is None
             time.sleep(0.02)
-        log = self.log.read_text() if self.log.exists() else "no log"
-        raise RuntimeError(f"sshd of {self.name} does not come up: {log}")
+        return False
 
 
 class Lab:

@@ -45,6 +45,7 @@ KINDS = (
     "verified",
     "failed",
     "swept",
+    "stacks",
     "kill",
     "epoch",
     "submit",
@@ -193,6 +194,9 @@ class Chaos:
                 return ev.OrderFailed(self.now, host, order, generation, problem, task)
             case "swept":
                 return ev.HostSwept(self.now, host, Swept(chance.choice(((), ("pid 9: D state",)))))
+            case "stacks":
+                told = {task.id: chance.choice(("", "x")) for task in self.run.tasks}
+                return ev.StacksCollected(self.now, generation, told)
             case "kill":
                 return ev.KillRequested(self.now, force=chance.random() < 0.3)
             case "epoch":

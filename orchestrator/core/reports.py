@@ -12,6 +12,9 @@ from orchestrator.core.turn import Turn
 
 _PHASES = {"starting": TaskPhase.STARTING, "ready": TaskPhase.READY, "running": TaskPhase.RUNNING}
 
+_ORDER = (TaskPhase.WAITING, TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RELEASED, TaskPhase.RUNNING)
+"""A task goes through these once in its generation."""
+
 
 def absorb(turn: Turn, event: HostReported) -> None:
     """Believe what the host says of the current generation; end what it holds of older ones."""
@@ -81,9 +84,10 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
             "adopted", f"{task.id} on {task.host} goes on under this coordinator (pid {report.pid})", task.id
         )
     phase = _PHASES[report.phase]
-    if task.phase is TaskPhase.RELEASED and phase is TaskPhase.READY:
-        phase = TaskPhase.RELEASED  # the report was sent before the release arrived
-    turn.set_task(task, phase=phase)
+    if _ORDER.index(phase) > _ORDER.index(
+        task.phase
+    ):  # a report that was sent before a release takes nothing back
+        turn.set_task(task, phase=phase)
 
 
 def _is_there_after_all(turn: Turn, task: Task) -> Task:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -298,6 +298,17 @@ def test_closed_while_it_connects_it_does_not_live_on(rig: Rig) -> None:
     until(lambda: not [t for t in threading.enumerate() if t.name == "link-a"], "it lives on")
     assert not link.is_connected
     assert rig.ear.heard == []
+
+
+def test_an_order_in_the_moment_of_the_break_is_not_waited_for(rig: Rig) -> None:
+    link = rig.connected()
+    connection = link._connection
+    assert connection is not None
+    rig.agent.die()
+    until(lambda: "down" in rig.ear.kinds())
+    future: Future[Reply] = Future()
+    connection.send({"order": "probe"}, b"", None, future)  # by who held it before the break
+    assert isinstance(future.exception(0), LinkDown)
 
 
 def test_whoever_asks_while_connections_break_gets_an_end(rig: Rig) -> None:

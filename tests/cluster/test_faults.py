@@ -322,6 +322,8 @@ def test_row_54_ctrl_c_in_follow_only_detaches(cluster: Cluster) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # Under a CI that runs in the background SIGINT is ignored, and a child inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 20
     while cluster.orch("status", "t").returncode != 0 and time.monotonic() < deadline:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -75,5 +76,6 @@ def test_processes_are_told_their_ranks_and_one_process_nothing() -> None:
         "MASTER_ADDR": "fd00::7",
         "MASTER_PORT": "20000",
     }
+    assert "TF_CONFIG" in wiring(replace(plan, strategy="multi_worker_mirrored"), {W0: "a:1", W1: "a:2"}, W1)
     single = Plan("t", "single", plan.hosts, (TaskPlan(W0, "a"),), "train.py")
     assert wiring(single, {W0: "10.0.0.1:20000"}, W0) == {}

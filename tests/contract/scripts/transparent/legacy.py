@@ -25,7 +25,7 @@ history = model.fit(
     images,
     labels,
     batch_size=64,
-    epochs=4,
+    epochs=3,
     verbose=0,
     validation_split=0.125,
     callbacks=[

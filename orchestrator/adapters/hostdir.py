@@ -77,17 +77,22 @@ def obey(host_dir: str, run: str, epoch: int, *, create: bool) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         seen = int(os.read(handle, 64) or b"0")
-        if epoch < seen:
-            raise HostFault(
-                "superseded",
-                f"a coordinator of epoch {seen} has taken over {run}; this one has epoch {epoch}",
-                "this coordinator should stop",
-            )
+        refuse_superseded(run, seen, epoch)
         if epoch > seen:
             # One write of a fixed width: it is there as a whole or not at all.
             os.pwrite(handle, b"%020d\n" % epoch, 0)
     finally:
         os.close(handle)
+
+
+def refuse_superseded(run: str, seen: int, epoch: int) -> None:
+    """HostFault `superseded` for an order of an older coordinator than the host has heard."""
+    if epoch < seen:
+        raise HostFault(
+            "superseded",
+            f"a coordinator of epoch {seen} has taken over {run}; this one has epoch {epoch}",
+            "this coordinator should stop",
+        )
 
 
 def write_json(path: str, value: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import sys
 
 from orchestrator.adapters import codestore, hostdir
 from orchestrator.adapters.hostdir import HostFault
-from orchestrator.daemon import shim_record
+from orchestrator.daemon import agent_state, shim_record
 from orchestrator.daemon.agent_jobs import Result, answer_of
 
 TYPE_CHECKING = False
@@ -132,7 +132,4 @@ def _refuse_older(task_dir: str, task: str, generation: int) -> None:
     for name in names:
         if name.startswith("gen-") and name[4:].isdecimal():
             newest = max(newest, int(name[4:]))
-    if newest > generation:
-        raise HostFault(
-            "superseded", f"generation {newest} of {task} was started here already; this is {generation}"
-        )
+    agent_state.refuse_older(task, generation, newest)

@@ -11,7 +11,7 @@ import time
 from orchestrator.adapters import hostdir
 from orchestrator.adapters.channel import Decoder, FrameError, encode
 from orchestrator.adapters.hostdir import HostFault
-from orchestrator.daemon import shim_record
+from orchestrator.daemon import agent_state, shim_record
 from orchestrator.daemon.agent_io import READ, WRITE, Loop
 from orchestrator.daemon.agent_jobs import Jobs, Result, answer_of
 
@@ -154,15 +154,12 @@ class Tasks:
 
     def report(self, run: str) -> list[dict[str, Any]]:
         """The newest generation of each task, and every older one that still lives."""
-        newest: dict[str, int] = {}
-        for of, task, generation in self._links:
-            if of == run:
-                newest[task] = max(generation, newest.get(task, 0))
         now = time.monotonic()
+        links = {key[1:]: link for key, link in self._links.items() if key[0] == run}
+        told = agent_state.shown((*key, link.ended) for key, link in links.items())
         return [
-            _as_of(link.task or _unknown(task, generation), now - link.received_at)
-            for (of, task, generation), link in sorted(self._links.items())
-            if of == run and (generation == newest[task] or not link.ended)
+            agent_state.as_of(links[key].task or agent_state.unknown(*key), now - links[key].received_at)
+            for key in told
         ]
 
     def forget(self, run: str) -> None:
@@ -298,24 +295,6 @@ class Tasks:
                 error = {"code": "gone", "message": f"{link.key[1]} ended before it answered", "hint": None}
                 self._send({"reply": order_id, "error": error}, b"")
         link.pending.clear()
-
-
-def _unknown(task: str, generation: int) -> dict[str, Any]:
-    """It was started here, and its shim has not spoken yet: to leave it out would say that it is gone."""
-    return {"task": task, "generation": generation, "phase": "unknown"}
-
-
-def _as_of(task: dict[str, Any], age_s: float) -> dict[str, Any]:
-    """The TASK with its ages counted up to now: a frozen shim says nothing, and grows old all the same."""
-    shown = dict(task)
-    ended = shown.get("exit")
-    if shown["phase"] == "unknown":
-        return shown
-    if ended is None:
-        shown["heartbeat_age_s"] = round((shown.get("heartbeat_age_s") or 0.0) + age_s, 3)
-    elif ended.get("ago_s") is not None:
-        shown["exit"] = {**ended, "ago_s": round(ended["ago_s"] + age_s, 3)}
-    return shown
 
 
 def _young(directory: str) -> bool:

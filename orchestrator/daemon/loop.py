@@ -97,19 +97,24 @@ class Loop:
 
     def run(self) -> None:
         """Until `stop`."""
-        while True:
-            try:
-                item = self._inbox.get(timeout=self._sleep_s())
-            except queue.Empty:
-                self._tick()
-                continue
-            if item is None:
-                return
-            if isinstance(item[0], str):
-                self._happened(item[0], item[1])
-            else:
-                _answer(item[0], item[1])
+        while self.turn(self.sleep_s()):
+            pass
+
+    def turn(self, wait_s: float | None) -> bool:
+        """What was posted next, waited for `wait_s` at most, and what is due. False: it was told to stop."""
+        try:
+            item = self._inbox.get(timeout=wait_s)
+        except queue.Empty:
             self._tick()
+            return True
+        if item is None:
+            return False
+        if isinstance(item[0], str):
+            self._happened(item[0], item[1])
+        else:
+            _answer(item[0], item[1])
+        self._tick()
+        return True
 
     def decide(self, run_id: str, event: Event) -> None:
         """One turn: step, persist, perform. JournalError where the journal cannot take it: nothing has changed."""
@@ -167,7 +172,7 @@ class Loop:
             return False
         return True
 
-    def _sleep_s(self) -> float | None:
+    def sleep_s(self) -> float | None:
         """Until the next deadline; while the journal cannot be written, until it is tried again."""
         if self._retry_at is not None:
             return max(0.0, self._retry_at - self._now())

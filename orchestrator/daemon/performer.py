@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 from orchestrator.adapters.bundle import Bundle
 from orchestrator.adapters.secrets import Secrets
@@ -40,7 +40,17 @@ from orchestrator.core.events import (
 from orchestrator.core.model import Problem, Run, Task
 from orchestrator.core.plan import HostPlan, TaskId
 from orchestrator.daemon import wire
-from orchestrator.daemon.links import PACE, HostLink, LinkDown, NoAnswer, OrderRefused, Pace, Reply, Watch
+from orchestrator.daemon.links import (
+    PACE,
+    HostLink,
+    LinkDown,
+    Listener,
+    NoAnswer,
+    OrderRefused,
+    Pace,
+    Reply,
+    Watch,
+)
 from orchestrator.daemon.logcopy import LogCopier
 from orchestrator.daemon.preparation import prepare
 
@@ -64,6 +74,16 @@ DRAIN_S = 10.0
 """How long an ended run's link stays open for the rest of its logs."""
 
 
+class Workers(Protocol):
+    """Where what blocks is done: a ThreadPoolExecutor, or the simulator's one thread."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any) -> object:
+        """Do it, later."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more."""
+
+
 class Performer:
     """Holds the links. `post` takes the events; it is the loop's."""
 
@@ -75,6 +95,10 @@ class Performer:
         secrets: Secrets,
         post: Callable[[str, Event], None],
         pace: Pace = PACE,
+        *,
+        connect: Callable[[HostPlan, Transport, Callable[[], Bundle], Listener, Pace], HostLink] = HostLink,
+        workers: Workers | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._transports = transports
         self._bundle = bundle
@@ -86,7 +110,9 @@ class Performer:
         self._epochs: dict[str, int] = {}
         self._preparing: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
-        self._workers = ThreadPoolExecutor(PREPARATIONS_MAX, thread_name_prefix="prepare")
+        self._connect = connect
+        self._now = now
+        self._workers = workers or ThreadPoolExecutor(PREPARATIONS_MAX, thread_name_prefix="prepare")
 
     # -- links ---------------------------------------------------------------------------------------------
 
@@ -100,7 +126,8 @@ class Performer:
             with self._lock:
                 link = self._links.get(_key(host))
                 if link is None:
-                    link = HostLink(host, self._transports[host.transport], self._bundle, self, self._pace)
+                    transport = self._transports[host.transport]
+                    link = self._connect(host, transport, self._bundle, self, self._pace)
                     self._links[_key(host)] = link
                 link.attach(run.run_id, watch)  # within the lock: the last run of the link may be leaving it
 
@@ -123,19 +150,19 @@ class Performer:
 
     def up(self, run_id: str, host: str, hello: Mapping[str, Any]) -> None:
         """See `Listener`."""
-        self._post(run_id, HostUp(at=time.monotonic(), host=host, boot_id=str(hello["boot_id"])))
+        self._post(run_id, HostUp(at=self._now(), host=host, boot_id=str(hello["boot_id"])))
 
     def down(self, run_id: str, host: str, problem: str) -> None:
         """See `Listener`."""
-        self._post(run_id, HostDown(at=time.monotonic(), host=host, problem=problem))
+        self._post(run_id, HostDown(at=self._now(), host=host, problem=problem))
 
     def refused(self, run_id: str, host: str, problem: Problem) -> None:
         """See `Listener`."""
-        self._post(run_id, HostRefused(at=time.monotonic(), host=host, problem=problem))
+        self._post(run_id, HostRefused(at=self._now(), host=host, problem=problem))
 
     def reported(self, run_id: str, host: str, report: Mapping[str, Any], link: HostLink) -> None:
         """See `Listener`."""
-        event = wire.host_reported(host, run_id, report, at=time.monotonic())
+        event = wire.host_reported(host, run_id, report, at=self._now())
         self._post(run_id, event)
         self._logs.reported(link, run_id, self._epochs.get(run_id, 0), event)
 
@@ -156,7 +183,7 @@ class Performer:
             self._post(
                 run.run_id,
                 OrderFailed(
-                    at=time.monotonic(),
+                    at=self._now(),
                     host=action.host,
                     order=verb,
                     generation=getattr(action, "generation", run.generation),
@@ -210,7 +237,7 @@ class Performer:
                 self._post(
                     run.run_id,
                     OrderFailed(
-                        at=time.monotonic(),
+                        at=self._now(),
                         host=host,
                         order=order["order"],
                         generation=int(order.get("generation", run.generation)),
@@ -237,21 +264,21 @@ class Performer:
     def _prepare_now(self, link: HostLink, run: Run, name: str) -> None:
         event: Event | None = None
         try:
-            event = prepare(link, run, name, now=time.monotonic)
+            event = prepare(link, run, name, now=self._now)
         except NoAnswer as e:
             link.reset(str(e))  # asked again when it is connected anew
         except LinkDown as e:
             log.info("%s: %s: preparation broke off: %s", run.run_id, name, e)
         except SpecError as e:
             problem = Problem(e.code, e.message, e.hint, e.exit_code)
-            event = HostRefused(at=time.monotonic(), host=name, problem=problem)
+            event = HostRefused(at=self._now(), host=name, problem=problem)
         except OSError as e:
             problem = Problem("workdir", f"{run.plan.workdir} cannot be read: {e.strerror}", None, 2)
-            event = HostRefused(at=time.monotonic(), host=name, problem=problem)
+            event = HostRefused(at=self._now(), host=name, problem=problem)
         except Exception as e:  # a fault of ours must reach a person, not vanish with the worker
             log.exception("%s: preparing %s", run.run_id, name)
             problem = Problem("internal", f"{name}: preparation failed: {e!r}", "see the coordinator's log")
-            event = HostRefused(at=time.monotonic(), host=name, problem=problem)
+            event = HostRefused(at=self._now(), host=name, problem=problem)
         finally:
             with self._lock:
                 self._preparing.discard((run.run_id, name))
@@ -275,7 +302,7 @@ class Performer:
 
         def done(ok: Mapping[str, Any]) -> None:
             seed = wire.seeded(ok, action.generation)
-            self._post(run.run_id, CheckpointSeeded(at=time.monotonic(), seed=seed))
+            self._post(run.run_id, CheckpointSeeded(at=self._now(), seed=seed))
 
         self._order(run, action.host, order, done=done)
 
@@ -283,7 +310,7 @@ class Performer:
         checkpoint = run.plan.checkpoint
         if checkpoint is None:
             return
-        began_at = time.monotonic()
+        began_at = self._now()
         order = {
             "order": "verify",
             "generation": action.generation,
@@ -293,7 +320,7 @@ class Performer:
 
         def done(ok: Mapping[str, Any]) -> None:
             found = ok["checkpoint"] or {}
-            now = time.monotonic()
+            now = self._now()
             event = CheckpointVerified(
                 at=now,
                 generation=action.generation,
@@ -311,14 +338,14 @@ class Performer:
         order = {"order": "sweep", "generation": action.generation, "generation_max": action.generation}
 
         def done(ok: Mapping[str, Any]) -> None:
-            event = HostSwept(at=time.monotonic(), host=action.host, swept=wire.swept(ok))
+            event = HostSwept(at=self._now(), host=action.host, swept=wire.swept(ok))
             self._post(run.run_id, event)
 
         self._order(run, action.host, order, done=done)
 
     def _collect_stacks(self, run: Run, generation: int) -> None:
         stacks = {TaskId.parse(task): text for task, text in self.stacks(run).items()}
-        self._post(run.run_id, StacksCollected(at=time.monotonic(), generation=generation, stacks=stacks))
+        self._post(run.run_id, StacksCollected(at=self._now(), generation=generation, stacks=stacks))
 
     def stacks(self, run: Run) -> dict[str, str]:
         """Where every task is in its code now, or why that cannot be told. Blocks, at most STACKS_TIMEOUT_S."""
@@ -348,9 +375,9 @@ class Performer:
         self._workers.submit(self._drain_and_detach, run, name)
 
     def _drain_and_detach(self, run: Run, name: str) -> None:
-        until = time.monotonic() + DRAIN_S
+        until = self._now() + DRAIN_S
         here = [str(task.id) for task in run.tasks if task.host == name]
-        while self._logs.is_behind(run.run_id, here) and time.monotonic() < until:
+        while self._logs.is_behind(run.run_id, here) and self._now() < until:
             time.sleep(0.05)
         key = _key(run.plan.host(name))
         with self._lock:

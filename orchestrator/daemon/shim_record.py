@@ -14,6 +14,7 @@ import os
 import time
 
 from orchestrator.adapters import cgroup, hostlog, process
+from orchestrator.daemon import agent_state
 from orchestrator.daemon.shim_sweep import sweep
 
 TYPE_CHECKING = False
@@ -215,15 +216,14 @@ def _bury(generation_dir: str) -> dict[str, Any]:
     task = {**blank_task(start), "pid": (shim.get("task") or {}).get("pid"), "port": shim.get("port")}
     _, _, task["log_bytes"] = hostlog.read(generation_dir, 0, 0)
     swept, left = _sweep_task(start, shim)
-    who = _identity(shim.get("shim"))
-    rebooted = who is not None and who.boot_id != process.boot_id()
+    cause = agent_state.cause_of_silence(_identity(shim.get("shim")), process.boot_id())
     task = ended_task(
         task,
-        "rebooted" if rebooted else "shim-died",
+        cause,
         swept=swept,
         left=left,
         last_lines=hostlog.tail(generation_dir),
-        ago_s=None if rebooted else 0.0,
+        ago_s=None if cause == "rebooted" else 0.0,
     )
     write_exit(generation_dir, task, time.monotonic())
     return task

@@ -22,7 +22,7 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 
 # tf_keras asks for the package `tensorflow`, which is `tensorflow-cpu` here: without its dependencies, then.
 $(VENV)/.dev: $(VENV)/.demo
-	$(PIP) install -q -c constraints.txt -e '.[tensorflow,examples,dev]'
+	$(PIP) install -q -c constraints.txt -e '.[tensorflow,tensorboard,examples,dev]'
 	$(PIP) install -q -c constraints.txt --no-deps tf_keras
 	@touch $@
 
@@ -30,7 +30,7 @@ demo: $(VENV)/.demo  ## train on a real data set with two workers on this machin
 	$(BIN)/orch up cluster_specs/local.yaml --follow
 
 test: check  ## every test: unit, contract, cluster (real sshd) and real TensorFlow
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests --ignore tests/unit
 
 check: $(VENV)/.dev  ## formatting, lint, types, the direction of imports, unit tests
 	$(BIN)/ruff format --check .

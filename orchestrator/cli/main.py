@@ -23,6 +23,7 @@ COMMANDS = {
     "events": "What happened to a run, and when.",
     "kill": "End runs, and prove that nothing is left.",
     "stacks": "Where each task's Python is right now.",
+    "tensorboard": "Bring a run's TensorBoard files here, and show them.",
     "validate": "Check cluster specs; all complaints at once.",
     "plan": "What a cluster spec resolves to, task by task.",
     "schema": "The JSON Schema of cluster.yaml, for editors.",

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 
-from orchestrator.adapters import codestore, hostdir, hostlog
+from orchestrator.adapters import codestore, hostdir, hostlog, summaries
 from orchestrator.adapters.channel import BLOB_BYTES_MAX, FrameError
 from orchestrator.adapters.hostdir import HostFault, fault_of
 from orchestrator.daemon import agent_start, agent_sweep
@@ -241,6 +241,28 @@ class Orders:
         bytes_max = max(1, min(int(order["max_bytes"]), BLOB_BYTES_MAX))
         offset, data, end = hostlog.read(directory, int(order["offset"]), bytes_max)
         reply.ok({"offset": offset, "end": end}, data)
+
+    def _on_summaries(self, order: Order, _blob: bytes, reply: Reply) -> None:
+        host_dir, run = self.host.host_dir, str(order["run"])
+        self._fork(
+            lambda: summaries.listing(host_dir, run),
+            reply,
+            "the look for TensorBoard's files",
+            deadline_s=LOOK_S,
+        )
+
+    def _on_summary(self, order: Order, _blob: bytes, reply: Reply) -> None:
+        bytes_max = max(1, min(int(order["bytes_max"]), BLOB_BYTES_MAX))
+        data = summaries.read(
+            self.host.host_dir,
+            str(order["run"]),
+            str(order["task"]),
+            int(order["generation"]),
+            str(order["path"]),
+            int(order["offset"]),
+            bytes_max,
+        )
+        reply.ok({}, data)
 
     def _on_forget(self, order: Order, _blob: bytes, reply: Reply) -> None:
         host_dir, run = self.host.host_dir, str(order["run"])

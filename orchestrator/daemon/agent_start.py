@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from orchestrator.adapters import codestore, hostdir
+from orchestrator.adapters import codestore, hostdir, summaries
 from orchestrator.adapters.hostdir import HostFault
 from orchestrator.daemon import agent_state, shim_record
 from orchestrator.daemon.agent_jobs import Result, answer_of
@@ -56,8 +56,8 @@ def start(orders: Orders, order: Order, reply: Reply) -> Order | None:
             return _already(orders.tasks.link(run, task, generation))
         # No shim has got as far as its name. One that is on its way has a lock: a second answers for it.
     wish.update(host_dir=host.host_dir, bundle=host.bundle, psutil_path=host.psutil_path)
-    wish["env"] = {"ORCH_LOG_DIR": os.path.join(directory, "logs"), **order["env"]}
-    os.makedirs(os.path.join(directory, "logs"), mode=0o700, exist_ok=True)
+    wish["env"] = {"ORCH_LOG_DIR": summaries.log_dir(directory), **order["env"]}
+    os.makedirs(summaries.log_dir(directory), mode=0o700, exist_ok=True)
     hostdir.write_json(os.path.join(directory, "start.json"), wish)
     _start_shim(orders, directory, order, reply)
     return None

@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from logging.handlers import RotatingFileHandler
@@ -34,7 +35,7 @@ from orchestrator.core.events import KillRequested
 from orchestrator.core.model import Run, new_run
 from orchestrator.core.plan import Plan
 from orchestrator.core.stopping import unproven
-from orchestrator.daemon import status
+from orchestrator.daemon import status, summaries
 from orchestrator.daemon.logcopy import LogCopier
 from orchestrator.daemon.loop import Loop
 from orchestrator.daemon.performer import Performer
@@ -55,6 +56,7 @@ class Coordinator:
         self.epoch = self.journal.take_epoch()
         self._secrets = Secrets(paths.state_dir)
         self._logs = LogCopier(RunLogs(paths.state_dir))
+        self._fetching = threading.Lock()
         self.loop = Loop(self.journal, self._perform, changed=self._changed)
         self._performer = Performer(transports, bundle.load, self._logs, self._secrets, self.loop.post)
 
@@ -153,6 +155,13 @@ class Coordinator:
     def stacks(self, name: str) -> dict[str, str]:
         """Where every task of the run is in its code now, or why that cannot be told."""
         return self._performer.stacks(self.find(name))
+
+    def summaries(self, name: str) -> dict[str, Any]:
+        """Bring what is new of TensorBoard's files; where they are, and who was not reached."""
+        run = self.find(name)
+        directory = os.path.join(self.paths.run_dir(run.run_id), "summaries")
+        with self._fetching:  # two at once would both append
+            return summaries.fetch(run, directory, [host.name for host in run.hosts], self._performer.lend)
 
     # -- the loop's own ------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from orchestrator.adapters.bundle import Bundle
 from orchestrator.adapters.secrets import Secrets
@@ -40,6 +40,7 @@ from orchestrator.core.events import (
 from orchestrator.core.model import Problem, Run, Task
 from orchestrator.core.plan import HostPlan, TaskId
 from orchestrator.daemon import wire
+from orchestrator.daemon.lending import lent
 from orchestrator.daemon.links import (
     PACE,
     HostLink,
@@ -52,7 +53,7 @@ from orchestrator.daemon.links import (
     Watch,
 )
 from orchestrator.daemon.logcopy import LogCopier
-from orchestrator.daemon.preparation import prepare
+from orchestrator.daemon.preparation import Asks, prepare
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,9 @@ STACKS_TIMEOUT_S = 10.0
 
 DRAIN_S = 10.0
 """How long an ended run's link stays open for the rest of its logs."""
+
+
+_T = TypeVar("_T")
 
 
 class Workers(Protocol):
@@ -118,8 +122,7 @@ class Performer:
 
     def open(self, run: Run, names: list[str]) -> None:
         """Connect the hosts of a run; a link that another run has is shared."""
-        timing = run.plan.timing
-        watch = Watch(run.epoch, timing.heartbeat_s, max(timing.unreachable_after_s, 3 * timing.heartbeat_s))
+        watch = _watch(run)
         self._epochs[run.run_id] = run.epoch
         for name in names:
             host = run.plan.host(name)
@@ -134,6 +137,18 @@ class Performer:
     def link(self, run: Run, name: str) -> HostLink | None:
         """The link to a host of the run, if it is open."""
         return self._links.get(_key(run.plan.host(name)))
+
+    def lend(self, run: Run, name: str, use: Callable[[Asks], _T]) -> _T:
+        """What `use` returns, called with a link to that host: the run's own, or one for this call. Blocks.
+
+        Raises LinkDown where the host cannot be reached.
+        """
+        link = self.link(run, name)
+        if link is not None and link.is_connected:
+            return use(link)
+        host = run.plan.host(name)
+        with lent(host, self._transports[host.transport], self._bundle, run.run_id, _watch(run)) as own:
+            return use(own)
 
     def close(self) -> None:
         """End all links; what runs on the hosts goes on."""
@@ -385,6 +400,11 @@ class Performer:
             if link is not None and not link.detach(run.run_id):
                 del self._links[key]
         self._logs.forget(run.run_id, here)
+
+
+def _watch(run: Run) -> Watch:
+    timing = run.plan.timing
+    return Watch(run.epoch, timing.heartbeat_s, max(timing.unreachable_after_s, 3 * timing.heartbeat_s))
 
 
 def _key(host: HostPlan) -> HostPlan:

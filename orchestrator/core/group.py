@@ -21,7 +21,7 @@ from typing import Any, assert_never
 
 from orchestrator.core import checkpoints, hosts
 from orchestrator.core.actions import Action
-from orchestrator.core.alone import advance_alone, may_start_alone
+from orchestrator.core.alone import advance_alone, end_alone, may_start_alone, overdue_at
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.events import (
     CheckpointSeeded,
@@ -40,6 +40,7 @@ from orchestrator.core.events import (
     Submitted,
     Ticked,
 )
+from orchestrator.core.fate import is_alone
 from orchestrator.core.model import (
     Cause,
     Exit,
@@ -182,7 +183,9 @@ def next_deadline(run: Run) -> float | None:
     due = [run.deadline_at, run.force_at, run.verify_at, run.evidence_at, lost_at(run), stalled_at(run)]
     due += [hosts.silent_at(run, host.name) for host in run.hosts]
     due += [host.retry_at for host in run.hosts]
-    due += [task.start_at for task in run.tasks if run.phase is Phase.RUNNING and may_start_alone(run, task)]
+    if run.phase is Phase.RUNNING:
+        due += [task.start_at for task in run.tasks if may_start_alone(run, task)]
+        due += [overdue_at(task) for task in run.tasks]
     return min((at for at in due if at is not None), default=None)
 
 
@@ -241,6 +244,9 @@ def _release_failed(turn: Turn, task: Task, problem: Problem) -> None:
     if task.phase is not TaskPhase.RELEASED or problem.code == "gone":
         return
     what = f"{task.id} on {task.host} was not released: {problem.message}"
+    if is_alone(turn.run, task):
+        end_alone(turn, task, Cause.START, what)
+        return
     turn.set(first_cause=FirstCause(task.id, task.generation, Cause.START, what))
     stop_all(turn, Intent.RESTART, what)
 

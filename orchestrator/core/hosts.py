@@ -94,7 +94,7 @@ def _unstarted(run: Run, name: str) -> list[Action]:
     return [
         StartTask(host=name, task=task.id, generation=task.generation, port=task.port)
         for task in run.tasks
-        if task.host == name and task.phase is TaskPhase.STARTING and task.pid is None
+        if task.host == name and task.phase is TaskPhase.STARTING and task.pid is None and task.ending is None
     ]
 
 
@@ -118,6 +118,8 @@ def outstanding(run: Run, name: str) -> list[Action]:
         if task.phase.may_live and run.phase in (Phase.STOPPING, Phase.BACKOFF) and run.force_at is None:
             grace_s = run.plan.timing.kill_grace_s if run.intent is Intent.KILL else 0.0
             actions.append(StopTask(host=name, task=task.id, generation=task.generation, grace_s=grace_s))
+        elif task.ending is not None and task.phase.may_live:
+            actions.append(StopTask(host=name, task=task.id, generation=task.generation, grace_s=0.0))
         elif task.phase is TaskPhase.RELEASED and run.phase is Phase.RUNNING:
             actions.append(release(run, task))
     return actions

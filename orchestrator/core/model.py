@@ -138,6 +138,8 @@ class Progress:
     log_bytes: int = 0
     log_dropped_bytes: int = 0
     heartbeat_age_s: float = 0.0
+    runtime_age_s: float | None = None
+    """Since the last word of the runtime in the task's own process; None where it gives no sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,18 @@ class Budget:
     """The verified step at the last restart; a newer one clears the counts."""
     signature: str | None = None
     """The common last line of the last generation, where all its tasks failed alike and early."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCause:
+    """What ended a generation: which task went first, and why."""
+
+    task: TaskId | None
+    generation: int
+    cause: Cause
+    sentence: str
+    last_lines: tuple[str, ...] = ()
+    followers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +190,10 @@ class Task:
     """In WAITING, of a task that is restarted alone: when."""
     budget: Budget = Budget()
     """Of a task that is restarted alone."""
+    deadline_at: float | None = None
+    """Of a task that is restarted alone: by when it must have joined, or, once it is being ended, be gone."""
+    ending: FirstCause | None = None
+    """Why it is being ended while the others go on; None while it may live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,18 +259,6 @@ class Seed:
     path: str = ""
     rejected: tuple[tuple[str, str], ...] = ()
     """(path, why) of what did not read whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class FirstCause:
-    """What ended a generation: which task went first, and why."""
-
-    task: TaskId | None
-    generation: int
-    cause: Cause
-    sentence: str
-    last_lines: tuple[str, ...] = ()
-    followers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

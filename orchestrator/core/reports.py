@@ -12,6 +12,9 @@ from orchestrator.core.turn import Turn
 
 _PHASES = {"starting": TaskPhase.STARTING, "ready": TaskPhase.READY, "running": TaskPhase.RUNNING}
 
+_NOBODY_IS_ENDED = (Phase.RENDEZVOUS, Phase.RUNNING)
+"""Phases in which no task is stopped by order, but one that is ended alone."""
+
 _ORDER = (TaskPhase.WAITING, TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RELEASED, TaskPhase.RUNNING)
 """A task goes through these once in its generation."""
 
@@ -132,7 +135,7 @@ def _say(turn: Turn, task: Task, report: TaskReport) -> None:
 
 
 def _record_exit(turn: Turn, task: Task, ended: Exit) -> None:
-    if ended.cause is Cause.ORDERED and turn.run.phase in (Phase.RENDEZVOUS, Phase.RUNNING):
+    if ended.cause is Cause.ORDERED and task.ending is None and turn.run.phase in _NOBODY_IS_ENDED:
         # Ordered by nobody here: for the run it is an end like any other.
         ended = replace(ended, cause=Cause.SIGNAL if ended.signal else Cause.SCRIPT)
     ended = cause.classify(ended)

@@ -3,6 +3,10 @@
 TensorFlow notices a dead peer within seconds and one that is stuck in its own Python never: all others wait in a
 collective, for ever. Judged against the pace that this run has shown: evaluation, saving and the first trace are
 pauses that it has shown too.
+
+A task that only serves (a parameter server's worker) has no position of its own, but its runtime beats. When the run
+stands still and such a process gives no sign of life, it is the one: killed, it is restarted alone where its strategy
+allows that, and TensorFlow's chief, which would wait for it for ever, goes on.
 """
 
 from __future__ import annotations
@@ -11,8 +15,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from orchestrator.core.actions import CollectStacks
+from orchestrator.core.alone import end_alone, is_mending
 from orchestrator.core.events import StacksCollected
-from orchestrator.core.model import Cause, FirstCause, Intent, Link, Phase, Run
+from orchestrator.core.fate import is_alone, is_served
+from orchestrator.core.model import Cause, FirstCause, Intent, Link, Phase, Run, Task, TaskPhase
 from orchestrator.core.plan import TaskId
 from orchestrator.core.stopping import stop_all
 from orchestrator.core.turn import Turn, is_due
@@ -30,6 +36,13 @@ _WAITS_IN_TENSORFLOW = ("in quick_execute", "in async_wait", "in sync_executors"
 EVIDENCE_WAIT_S = 15.0
 """How long the tasks may take to say where they are."""
 
+FROZEN_AFTER_S = 20.0
+"""How long the position stands still until who serves and is silent is taken for frozen. Sooner than FLOOR_S: it is
+evidence, where a pause is none; and what a mistake costs is the restart of a process that computed nothing."""
+
+SILENT_SHARE = 0.5
+"""Of that time, how long the process must have been silent itself. It beats each second."""
+
 
 def limit_s(run: Run) -> float:
     """How long the position may stand still."""
@@ -42,17 +55,25 @@ def stalled_at(run: Run) -> float | None:
 
     Before the first step nothing is known of the pace, and of a chief that is not heard the position is not known.
     """
-    if run.phase is not Phase.RUNNING or run.moved_at is None or run.evidence_at is not None:
-        return None
-    chief = run.task(run.chief)
-    if run.host(chief.host).link is not Link.CONNECTED or chief.heard_at is None:
+    if not _is_heard(run) or run.moved_at is None or run.evidence_at is not None or is_mending(run):
         return None
     return run.moved_at + limit_s(run)
 
 
+def _is_heard(run: Run) -> bool:
+    """Whether the chief's position is known."""
+    chief = run.task(run.chief)
+    connected = run.host(chief.host).link is Link.CONNECTED and chief.heard_at is not None
+    return run.phase is Phase.RUNNING and connected
+
+
 def advance_stall(turn: Turn) -> None:
     """Collect the evidence first; then restart, or only say it."""
-    if is_due(stalled_at(turn.run), turn.at):
+    for task in _frozen(turn.run, turn.at):
+        _thaw(turn, task)
+    if turn.run.evidence_at is not None and is_mending(turn.run):
+        turn.set(evidence_at=None)  # what it stood still for is being mended
+    elif is_due(stalled_at(turn.run), turn.at):
         turn.set(evidence_at=turn.at + EVIDENCE_WAIT_S)
         turn.note("stalled", f"{_stands_still(turn)}; asking all tasks where they are")
         turn.do(CollectStacks(generation=turn.run.generation))
@@ -61,6 +82,45 @@ def advance_stall(turn: Turn) -> None:
         turn.note("moves-again", f"step {turn.run.moved_to}: it moves again, and nothing is stopped")
     elif is_due(turn.run.evidence_at, turn.at):
         _act(turn, {})
+
+
+def _frozen(run: Run, at: float) -> list[Task]:
+    """Who serves and is silent, while the position stands still; before the first step, since the release."""
+    since_at = run.moved_at if run.moved_at is not None else run.since_at
+    if not _is_heard(run) or at - since_at < _frozen_after_s(run) or run.plan.restart.on_stall == "notify":
+        return []
+    return _silent(run)
+
+
+def _frozen_after_s(run: Run) -> float:
+    return min(limit_s(run), FROZEN_AFTER_S)
+
+
+def _silent(run: Run) -> list[Task]:
+    return [
+        task
+        for task in run.tasks
+        if is_served(run, task)
+        and task.phase is TaskPhase.RUNNING
+        and task.ending is None
+        and run.host(task.host).link is Link.CONNECTED
+        and (task.progress.runtime_age_s or 0.0) >= SILENT_SHARE * _frozen_after_s(run)
+    ]
+
+
+def _sentence_of(task: Task) -> str:
+    silent_s = task.progress.runtime_age_s or 0.0
+    return f"{task.id} on {task.host} is frozen: no sign of life for {duration(silent_s)}"
+
+
+def _thaw(turn: Turn, task: Task) -> None:
+    """End it: alone where its end leaves the others training, else with all."""
+    sentence = f"{_sentence_of(task)}, and {_stands_still(turn)}"
+    if is_alone(turn.run, task):
+        end_alone(turn, task, Cause.STALLED, sentence)
+    elif turn.run.phase is Phase.RUNNING:
+        turn.set(first_cause=FirstCause(task.id, turn.run.generation, Cause.STALLED, sentence))
+        stop_all(turn, Intent.RESTART, sentence)
 
 
 def stacks_collected(turn: Turn, event: StacksCollected) -> None:
@@ -74,16 +134,20 @@ def _moves_again(run: Run, at: float) -> bool:
 
 def _stands_still(turn: Turn) -> str:
     run = turn.run
-    waited = turn.at - (run.moved_at if run.moved_at is not None else turn.at)
+    if run.moved_at is None:
+        return f"there is no step {duration(turn.at - run.since_at)} after the release"
+    waited = turn.at - run.moved_at
     shown = f"the longest pause so far was {duration(run.longest_pause_s or 0.0)}"
     return f"step {run.moved_to} stands still for {duration(waited)} ({shown})"
 
 
 def _act(turn: Turn, stacks: Mapping[TaskId, str]) -> None:
     run = turn.run
-    odd = odd_one(stacks)
+    # Who serves waits for orders, and is elsewhere than the chief by its nature.
+    odd = odd_one({task: text for task, text in stacks.items() if not is_served(run, run.task(task))})
     named = f"; {odd} is elsewhere than the others: {innermost(stacks[odd])}" if odd is not None else ""
-    sentence = f"stalled: {_stands_still(turn)}{named}"
+    frozen = "".join(f"; {_sentence_of(task)}" for task in _silent(run))
+    sentence = f"stalled: {_stands_still(turn)}{frozen}{named}"
     turn.set(evidence_at=None)
     turn.note("stacks", sentence, odd, stacks={str(task): text for task, text in stacks.items()})
     if run.plan.restart.on_stall == "notify":

@@ -347,7 +347,7 @@ class Shim:
             "log_bytes": self._log.end,
             "log_dropped_bytes": self._log.dropped_bytes,
         }
-        progress = self._progress.to_task(time.monotonic())
+        progress = self._progress.to_task(time.monotonic(), attached=self._runtime is not None)
         return {**shim_record.blank_task(self._start), **known, **progress}
 
     # ---------------------------------------------------------------- the end

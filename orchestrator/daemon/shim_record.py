@@ -140,6 +140,7 @@ def blank_task(start: dict[str, Any]) -> dict[str, Any]:
         "log_bytes": 0,
         "log_dropped_bytes": 0,
         "heartbeat_age_s": 0.0,
+        "runtime_age_s": None,
         "error": None,
         "said": [],
         "exit": None,

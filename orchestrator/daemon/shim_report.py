@@ -25,10 +25,13 @@ class Progress:
         self.metrics: dict[str, float] = {}
         self.error: dict[str, str] | None = None
         self.said: deque[dict[str, str]] = deque(maxlen=SAID_MAX)
+        self.beat_at: float | None = None
         self._points: deque[tuple[float, int]] = deque(maxlen=_POINTS_MAX)
 
     def heard(self, message: dict[str, Any], at: float) -> str:
         """Takes in a line of the runtime's. How soon the agents must know: `now`, `soon`, or "" for never."""
+        if "beat" in message or self.beat_at is not None:
+            self.beat_at = at  # once it beats, any word is a sign of life
         if "step" in message:
             return self._step(message, at)
         if "error" in message:
@@ -72,8 +75,9 @@ class Progress:
         begun_at, begun = self._points[0]
         return round((self.global_step - begun) / max(at - begun_at, 1e-3), 3)
 
-    def to_task(self, at: float) -> dict[str, Any]:
-        """Its part of a TASK."""
+    def to_task(self, at: float, *, attached: bool = True) -> dict[str, Any]:
+        """Its part of a TASK. A runtime that has left (`attached` is false) is not silent: it is not there."""
+        beat_at = self.beat_at if attached else None
         return {
             "global_step": self.global_step,
             "epoch": self.epoch,
@@ -81,6 +85,7 @@ class Progress:
             "steps_per_s": self.steps_per_s(at),
             "error": self.error,
             "said": list(self.said),
+            "runtime_age_s": None if beat_at is None else round(at - beat_at, 3),
         }
 
 

@@ -84,6 +84,7 @@ def _progress(raw: Mapping[str, Any]) -> Progress:
         log_bytes=raw.get("log_bytes") or 0,
         log_dropped_bytes=raw.get("log_dropped_bytes") or 0,
         heartbeat_age_s=raw.get("heartbeat_age_s") or 0.0,
+        runtime_age_s=raw.get("runtime_age_s"),
     )
 
 

@@ -228,7 +228,10 @@ class Chaos:
                     phase=phase,
                     pid=chance.choice((None, 7, 7)) if phase != "unknown" else None,
                     port=20000 if phase not in ("starting", "unknown") else None,
-                    progress=Progress(global_step=chance.choice((None, 5, 150, 500))),
+                    progress=Progress(
+                        global_step=chance.choice((None, 5, 150, 500)),
+                        runtime_age_s=chance.choice((None, 0.5, 30.0)),
+                    ),
                     exit=self.exit(chance) if phase == "exited" else None,
                     said=(("says", "hello"),) * chance.choice((0, 1)),
                 )

@@ -149,7 +149,8 @@ class Transcript:
             case "failed", [host, order, task, *why]:
                 problem = Problem(why[0], " ".join(why[1:]) or why[0])
                 whose = None if task == "-" else TaskId.parse(task)
-                return ev.OrderFailed(at, host, order, self.run.generation, problem, whose)
+                generation = self.run.task(whose).generation if whose else self.run.generation
+                return ev.OrderFailed(at, host, order, generation, problem, whose)
             case "report", [host, *changes]:
                 return self._report(at, host, changes)
         raise ValueError(f"{self.path.name}: what is {verb} {rest}?")
@@ -190,13 +191,14 @@ class Transcript:
                 last_lines=(line,) if line else (),
             )
         step = int(options["step"]) if "step" in options else None
+        silent_s = float(options["silent"]) if "silent" in options else None
         return ev.TaskReport(
             task=task,
             generation=generation,
             phase=told[0],
             pid=100 + 10 * generation + task.index,
             port=int(options["port"]) if "port" in options else 20000 + 100 * generation + task.index,
-            progress=Progress(global_step=step),
+            progress=Progress(global_step=step, runtime_age_s=silent_s),
             exit=ended,
         )
 

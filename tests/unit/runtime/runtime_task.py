@@ -61,8 +61,8 @@ class Task:
         return self.process.returncode
 
     def said(self) -> list[dict[str, Any]]:
-        """Everything that it still says, up to its end."""
-        return [json.loads(line) for line in self.messages]
+        """Everything that it still says, up to its end, but for its beats."""
+        return [message for message in map(json.loads, self.messages) if "beat" not in message]
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -141,6 +141,14 @@ def test_reports_of_a_custom_loop_arrive_and_the_last_is_not_lost(task: Start) -
     assert len(said) < 20
 
 
+def test_a_task_in_c_code_gives_signs_of_life_from_its_release_on(task: Start) -> None:
+    run = task("import ctypes\nctypes.CDLL(None).pause()\n")
+    run.until("ready")
+    run.order(go={"env": {}})
+    assert "beat" in json.loads(run.messages.readline())
+    assert "beat" in json.loads(run.messages.readline())
+
+
 LOOPS = {
     "asleep": "import time\nready()\ntime.sleep(600)\n",
     "busy": "ready()\nwhile True:\n    pass\n",

@@ -1,0 +1,28 @@
+"""The runtime's sign of life: a word to the shim each second, for as long as this process runs at all.
+
+TensorFlow notices a peer that died, and one that is frozen never. A task that trains shows its progress; one that
+only serves has none, and this in its place. It comes from a thread of its own: a script that sits in TensorFlow's
+C++ (`server.join()`, a long step) is alive.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from orchestrator.runtime.link import Link
+
+INTERVAL_S = 1.0
+
+
+def begin(link: Link) -> None:
+    """From the release on: before it, the start deadline watches."""
+    threading.Thread(target=_beat, args=(link,), name="orch-beat", daemon=True).start()
+
+
+def _beat(link: Link) -> None:
+    while True:
+        link.send({"beat": {}})
+        time.sleep(INTERVAL_S)

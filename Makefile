@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench docker-demo clean
+.PHONY: help demo test check format bench faults docker-demo clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## / - /'
@@ -45,6 +45,9 @@ format: $(VENV)/.dev  ## bring the sources into shape
 
 bench: $(VENV)/.dev  ## the measured claims: start, detection, overhead
 	$(BIN)/python -m benchmarks
+
+faults: $(VENV)/.dev  ## inject every fault of docs/faults.md for real, and write that page (ROWS=15,24: only these)
+	$(BIN)/python -m tests.faults $(if $(ROWS),--rows $(ROWS))
 
 docker-demo:  ## the same training across containers, one of which is killed on the way
 	$(PYTHON) docker/demo.py

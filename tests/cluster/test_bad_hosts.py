@@ -39,6 +39,7 @@ def refused(cluster: Cluster, spec: str, *, exit_code: int = 1) -> str:
     return done.stderr
 
 
+@pytest.mark.fault(46)
 def test_row_46_a_changed_host_key_is_exit_5_with_both_fingerprints(one: Cluster) -> None:
     lab = lab_of(one)
     before = lab.known_hosts.read_text()
@@ -52,6 +53,7 @@ def test_row_46_a_changed_host_key_is_exit_5_with_both_fingerprints(one: Cluster
     assert "Accepted publickey" not in lab.hosts[0].log.read_text(errors="replace")
 
 
+@pytest.mark.fault(47)
 def test_row_47_an_unknown_host_key_is_exit_5_and_trust_is_the_way_out(one: Cluster) -> None:
     lab = lab_of(one)
     before = lab.known_hosts.read_text()
@@ -149,6 +151,7 @@ def test_nothing_answers_is_said_while_it_waits_and_at_the_end(one: Cluster) -> 
     assert one.wait_phase("FAILED", timeout=15)["problem"]["exit_code"] == 4
 
 
+@pytest.mark.fault(53)
 def test_a_workdir_with_a_link_out_of_the_tree_is_refused(one: Cluster) -> None:
     workdir = one.directory / "work"
     workdir.mkdir()

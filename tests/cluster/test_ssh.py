@@ -77,6 +77,7 @@ class TestHostKeys:
     def test_a_known_host_answers(self, lab: Lab, ssh: SshTransport) -> None:
         assert says_hello(ssh, lab.host(0).plan())
 
+    @pytest.mark.fault(47)
     def test_an_unknown_key_is_refused_with_its_fingerprint(
         self, lab: Lab, ssh: SshTransport, tmp_path: Path
     ) -> None:
@@ -87,6 +88,7 @@ class TestHostKeys:
         assert f"orch trust {there.name}" in (refused.value.hint or "")
         assert refused.value.exit_code == 5
 
+    @pytest.mark.fault(46)
     def test_a_changed_key_is_refused_before_any_authentication(
         self, make_lab: MakeLab, ssh: SshTransport
     ) -> None:
@@ -262,6 +264,7 @@ class TestServers:
         with pytest.raises(HostUnfit, match="starts no command"):
             ssh.open(make_lab(1, {0: {"MaxSessions": "0"}}).host(0).plan(), HELLO)
 
+    @pytest.mark.fault(31)
     def test_16_connections_get_through_few_startups(self, make_lab: MakeLab, ssh: SshTransport) -> None:
         there = make_lab(1, {0: {"MaxStartups": "2:50:4"}}).host(0)
         with ThreadPoolExecutor(16) as pool:
@@ -361,6 +364,7 @@ class TestUnreachable:
             with pytest.raises(ConnectFailed, match="does not answer within 1 s"):
                 quick(tmp_path).open(host, HELLO)
 
+    @pytest.mark.fault(48)
     def test_an_address_with_a_user_in_it(self, ssh: SshTransport) -> None:
         for address in ("ml@10.0.0.1", "10.0.0.1:22", "-oProxyCommand=x"):
             with pytest.raises(HostUnfit, match="no address"):

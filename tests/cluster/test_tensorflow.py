@@ -25,6 +25,7 @@ SCRIPTS: list[tuple[str, list[str], dict[str, str], int, int]] = [
 @pytest.mark.parametrize(
     ("script", "args", "env", "tasks", "steps"), SCRIPTS, ids=[row[0] for row in SCRIPTS]
 )
+@pytest.mark.fault(15)
 def test_a_killed_worker_costs_steps_and_not_the_run(
     cluster: Cluster, script: str, args: list[str], env: dict[str, str], tasks: int, steps: int
 ) -> None:
@@ -47,6 +48,7 @@ def test_a_killed_worker_costs_steps_and_not_the_run(
     assert 0 <= replayed <= (22 if script == "digits.py" else 0), "no step is missing"
 
 
+@pytest.mark.fault(16)
 def test_parameter_servers_go_on_without_a_worker_and_take_it_back(local_cluster: Cluster) -> None:
     cluster = local_cluster
     spec = cluster.spec(

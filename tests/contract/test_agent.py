@@ -66,6 +66,7 @@ def test_a_task_from_its_code_to_its_exit(connect: Connect, version: str) -> Non
     assert data.endswith(b" o {} ***\n") or (b"hush-hush" not in data and b"{}" in data)
 
 
+@pytest.mark.fault(3)
 def test_a_killed_agent_is_not_noticed_by_the_task(connect: Connect) -> None:
     first = connect()
     first.ok("watch", heartbeat_s=0.1)
@@ -85,6 +86,7 @@ def test_a_killed_agent_is_not_noticed_by_the_task(connect: Connect) -> None:
     assert (ended["ordered"], ended["left"]) == (True, [])
 
 
+@pytest.mark.fault(2)
 def test_the_end_of_a_task_without_an_agent_is_told_to_the_next(connect: Connect) -> None:
     first = connect()
     first.ok("watch", heartbeat_s=0.1)
@@ -97,6 +99,7 @@ def test_the_end_of_a_task_without_an_agent_is_told_to_the_next(connect: Connect
     assert second.until_phase("exited")["exit"]["code"] == 7
 
 
+@pytest.mark.fault(4)
 def test_a_killed_shim_takes_its_task_along_and_is_told_of(connect: Connect) -> None:
     agent = connect()
     agent.ok("watch", heartbeat_s=0.1)
@@ -111,6 +114,7 @@ def test_a_killed_shim_takes_its_task_along_and_is_told_of(connect: Connect) -> 
     assert not process.alive(task)
 
 
+@pytest.mark.fault(33)
 def test_a_start_asked_twice_is_done_once(connect: Connect) -> None:
     agent = connect()
     code = agent.push(train=FOREVER)
@@ -174,6 +178,7 @@ def test_a_seed_fills_the_scratch_before_the_release(connect: Connect, tmp_path:
 # ---------------------------------------------------------------- fences
 
 
+@pytest.mark.fault(40)
 def test_an_older_coordinator_is_refused_by_every_verb_that_changes_something(connect: Connect) -> None:
     agent = connect()
     agent.ok("code", files=[], epoch=5)
@@ -287,6 +292,7 @@ def test_a_checkpoint_directory_is_seeded_and_verified_by_the_runs_python(
     )
 
 
+@pytest.mark.fault(44)
 def test_a_job_that_hangs_stops_no_heartbeat(connect: Connect, tmp_path: Path) -> None:
     hanging = tmp_path / "python"
     hanging.write_text("#!/bin/sh\nexec sleep 30\n")
@@ -331,6 +337,7 @@ def test_only_what_is_missing_is_asked_for(connect: Connect) -> None:
     assert agent.ok("code", files=files)["missing"] == []
 
 
+@pytest.mark.fault(49)
 def test_secrets_are_on_no_disk_and_in_no_argv(connect: Connect, host_dir: Path) -> None:
     agent = connect()
     agent.ok("watch", heartbeat_s=0.1)

@@ -106,6 +106,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 # --- who may speak ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(51)
 def test_row_51_directory_and_socket_are_private(rig: Rig) -> None:
     assert stat.S_IMODE(os.stat(rig.paths.runtime_dir).st_mode) == 0o700
     assert stat.S_IMODE(os.stat(rig.paths.state_dir).st_mode) == 0o700
@@ -134,6 +135,7 @@ def _as_nobody(work: Callable[[], str]) -> str:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.fault(51)
 def test_row_51_another_user_is_turned_away_by_the_mode_and_where_that_fails_by_the_kernels_word(
     rig: Rig,
 ) -> None:
@@ -171,6 +173,7 @@ def test_a_socket_that_a_dead_coordinator_left_is_replaced(tmp_path: Path) -> No
         again.close()
 
 
+@pytest.mark.fault(40)
 def test_row_40_two_coordinators_the_second_says_who_is_first(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="orch-api-") as short:
         env = {**os.environ, "ORCH_STATE_DIR": str(tmp_path / "state"), "ORCH_RUNTIME_DIR": f"{short}/run"}
@@ -257,6 +260,7 @@ def test_a_fault_of_ours_is_an_error_of_that_shape_too(rig: Rig) -> None:
     assert rig.client.get("/v1/status")["runs"] == [], "and it goes on"
 
 
+@pytest.mark.fault(54)
 def test_row_54_the_same_plan_again_is_the_run_that_is_there(rig: Rig) -> None:
     first = rig.submit()
     assert first["created"] is True
@@ -268,6 +272,7 @@ def test_row_54_the_same_plan_again_is_the_run_that_is_there(rig: Rig) -> None:
     assert len(rig.client.get("/v1/status")["runs"]) == 1
 
 
+@pytest.mark.fault(54)
 def test_row_54_up_from_many_at_once_is_one_run(rig: Rig) -> None:
     answers: list[dict[str, Any]] = []
     askers = [threading.Thread(target=lambda: answers.append(rig.submit())) for _ in range(8)]
@@ -279,6 +284,7 @@ def test_row_54_up_from_many_at_once_is_one_run(rig: Rig) -> None:
     assert sorted(answer["created"] for answer in answers) == [False] * 7 + [True]
 
 
+@pytest.mark.fault(54)
 def test_row_54_kill_twice_and_kill_of_what_has_ended(rig: Rig) -> None:
     run_id = rig.submit()["run_id"]
     until(lambda: rig.phase() == "RENDEZVOUS")
@@ -399,6 +405,7 @@ def test_another_coordinator_takes_the_runs_up(rig: Rig, tmp_path: Path) -> None
     assert start["epoch"] == 2, "asked again, by the new epoch"
 
 
+@pytest.mark.fault(34)
 def test_row_34_on_a_full_state_disk_changes_are_refused_at_once_and_looks_are_answered(
     tmp_path: Path,
 ) -> None:

@@ -67,6 +67,7 @@ def in_child(work: Callable[[int], None], after_s: float) -> bytes:
         return said.read()
 
 
+@pytest.mark.fault(37)
 def test_row_37_killed_at_any_moment_it_is_old_or_new_and_nothing_acknowledged_is_lost(
     tmp_path: Path,
 ) -> None:
@@ -104,6 +105,7 @@ def test_row_37_killed_at_any_moment_it_is_old_or_new_and_nothing_acknowledged_i
     assert acknowledged > ROUNDS, "it was killed too early each time to mean anything"
 
 
+@pytest.mark.fault(37)
 def test_a_torn_write_ahead_log_gives_the_state_after_some_whole_turn(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     journal = Journal(str(path))
@@ -133,6 +135,7 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
         yield disk
 
 
+@pytest.mark.fault(34)
 def test_row_34_a_full_disk_is_called_that_and_leaves_the_journal_intact(small_disk: SmallDisk) -> None:
     journal = Journal(str(small_disk.path / "journal.db"))
     commit(journal, 1)

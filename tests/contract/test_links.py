@@ -112,6 +112,7 @@ def test_an_answer_reaches_who_asked_and_a_refusal_is_raised(rig: Rig) -> None:
     assert replies[0].error is not None
 
 
+@pytest.mark.fault(3)
 def test_it_comes_back_when_the_agent_dies_and_watches_again(rig: Rig) -> None:
     link = rig.connected()
     for again in range(2, 5):
@@ -123,6 +124,7 @@ def test_it_comes_back_when_the_agent_dies_and_watches_again(rig: Rig) -> None:
     assert link.is_connected
 
 
+@pytest.mark.fault(33)
 def test_who_waits_for_an_answer_is_told_at_once_that_the_connection_broke(rig: Rig) -> None:
     link = rig.connected()
     rig.agent.answers["probe"] = always(None)

@@ -167,6 +167,7 @@ def test_stop_and_resume_of_keras_3_over_two_workers(gang: Callable[..., Gang], 
         ("digits.py", ("--epochs", "2", "--save-every", "5"), 1),
     ],
 )
+@pytest.mark.fault(15)
 def test_a_killed_script_resumes_unchanged_from_the_last_good_checkpoint(
     gang: Callable[..., Gang], tmp_path: Path, script: str, args: tuple[str, ...], workers: int
 ) -> None:
@@ -185,6 +186,7 @@ def test_a_killed_script_resumes_unchanged_from_the_last_good_checkpoint(
         assert second.steps(index)[-1] > answer["global_step"]
 
 
+@pytest.mark.fault(27)
 def test_a_zombie_that_saves_the_same_name_again_does_not_reach_the_next_generation(tmp_path: Path) -> None:
     """What `seed` relies on when it links: TensorFlow renames data shards, and rewrites the index in place."""
     import tensorflow as tf

@@ -69,6 +69,7 @@ def test_the_environment_is_the_login_the_orders_and_the_marker(host: Host) -> N
     assert (host.generation_dir / "scratch").is_dir()
 
 
+@pytest.mark.fault(49)
 def test_secrets_are_nowhere_but_in_the_process(host: Host) -> None:
     secret = "hunter2-hunter2"
     script = (
@@ -111,6 +112,7 @@ def test_the_runtime_says_ready_hears_go_and_its_steps_are_reported(host: Host) 
     assert "('TF_CONFIG', 'x')" in host.log()[0]
 
 
+@pytest.mark.fault(40)
 def test_an_order_of_an_older_epoch_or_another_generation_is_refused(host: Host) -> None:
     host.start(FOREVER, epoch=5)
     agent = host.agent()
@@ -128,6 +130,7 @@ def test_an_order_of_an_older_epoch_or_another_generation_is_refused(host: Host)
     assert agent.until_closed()["exit"]["ordered"]
 
 
+@pytest.mark.fault(8)
 def test_a_task_that_ignores_sigterm_dies_at_the_end_of_its_grace(host: Host) -> None:
     agent = host.run("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FOREVER)
     until(lambda: host.log() == ["o begun"], "the script begins")
@@ -147,6 +150,7 @@ def test_a_task_that_hears_sigterm_ends_by_itself(host: Host) -> None:
     assert (last["exit"]["code"], last["exit"]["cause"], last["exit"]["ordered"]) == (42, "script", True)
 
 
+@pytest.mark.fault(8)
 def test_a_stop_goes_through_the_runtime_and_no_signal_comes_in_its_way(host: Host) -> None:
     agent = host.run(
         UNDER_RUNTIME
@@ -178,6 +182,7 @@ print("begun", flush=True)
 
 @pytest.mark.parametrize("ends", ["by itself", "by order", "with its shim"])
 @pytest.mark.parametrize("grouped", [True, False], ids=["cgroup", "no cgroup"])
+@pytest.mark.fault(7)
 def test_no_grandchild_survives(host: Host, tmp_path: Path, ends: str, grouped: bool) -> None:
     if grouped and not cgroup.usable():
         pytest.skip(
@@ -205,6 +210,7 @@ def test_no_grandchild_survives(host: Host, tmp_path: Path, ends: str, grouped: 
     assert all(map(gone, pids))
 
 
+@pytest.mark.fault(4)
 def test_the_task_dies_with_its_shim_and_the_agent_finds_out(host: Host) -> None:
     agent = host.run(FOREVER, ports=[0])
     task = agent.until_phase("running")
@@ -222,6 +228,7 @@ def test_the_task_dies_with_its_shim_and_the_agent_finds_out(host: Host) -> None
     assert again["exit"]["ago_s"] >= 0
 
 
+@pytest.mark.fault(6)
 def test_after_a_reboot_nobody_is_signalled(host: Host) -> None:
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
@@ -240,6 +247,7 @@ def test_after_a_reboot_nobody_is_signalled(host: Host) -> None:
         bystander.wait()
 
 
+@pytest.mark.fault(3)
 def test_the_shim_outlives_its_starter_and_all_agents(host: Host) -> None:
     host.write_start(FOREVER)
     starter = subprocess.Popen(
@@ -284,6 +292,7 @@ def test_a_python_that_cannot_be_executed_or_code_that_is_not_there(host: Host, 
     assert "the code is not at" in last["error"]["message"]
 
 
+@pytest.mark.fault(20)
 def test_a_taken_port_gives_way_to_the_next(host: Host) -> None:
     with socket.socket() as taken, socket.socket() as free:
         taken.bind(("0.0.0.0", 0))
@@ -313,6 +322,7 @@ def test_no_port_at_all_is_an_answer_and_a_record(host: Host) -> None:
     assert (task["exit"]["cause"], task["error"]["message"]) == ("start-failed", answer["error"]["message"])
 
 
+@pytest.mark.fault(33)
 def test_a_start_that_is_asked_twice_is_done_once(host: Host) -> None:
     first = host.start(FOREVER)
     assert host.start_again() == first
@@ -324,6 +334,7 @@ def test_a_start_that_is_asked_twice_is_done_once(host: Host) -> None:
     assert host.start_again() == first, "it has been, and it has ended: the report tells the rest"
 
 
+@pytest.mark.fault(11)
 def test_a_generation_that_was_given_up_is_never_begun(host: Host) -> None:
     host.write_start(FOREVER)
     task = shim.recover(str(host.generation_dir))
@@ -428,6 +439,7 @@ def removed(group: Path) -> bool:
     return True
 
 
+@pytest.mark.fault(12)
 def test_the_kernels_oom_killer_is_named(host: Host, tmp_path: Path) -> None:
     group = memory_group(f"orch-test-{os.getpid()}")
     if group is None:

@@ -36,6 +36,7 @@ def cluster(tmp_path: Path) -> Iterator[Start]:
         each.close()
 
 
+@pytest.mark.fault(16, 17)
 def test_a_worker_killed_and_started_again_is_taken_back_and_a_lost_ps_ends_the_chief(cluster: Start) -> None:
     script, args = EXAMPLES / "parameter_server.py", ("--steps", "1000000", "--save-every", "20")
     run = cluster(script, *args, tasks={"chief": 1, "worker": 2, "ps": 1}, options=SERVED)

@@ -81,6 +81,7 @@ def test_one_flipped_bit_anywhere_in_the_data_is_found(tmp_path: Path, at: int) 
 
 
 @pytest.mark.parametrize("size", [0, 1, 47, 48, 100, 1100, 1167])
+@pytest.mark.fault(42)
 def test_an_index_cut_off_anywhere_is_torn(tmp_path: Path, size: int) -> None:
     directory = generation(tmp_path, 1, "manager")
     truncate(directory / "manager" / "ckpt-2.index", size)
@@ -210,6 +211,7 @@ def _pointer(directory: Path) -> Path:
     return directory / "manager" / "checkpoint"
 
 
+@pytest.mark.fault(42)
 def test_a_pointer_that_is_empty_or_points_to_nothing_is_written_anew(tmp_path: Path) -> None:
     for content in ("", 'model_checkpoint_path: "ckpt-99"\n', "\0\0\0"):
         root = tmp_path / str(len(content))
@@ -220,6 +222,7 @@ def test_a_pointer_that_is_empty_or_points_to_nothing_is_written_anew(tmp_path: 
 
 
 @pytest.mark.parametrize("ending", ["index", "data-00000-of-00001"])
+@pytest.mark.fault(42)
 def test_a_torn_newest_is_dropped_for_the_one_before_and_both_are_named(tmp_path: Path, ending: str) -> None:
     directory = generation(tmp_path, 1, "manager")
     truncate(directory / "manager" / f"ckpt-2.{ending}", 900)
@@ -238,6 +241,7 @@ def test_bits_that_went_bad_are_found_before_they_are_given_on(tmp_path: Path) -
     assert seed.seed(str(tmp_path), 2)["global_step"] == 24
 
 
+@pytest.mark.fault(42)
 def test_a_torn_backup_of_keras_is_restored_from_the_one_that_it_keeps(tmp_path: Path) -> None:
     directory = generation(tmp_path, 1, "keras3_backup") / "keras3_backup"
     os.utime(directory / "latest.weights.h5", (0, 1_700_009_999))
@@ -273,6 +277,7 @@ def test_an_exported_model_does_not_hide_the_backup_of_the_generation_before(tmp
     assert "gen-000001" in seed.seed(str(tmp_path), 3)["source"]
 
 
+@pytest.mark.fault(42)
 def test_nothing_that_reads_is_an_error_and_not_step_0(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -330,6 +335,7 @@ def test_an_older_generation_is_refused(tmp_path: Path) -> None:
     assert caught.value.code == "superseded"
 
 
+@pytest.mark.fault(27, 28)
 def test_what_a_zombie_writes_or_removes_does_not_reach_the_new_generation(tmp_path: Path) -> None:
     old = generation(tmp_path, 1, "manager", "keras3_backup")
     answer = seed.seed(str(tmp_path), 2)
@@ -361,6 +367,7 @@ def test_checkpoints_in_the_root_count_as_before_all_generations(tmp_path: Path)
     assert not (Path(answer["path"]) / "dataset.bin").exists()
 
 
+@pytest.mark.fault(53)
 def test_links_are_not_followed_out_of_the_tree(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.mkdir()

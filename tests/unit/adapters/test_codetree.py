@@ -72,6 +72,7 @@ def test_symlinks_within_are_followed(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.fault(53)
 def test_all_that_cannot_be_pushed_is_named_at_once(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     write(tree, "a.py", "sub/b.py")
@@ -155,6 +156,7 @@ def test_only_what_changed_is_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "names", [["../x"], ["/etc/x"], ["a/../../x"], ["a//b"], ["."], [""], ["a\0b"], ["a", "a"], ["a", "a/b"]]
 )
+@pytest.mark.fault(53)
 def test_paths_that_leave_or_contradict_are_refused(names: list[str]) -> None:
     with pytest.raises(HostFault) as caught:
         codestore.check([[name, sha(b""), 0o644, 0] for name in names])

@@ -162,6 +162,7 @@ def in_child(work: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.fault(35)
 def test_where_the_disk_takes_no_more_it_is_counted_and_goes_on_later(tmp_path: Path) -> None:
     def work() -> None:
         log = writer(tmp_path, 1 << 20)
@@ -188,6 +189,7 @@ def test_where_the_disk_takes_no_more_it_is_counted_and_goes_on_later(tmp_path: 
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="A FULL DISK CAN ONLY BE MOUNTED BY ROOT: not tested here")
+@pytest.mark.fault(35)
 def test_a_really_full_disk_never_raises_and_keeps_whole_lines(tmp_path: Path) -> None:
     import subprocess
 

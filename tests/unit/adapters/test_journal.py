@@ -201,6 +201,7 @@ DAMAGES = [_cut, _empty, _garbage, _holes, _text, _foreign, _no_meta, _gone]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.fault(38)
 def test_a_damaged_journal_is_refused_with_its_name_and_the_way_out(path: str, damage: object) -> None:
     full(path)
     damage(path)  # type: ignore[operator]
@@ -211,6 +212,7 @@ def test_a_damaged_journal_is_refused_with_its_name_and_the_way_out(path: str, d
     assert f"move {path} and its -wal and -shm files away" in caught.value.hint
 
 
+@pytest.mark.fault(38)
 def test_a_state_that_cannot_be_read_is_damage_and_names_its_run(path: str) -> None:
     full(path)
     with sqlite3.connect(path) as db:
@@ -222,6 +224,7 @@ def test_a_state_that_cannot_be_read_is_damage_and_names_its_run(path: str) -> N
 
 
 @pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+@pytest.mark.fault(39)
 def test_a_journal_of_another_version_is_refused_with_both(path: str, version: int) -> None:
     full(path)
     with sqlite3.connect(path) as db:

@@ -78,6 +78,7 @@ def test_a_name_that_does_not_match_is_unknown(tmp_path: Path, names: str, asked
     assert read(tmp_path, line(names)).judge(asked, GOOD).verdict == "unknown"
 
 
+@pytest.mark.fault(46)
 def test_another_key_is_a_changed_key_and_the_line_is_named(tmp_path: Path) -> None:
     judged = read(tmp_path, "# by hand", line("gpu-a", OTHER)).judge("gpu-a", GOOD)
     assert judged.verdict == "changed"

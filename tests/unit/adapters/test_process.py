@@ -60,6 +60,7 @@ def test_an_identity_is_one_process_of_one_boot(start: Start) -> None:
     assert who != known(start())
 
 
+@pytest.mark.fault(6)
 def test_a_pid_of_somebody_else_is_never_signalled(start: Start) -> None:
     child = start()
     who = known(child)

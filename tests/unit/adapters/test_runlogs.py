@@ -187,11 +187,13 @@ def test_no_run_at_all(logs: RunLogs) -> None:
 
 
 @pytest.mark.parametrize("run_id", ["", ".", "..", "a/b", "../x"])
+@pytest.mark.fault(53)
 def test_a_run_id_leads_nowhere_else(logs: RunLogs, run_id: str) -> None:
     with pytest.raises(ValueError, match="not a run id"):
         logs.end(run_id, "worker:0", 1)
 
 
+@pytest.mark.fault(53)
 def test_a_task_leads_nowhere_else(logs: RunLogs) -> None:
     with pytest.raises(ValueError, match="not a task"):
         logs.append(RUN, "../../x:0", 1, 0, b"x")

@@ -108,6 +108,7 @@ def test_errors_carry_message_hint_and_code() -> None:
         ),
     ],
 )
+@pytest.mark.fault(22)
 def test_hosts_that_differ_are_shown_in_a_table(
     facts: tuple[Facts, Facts], message: str | None, hint: str | None
 ) -> None:

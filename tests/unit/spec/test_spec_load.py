@@ -109,11 +109,13 @@ YAML = {
 
 
 @pytest.mark.parametrize("case", YAML)
+@pytest.mark.fault(50)
 def test_what_is_not_yaml_is_said_with_its_place(folder: Path, case: str) -> None:
     content, expected = YAML[case]
     assert complaints(folder, content) == expected
 
 
+@pytest.mark.fault(50)
 def test_aliases_and_tags_are_refused_where_they_stand(folder: Path) -> None:
     bomb = changed("version: 1", "version: !!int 1").replace("gpus: 4", "gpus: &a 4", 1)
     assert complaints(folder, bomb.replace("gpus: 4", "gpus: *a")) == [
@@ -267,6 +269,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("case", VALUES)
+@pytest.mark.fault(55)
 def test_a_wrong_value_is_said_with_its_place_and_the_way_out(folder: Path, case: str) -> None:
     content, expected = VALUES[case]
     assert complaints(folder, content) == expected
@@ -428,6 +431,7 @@ RELATIONS = {
 
 
 @pytest.mark.parametrize("case", RELATIONS)
+@pytest.mark.fault(55)
 def test_what_cannot_go_together_is_said_at_the_closest_place(folder: Path, case: str) -> None:
     content, expected = RELATIONS[case]
     assert complaints(folder, content) == expected
@@ -456,6 +460,7 @@ def test_checkpoints_of_a_local_run_are_relative_to_the_file_and_outside_workdir
     ]
 
 
+@pytest.mark.fault(55)
 def test_everything_is_told_at_once_in_the_order_of_the_file(folder: Path) -> None:
     bad = GOOD.replace("gpu-b", "gpu-a").replace("10.0.0.12", "10.0.0.12, port: 65536")
     bad = bad.replace("replicas: 2", "replicas: 3").replace("script: train.py", "scrip: train.py")
@@ -483,6 +488,7 @@ SHELLS = ("; touch x", "$(id)", "`id`", "a'b", 'a"b', "a\nb", "-oProxyCommand=x"
 
 @pytest.mark.parametrize("key", ["address", "data_address", "user", "proxy_jump", "python", "name"])
 @pytest.mark.parametrize("text", SHELLS)
+@pytest.mark.fault(48)
 def test_options_and_shell_are_refused_in_what_reaches_ssh(folder: Path, key: str, text: str) -> None:
     name = "" if key == "name" else "name: gpu-b, "
     written = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\x1b", "\\e")
@@ -494,6 +500,7 @@ def test_options_and_shell_are_refused_in_what_reaches_ssh(folder: Path, key: st
 
 @pytest.mark.parametrize("key", ["identity_file", "known_hosts"])
 @pytest.mark.parametrize("text", ["-F/dev/null", "a\\nb", "a\\0b", ""])
+@pytest.mark.fault(48)
 def test_paths_are_neither_options_nor_control_characters(folder: Path, key: str, text: str) -> None:
     what = "private key" if key == "identity_file" else "known_hosts file"
     assert complaints(folder, GOOD + f'ssh: {{{key}: "{text}"}}\n') == [
@@ -507,6 +514,7 @@ def test_ordinary_pythons_are_taken(folder: Path, python: str) -> None:
     assert complaints(folder, run(f"python: {python}")) == []
 
 
+@pytest.mark.fault(48)
 def test_arguments_may_hold_anything_but_nul(folder: Path) -> None:
     assert complaints(folder, run('args: ["; touch x", \'$(id)\', "a\\nb", --x]')) == []
     assert complaints(folder, run('args: ["a\\0b"]')) == ["10:10: run.args[0]: must not hold a NUL character"]
@@ -553,6 +561,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("case", BOMBS)
+@pytest.mark.fault(50)
 def test_a_bomb_costs_less_than_a_second_and_200_mb(folder: Path, case: str) -> None:
     file = folder / "bomb.yaml"
     content = BOMBS[case]

@@ -1,0 +1,76 @@
+"""What all tests share: the marks of the table of faults, and what `make faults` hears of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.times import FaultTimes
+
+REPORT = pytest.StashKey[dict[str, dict[str, object]]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options that `make faults` gives."""
+    group = parser.getgroup("faults")
+    group.addoption("--fault-rows", metavar="N,N…", help="only tests of these rows of the table of faults")
+    group.addoption("--fault-report", metavar="FILE", help="write outcomes and measured times there, as JSON")
+    group.addoption("--long", action="store_true", help="faults last as long as on the page, not as in CI")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[REPORT] = {}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of the rows that were asked for."""
+    chosen = config.getoption("--fault-rows")
+    if not chosen:
+        return
+    wanted = {int(number) for number in chosen.split(",")}
+    kept = [item for item in items if wanted & set(_rows_of(item))]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember how each test of a row ended; the worst of set-up, call and tear-down counts."""
+    report = yield
+    rows = _rows_of(item)
+    if rows:
+        entry = item.config.stash[REPORT].setdefault(item.nodeid, {"rows": rows, "outcome": "passed"})
+        if report.outcome != "passed":
+            entry["outcome"] = report.outcome
+        times = getattr(item, "funcargs", {}).get("fault_times")
+        if isinstance(times, FaultTimes):
+            entry["measured"] = times.measured
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Leave the outcomes to `make faults`."""
+    path = session.config.getoption("--fault-report")
+    if path:
+        Path(path).write_text(json.dumps(session.config.stash[REPORT]), encoding="utf-8")
+
+
+def _rows_of(item: pytest.Item) -> list[int]:
+    return sorted({number for mark in item.iter_markers("fault") for number in mark.args})
+
+
+@pytest.fixture
+def fault_times() -> FaultTimes:
+    """Where a test puts what it has measured."""
+    return FaultTimes()
+
+
+@pytest.fixture
+def long(request: pytest.FixtureRequest) -> bool:
+    """Whether a fault may last as long as the page says; CI has seconds."""
+    return bool(request.config.getoption("--long"))

@@ -7,40 +7,31 @@ them (`group.rebased`). One writer; readers open the file read-only.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
+from orchestrator.adapters import journal_format
 from orchestrator.adapters.disk import NO_SPACE, full_error, is_full, sync_directory
+from orchestrator.adapters.journal_format import VERSION, check_version, damaged
 from orchestrator.core.actions import Note
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import Event
 from orchestrator.core.model import Run
 
-VERSION = 1
+log = logging.getLogger(__name__)
 
-_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-CREATE TABLE runs (
-    run_id TEXT PRIMARY KEY, name TEXT NOT NULL, created TEXT NOT NULL, ended TEXT,
-    written_at REAL NOT NULL, state TEXT NOT NULL
-) STRICT;
-CREATE TABLE journal (
-    seq INTEGER PRIMARY KEY, time TEXT NOT NULL, run_id TEXT NOT NULL, type TEXT NOT NULL, event TEXT NOT NULL
-) STRICT;
-CREATE TABLE events (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT, time TEXT NOT NULL, run_id TEXT NOT NULL, name TEXT NOT NULL,
-    kind TEXT NOT NULL, task TEXT, generation INTEGER NOT NULL, message TEXT NOT NULL, data TEXT NOT NULL
-) STRICT;
-CREATE INDEX events_by_name ON events (name, seq);
-CREATE INDEX journal_by_run ON journal (run_id, seq);
-"""
+ENDED_MAX = 50
+"""How many ended runs are kept, with their events: the newest. Runs that go on are kept whatever their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,35 +48,38 @@ class Kept:
 class Journal:
     """Open for writing. Raises JournalError with the file and the way back where it cannot be trusted."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, clock: Callable[[], str] | None = None) -> None:
+        """`clock` tells the time of a record, for people; nothing is decided by it."""
         self.path = path
+        self._clock = clock or now_utc
         try:
             if not os.path.exists(path):
                 self._create()
             if os.stat(path).st_size == 0:  # SQLite would take it for a new one, and all runs be forgotten
-                raise self._damaged("it is empty")
+                raise damaged(path, "it is empty")
             self._db = _connect(path)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._check()
         except sqlite3.Error as e:
-            raise self._error(e) from e
+            raise _error(path, e) from e
         except OSError as e:
             raise full_error(path) if e.errno in NO_SPACE else _unusable(path, e) from e
 
     def _create(self) -> None:
         """Whole or not at all: made beside its place, and renamed."""
         if os.path.exists(self.path + "-wal"):
-            raise self._damaged("it is gone, and its -wal file is there, which belongs to no other")
+            raise damaged(self.path, "it is gone, and its -wal file is there, which belongs to no other")
         making = self.path + ".new"
         # 0600 from the first byte on: the plan holds paths and host names.
         os.close(os.open(making, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600))
         db = _connect(making)
         try:
             with _Transaction(db, self._error):
-                for statement in _SCHEMA.split(";"):
+                for statement in journal_format.SCHEMA:
                     db.execute(statement)
                 db.execute("INSERT INTO meta VALUES ('version', ?), ('epoch', '0')", (str(VERSION),))
+                journal_format.sign(db)
         finally:
             db.close()
         os.rename(making, self.path)
@@ -94,38 +88,18 @@ class Journal:
     def _check(self) -> None:
         result = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if result != "ok":
-            raise self._damaged(result)
-        version = self._meta("version")
-        if version != str(VERSION):
-            raise JournalError(
-                f"the journal {self.path} is of version {version}, and this program reads version {VERSION}",
-                hint="use the orch that wrote it, or move the file away to start with an empty journal",
+            raise damaged(self.path, result)
+        version = _version(self._db, self.path)
+        if version < VERSION:
+            backup = journal_format.back_up(self._db, self.path)
+            with self._transaction():
+                journal_format.migrate(self._db, version)
+            log.warning(
+                "the journal was of version %s and is now of %s; before: %s", version, VERSION, backup
             )
 
     def _error(self, error: sqlite3.Error) -> JournalError:
-        """What a person must know of it."""
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
-            return self._damaged(str(error))  # SQLITE_ERROR: no such table; our statements are right
-        if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and is_full(self.path)):
-            return full_error(self.path)
-        return JournalError(
-            f"the journal {self.path} cannot be written: {error}",
-            hint="see to its disk and its permissions; training goes on meanwhile",
-        )
-
-    def _damaged(self, why: str) -> JournalError:
-        return JournalError(
-            f"the journal {self.path} is damaged: {why}",
-            hint=f"move {self.path} and its -wal and -shm files away and start again: tasks that run are "
-            "not touched, and must then be ended by hand",
-        )
-
-    def _meta(self, key: str) -> str:
-        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        if row is None:
-            raise self._damaged(f"it has no {key}")
-        return str(row[0])
+        return _error(self.path, error)
 
     def _transaction(self) -> _Transaction:
         return _Transaction(self._db, self._error)
@@ -139,23 +113,34 @@ class Journal:
     def take_epoch(self) -> int:
         """Begin an epoch: durable before it is returned, so that two coordinators never share one."""
         with self._transaction():
-            epoch = int(self._meta("epoch")) + 1
+            epoch = int(_meta(self._db, self.path, "epoch")) + 1
             self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
+            journal_format.sign(self._db)
         return epoch
 
     def commit(self, run: Run, event: Event, notes: Sequence[Note]) -> None:
         """Event, state and notes, all or none. A run's first event brings the run itself into the journal."""
-        time = now_utc()
-        ended = time if run.phase.is_terminal else None
+        time = self._clock()
+        ended = run.phase.is_terminal
         with self._transaction():
-            self._db.execute(
+            written = self._db.execute(
                 "INSERT INTO journal (time, run_id, type, event) VALUES (?, ?, ?, ?)",
                 (time, run.run_id, type(event).__name__, _dump(type(event), event)),
             )
             self._db.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET "
-                "state = excluded.state, written_at = excluded.written_at, ended = coalesce(ended, excluded.ended)",
-                (run.run_id, run.plan.name, time, ended, event.at, _dump(Run, run)),
+                "INSERT INTO runs (run_id, name, created, ended, written_at, state, ended_seq) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET "
+                "state = excluded.state, written_at = excluded.written_at, "
+                "ended = coalesce(ended, excluded.ended), ended_seq = coalesce(ended_seq, excluded.ended_seq)",
+                (
+                    run.run_id,
+                    run.plan.name,
+                    time,
+                    time if ended else None,
+                    event.at,
+                    _dump(Run, run),
+                    written.lastrowid if ended else None,
+                ),
             )
             self._db.executemany(
                 "INSERT INTO events (time, run_id, name, kind, task, generation, message, data) "
@@ -163,25 +148,33 @@ class Journal:
                 [_row(time, run, note) for note in notes],
             )
 
+    def prune(self, *, ended_max: int = ENDED_MAX, keep: Collection[str] = ()) -> list[str]:
+        """Forget the runs that ended before the newest `ended_max`, with their events; which they were.
+
+        One that goes on is never among them, nor one of `keep`.
+        """
+        rows = self._read(
+            "SELECT run_id FROM runs WHERE ended IS NOT NULL ORDER BY ended_seq DESC, rowid DESC LIMIT -1 OFFSET ?",
+            (ended_max,),
+        )
+        forgotten = [str(run_id) for (run_id,) in rows if run_id not in keep]
+        for run_id in forgotten:  # one at a time: who waits to write need not wait for all
+            with self._transaction():
+                for table in ("events", "journal", "runs"):
+                    self._db.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
+        return forgotten
+
     # -- reading -------------------------------------------------------------------------------------------
 
-    def runs(self, *, ended_max: int = 50) -> list[Kept]:
+    def runs(self, *, ended_max: int = ENDED_MAX) -> list[Kept]:
         """All runs that have not ended, and the newest that have; oldest first."""
         rows = self._read(
             "SELECT run_id, state, created, ended, written_at FROM runs WHERE ended IS NULL OR run_id IN "
-            "(SELECT run_id FROM runs WHERE ended IS NOT NULL ORDER BY ended DESC, rowid DESC LIMIT ?) "
+            "(SELECT run_id FROM runs WHERE ended IS NOT NULL ORDER BY ended_seq DESC, rowid DESC LIMIT ?) "
             "ORDER BY rowid",
             (ended_max,),
         )
-        return [Kept(self._load(run_id, state), *rest) for run_id, state, *rest in rows]
-
-    def _load(self, run_id: str, state: str) -> Run:
-        try:
-            return _adapter(Run).validate_json(state)  # type: ignore[no-any-return]
-        except ValidationError as e:
-            found = e.errors()[0]
-            where = ".".join(map(str, found["loc"]))
-            raise self._damaged(f"the state of {run_id} cannot be read: {where}: {found['msg']}") from e
+        return [Kept(_load(self.path, run_id, state), *rest) for run_id, state, *rest in rows]
 
     def _read(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         try:
@@ -216,6 +209,36 @@ class Journal:
         """The run's journaled events, in order: (type, JSON)."""
         rows = self._read("SELECT type, event FROM journal WHERE run_id = ? ORDER BY seq", (run_id,))
         return [(type_, json.loads(event)) for type_, event in rows]
+
+
+def peek(path: str) -> list[Kept]:
+    """Every run of a journal that may be somebody else's, who may be writing it; none where there is no journal.
+
+    Changes nothing. JournalError where this program could not take it, or is too old for it.
+    """
+    if not os.path.exists(path):
+        return []
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
+            _version(db, path)
+            rows = db.execute(
+                "SELECT run_id, state, created, ended, written_at FROM runs ORDER BY rowid"
+            ).fetchall()
+    except sqlite3.Error as e:
+        raise _error(path, e) from e
+    return [Kept(_load(path, run_id, state), *rest) for run_id, state, *rest in rows]
+
+
+def put_aside(path: str) -> str | None:
+    """Move a journal away, with what belongs to it; its new path. None where there is none. OSError."""
+    target = f"{path}.aside-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    moved = None
+    # The log last: a journal without its log is whole but old; a log without its journal is refused.
+    for suffix in ("", "-shm", "-wal"):
+        if os.path.exists(path + suffix):
+            os.rename(path + suffix, target + suffix)
+            moved = target
+    return moved
 
 
 class _Transaction:
@@ -253,6 +276,40 @@ class _Transaction:
 
 def _connect(path: str) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+
+
+def _version(db: sqlite3.Connection, path: str) -> int:
+    program = db.execute("SELECT value FROM meta WHERE key = 'program'").fetchone()
+    return check_version(path, _meta(db, path, "version"), program[0] if program else None)
+
+
+def _meta(db: sqlite3.Connection, path: str, key: str) -> str:
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    if row is None:
+        raise damaged(path, f"it has no {key}")
+    return str(row[0])
+
+
+def _load(path: str, run_id: str, state: str) -> Run:
+    try:
+        return _adapter(Run).validate_json(state)  # type: ignore[no-any-return]
+    except ValidationError as e:
+        found = e.errors()[0]
+        where = ".".join(map(str, found["loc"]))
+        raise damaged(path, f"the state of {run_id} cannot be read: {where}: {found['msg']}") from e
+
+
+def _error(path: str, error: sqlite3.Error) -> JournalError:
+    """What a person must know of it."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
+        return damaged(path, str(error))  # SQLITE_ERROR: no such table; our statements are right
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and is_full(path)):
+        return full_error(path)
+    return JournalError(
+        f"the journal {path} cannot be written: {error}",
+        hint="see to its disk and its permissions; training goes on meanwhile",
+    )
 
 
 def _unusable(path: str, error: OSError) -> JournalError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
-from orchestrator.adapters.journal import VERSION, Journal
+from orchestrator import __version__
+from orchestrator.adapters.journal import VERSION, Journal, peek, put_aside
 from orchestrator.core.actions import Note
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import KillRequested, Submitted, Ticked
@@ -209,7 +212,7 @@ def test_a_damaged_journal_is_refused_with_its_name_and_the_way_out(path: str, d
         Journal(path)
     assert caught.value.message.startswith(f"the journal {path} is damaged: ")
     assert caught.value.hint is not None
-    assert f"move {path} and its -wal and -shm files away" in caught.value.hint
+    assert "`orch recover --hosts cluster.yaml` puts it aside" in caught.value.hint
 
 
 @pytest.mark.fault(38)
@@ -223,16 +226,176 @@ def test_a_state_that_cannot_be_read_is_damage_and_names_its_run(path: str) -> N
     opened.close()
 
 
-@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
-@pytest.mark.fault(39)
-def test_a_journal_of_another_version_is_refused_with_both(path: str, version: int) -> None:
-    full(path)
+def _of_version(path: str, version: int) -> None:
     with sqlite3.connect(path) as db:
         db.execute("UPDATE meta SET value = ? WHERE key = 'version'", (str(version),))
+
+
+@pytest.mark.parametrize("version", [0, VERSION + 1])
+@pytest.mark.fault(39)
+def test_a_journal_of_a_version_that_is_not_read_is_refused_with_both_and_its_writer(
+    path: str, version: int
+) -> None:
+    Journal(path).close()
+    _of_version(path, version)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE meta SET value = '9.1.0' WHERE key = 'program'")
+    before = Path(path).read_bytes()
     with pytest.raises(JournalError) as caught:
         Journal(path)
-    assert f"{path} is of version {version}, and this program reads version {VERSION}" in caught.value.message
-    assert caught.value.hint is not None
+    assert caught.value.message == (
+        f"the journal {path} is of version {version}, written by orch 9.1.0; "
+        f"this is orch {__version__}, which reads version 1 to {VERSION}"
+    )
+    assert "use orch 9.1.0; or `orch recover --hosts cluster.yaml`" in str(caught.value.hint)
+    with pytest.raises(JournalError, match=f"is of version {version}, written by orch 9.1.0"):
+        peek(path)
+    assert Path(path).read_bytes() == before
+
+
+def test_a_newer_journal_names_what_was_kept_before_its_migration(path: str) -> None:
+    Journal(path).close()
+    _of_version(path, VERSION + 1)
+    Path(f"{path}.before-v{VERSION + 1}").touch()
+    with pytest.raises(JournalError) as caught:
+        Journal(path)
+    assert f"what there was before its migration is in {path}.before-v{VERSION + 1}" in str(caught.value.hint)
+
+
+VERSION_1 = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE runs (
+    run_id TEXT PRIMARY KEY, name TEXT NOT NULL, created TEXT NOT NULL, ended TEXT,
+    written_at REAL NOT NULL, state TEXT NOT NULL
+) STRICT;
+CREATE TABLE journal (
+    seq INTEGER PRIMARY KEY, time TEXT NOT NULL, run_id TEXT NOT NULL, type TEXT NOT NULL, event TEXT NOT NULL
+) STRICT;
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, time TEXT NOT NULL, run_id TEXT NOT NULL, name TEXT NOT NULL,
+    kind TEXT NOT NULL, task TEXT, generation INTEGER NOT NULL, message TEXT NOT NULL, data TEXT NOT NULL
+) STRICT;
+CREATE INDEX events_by_name ON events (name, seq);
+CREATE INDEX journal_by_run ON journal (run_id, seq);
+INSERT INTO meta VALUES ('version', '1'), ('epoch', '7');
+"""
+
+
+def of_version_1(path: str) -> list[Run]:
+    """A journal as the first version wrote it: one run goes on, two have ended; its log is not folded back."""
+    runs = [replace(a_run(f"t-20260101-00000{n}"), phase=phase) for n, phase in enumerate(ONE_GOES_ON)]
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.executescript(VERSION_1)
+    for number, run in enumerate(runs):
+        ended = "2026-01-01T00:00:00.000Z" if run.phase.is_terminal else None
+        state = TypeAdapter(Run).dump_json(run).decode()
+        db.execute("INSERT INTO runs VALUES (?, 't', 'then', ?, 1.5, ?)", (run.run_id, ended, state))
+        event = (number + 10, "then", run.run_id, "Ticked", '{"at": 1.5}')
+        db.execute("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", event)
+        db.execute("INSERT INTO events VALUES (NULL, 'then', ?, 't', 'k', NULL, 1, 'm', '{}')", (run.run_id,))
+    shutil.copy(path, path + ".kept")
+    shutil.copy(path + "-wal", path + ".kept-wal")
+    db.close()
+    os.rename(path + ".kept", path)
+    os.rename(path + ".kept-wal", path + "-wal")
+    return runs
+
+
+ONE_GOES_ON = (Phase.FAILED, Phase.RUNNING, Phase.SUCCEEDED)
+
+
+@pytest.mark.fault(39)
+def test_an_older_journal_is_migrated_after_a_backup(path: str) -> None:
+    runs = of_version_1(path)
+    assert [kept.run for kept in peek(path)] == runs, "a look migrates nothing"
+    assert not os.path.exists(f"{path}.before-v2")
+    opened = Journal(path)
+    assert [kept.run for kept in opened.runs()] == runs
+    assert [kept.run.run_id[-1] for kept in opened.runs(ended_max=1)] == ["1", "2"]
+    assert [event["seq"] for event in opened.events()] == [1, 2, 3]
+    assert opened.take_epoch() == 8
+    opened.close()
+    assert _tables(path) == _tables_of_a_new_one(path)
+    backup = f"{path}.before-v2"
+    assert stat.S_IMODE(os.stat(backup).st_mode) == 0o600
+    with sqlite3.connect(backup) as db:
+        assert db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone() == ("1",)
+        assert db.execute("SELECT count(*) FROM runs").fetchone() == (3,), "with what was in its log"
+
+
+def _tables(path: str) -> set[tuple[str, str]]:
+    with sqlite3.connect(path) as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        columns = {(t, row[1]) for t in tables for row in db.execute(f"PRAGMA table_info({t})")}
+        return columns | {
+            ("", n) for (n,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")
+        }
+
+
+def _tables_of_a_new_one(path: str) -> set[tuple[str, str]]:
+    Journal(path + ".fresh").close()
+    return _tables(path + ".fresh")
+
+
+def test_a_migration_that_fails_leaves_the_old_journal(path: str) -> None:
+    of_version_1(path)
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE INDEX events_by_run ON events (run_id)")  # what its last statement would make
+    with pytest.raises(JournalError):
+        Journal(path)
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone() == ("1",)
+        assert "ended_seq" not in [row[1] for row in db.execute("PRAGMA table_info(runs)")]
+
+
+def test_the_oldest_ended_runs_are_forgotten_with_their_events_and_no_other(journal: Journal) -> None:
+    for number in range(6):
+        phase = Phase.RUNNING if number == 0 else Phase.FAILED
+        run = replace(a_run(f"t-20260101-00000{number}"), phase=phase)
+        journal.commit(run, Ticked(1.0), [Note("k", "m")])
+    last = journal.events()[-1]["seq"]
+    assert sorted(journal.prune(ended_max=2, keep=["t-20260101-000002"])) == [
+        "t-20260101-000001",
+        "t-20260101-000003",
+    ]
+    left = ["t-20260101-000000", "t-20260101-000002", "t-20260101-000004", "t-20260101-000005"]
+    assert [kept.run.run_id for kept in journal.runs()] == left
+    assert [event["run"] for event in journal.events()] == left
+    assert journal.history("t-20260101-000001") == []
+    journal.commit(replace(a_run("t-20260101-000009")), Ticked(1.0), [Note("k", "m")])
+    assert journal.events()[-1]["seq"] == last + 1, "a number is never given again"
+
+
+@pytest.mark.fault(41)
+def test_order_is_by_sequence_whatever_the_wall_clock_does(path: str) -> None:
+    hours = iter(["12", "09", "15", "03", "00", "23"])
+    opened = Journal(path, clock=lambda: f"2026-01-01T{next(hours)}:00:00.000Z")
+    for number in range(6):
+        run = replace(a_run(f"t-20260101-00000{number}"), phase=Phase.FAILED)
+        opened.commit(run, Ticked(float(number)), [Note("k", str(number))])
+    assert [event["message"] for event in opened.events()] == ["0", "1", "2", "3", "4", "5"]
+    assert [event["message"] for event in opened.events(after=3)] == ["3", "4", "5"]
+    assert [kept.run.run_id[-1] for kept in opened.runs(ended_max=2)] == ["4", "5"]
+    assert len(opened.prune(ended_max=1)) == 5
+    assert [kept.run.run_id[-1] for kept in opened.runs()] == ["5"]
+    opened.close()
+
+
+def test_a_look_sees_what_a_living_writer_has_written(journal: Journal, path: str) -> None:
+    assert peek(path + ".none") == []
+    journal.commit(a_run(), Submitted(1.0), [])
+    assert [kept.run for kept in peek(path)] == [a_run()]
+
+
+def test_a_journal_that_is_put_aside_is_whole(journal: Journal, path: str) -> None:
+    journal.commit(a_run(), Submitted(1.0), [])
+    aside = put_aside(path)
+    assert aside is not None
+    assert aside.startswith(path + ".aside-")
+    assert [kept.run for kept in peek(aside)] == [a_run()]
+    assert put_aside(path) is None
+    Journal(path).close()
 
 
 def test_a_directory_that_is_not_there_is_no_damage(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ CONTENT = (
     "adapters/cgroup.py",
     "adapters/hostdir.py",
     "adapters/hostlog.py",
+    "adapters/logind.py",
     "adapters/summaries.py",
     "adapters/checkpoints/*.py",
     "adapters/codestore.py",

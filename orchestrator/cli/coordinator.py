@@ -7,11 +7,9 @@ from typing import Any
 import click
 
 from orchestrator.cli import render
+from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
-from orchestrator.core.errors import CoordinatorUnreachable, WaitTimedOut
-
-_STOP_TIMEOUT_S = 30.0
-_LOOK_EVERY_S = 0.05
+from orchestrator.core.errors import CoordinatorUnreachable, SomeHostsOnly
 
 
 @click.group()
@@ -59,26 +57,44 @@ def stop(session: Session) -> int:
 
 
 def stop_coordinator(session: Session) -> None:
-    """Ask it to end, and wait until nothing answers. CoordinatorUnreachable where none runs."""
+    """Ask it to end, and wait until it has. CoordinatorUnreachable where none runs."""
+    from orchestrator.cli.handover import end_coordinator
+
     client = session.client()
     active = [
         render.title(found) for found in client.get("/v1/status").get("runs") or [] if render.is_active(found)
     ]
     pid = client.get("/v1/coordinator").get("pid")
-    client.post("/v1/stop")
-    deadline = session.now() + _STOP_TIMEOUT_S
-    while session.now() < deadline:
-        try:
-            client.get("/v1/coordinator", timeout_s=1.0)
-        except CoordinatorUnreachable:
-            going = f"; {', '.join(active)} goes on unwatched" if active else ""
-            session.say(f"the coordinator (pid {pid}) has ended{going}")
-            return
-        session.pause(_LOOK_EVERY_S)
-    raise WaitTimedOut(
-        f"the coordinator (pid {pid}) still answers after {_STOP_TIMEOUT_S:g} s",
-        hint=f"it may be killed (kill -9 {pid}): the tasks go on",
-    )
+    end_coordinator(session, pid)
+    going = f"; {', '.join(active)} goes on unwatched" if active else ""
+    session.say(f"the coordinator (pid {pid}) has ended{going}")
+
+
+@command.command()
+@click.option(
+    "--timeout", type=DURATION, default="60s", show_default=True, help="How long to wait for all hosts."
+)
+@click.option("--json", "as_json", is_flag=True, help="What was taken up, for scripts.")
+@click.pass_obj
+def restart(session: Session, timeout: float, as_json: bool) -> int:
+    """Hand over to a coordinator of this program's version. No task is touched.
+
+    Refused, with the old one still running, where this version cannot read the journal. Exit 4 where a host has
+    not been heard in time: it is connected as soon as it can be, and nothing is restarted for it.
+    """
+    from orchestrator.cli.handover import hand_over
+
+    done = hand_over(session, timeout_s=timeout)
+    if as_json:
+        session.put_json(done.to_json())
+    else:
+        session.put(done.sentence)
+    if done.waiting:
+        raise SomeHostsOnly(
+            f"not heard yet: {', '.join(done.waiting)}",
+            hint="the coordinator goes on trying; `orch status` shows it",
+        )
+    return 0
 
 
 @command.command()
@@ -95,7 +111,18 @@ def status(session: Session, as_json: bool) -> int:
 
 
 def _text(document: dict[str, Any]) -> str:
-    keys = ("pid", "epoch", "version", "socket", "state_dir", "started_at", "runs", "hosts")
+    keys = (
+        "pid",
+        "epoch",
+        "version",
+        "socket",
+        "state_dir",
+        "started_at",
+        "service",
+        "warning",
+        "runs",
+        "hosts",
+    )
     rows = [(key, _listed(document[key])) for key in keys if document.get(key) is not None]
     return "\n".join(f"{key.replace('_', ' '):<11} {text}" for key, text in rows)
 

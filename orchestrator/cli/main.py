@@ -28,7 +28,8 @@ COMMANDS = {
     "plan": "What a cluster spec resolves to, task by task.",
     "schema": "The JSON Schema of cluster.yaml, for editors.",
     "trust": "Show hosts' keys, and add them to the known ones.",
-    "coordinator": "Run, start, stop and show the coordinator.",
+    "coordinator": "Run, start, stop, restart and show the coordinator.",
+    "service": "The coordinator as a systemd unit.",
     "completion": "Print the shell's completion script.",
 }
 

@@ -43,7 +43,7 @@ def ensure_coordinator(session: Session, *, command: list[str] | None = None) ->
         except CoordinatorUnreachable as e:
             code = child.poll()
             # Two `orch up` at once start two; one wins the journal, and both calls use the winner.
-            if code is not None and not _another_runs(session):
+            if code is not None and not another_runs(session):
                 raise _did_not_start(session, log_from, f"ended with exit code {code}") from e
             if session.now() >= deadline:
                 raise _did_not_start(session, log_from, f"does not answer after {START_TIMEOUT_S:g} s") from e
@@ -74,7 +74,7 @@ def _spawn(command: list[str], session: Session) -> subprocess.Popen[bytes]:
         os.close(log)
 
 
-def _another_runs(session: Session) -> bool:
+def another_runs(session: Session) -> bool:
     """Whether somebody holds the journal's lock."""
     import fcntl
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from orchestrator import __version__
 from orchestrator.cli import render
-from orchestrator.cli.choosing import find, run_argument, runs_of
+from orchestrator.cli.choosing import find, run_argument
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable
 
@@ -26,10 +27,10 @@ class Request:
 def run(request: Request, session: Session) -> dict[str, Any]:
     """The status document: all runs, or the one that is asked for."""
     client = session.client()
+    document = client.get("/v1/status")
     if request.name is None:
-        return client.get("/v1/status")
-    runs = runs_of(client)
-    return {"schema": 1, "runs": [find(runs, request.name)]}
+        return document
+    return {**document, "runs": [find(document.get("runs") or [], request.name)]}
 
 
 @click.command()
@@ -43,11 +44,19 @@ def command(session: Session, name: str | None, as_json: bool, watch: bool) -> i
     if watch and not as_json and session.out_is_terminal:
         return _watch(request, session)
     document = run(request, session)
+    _say_other_version(session, document)
     if as_json:
         session.put_json(document)
     else:
         session.put(render.status(document, session.paint))
     return 0
+
+
+def _say_other_version(session: Session, document: dict[str, Any]) -> None:
+    if (document.get("coordinator") or {}).get("version") not in (None, __version__):
+        from orchestrator.cli.handover import say_other_version
+
+        say_other_version(session, document["coordinator"])
 
 
 def _watch(request: Request, session: Session) -> int:

@@ -42,12 +42,14 @@ def submit(request: Request, session: Session, client: Client) -> Submitted:
     """Load the file, make sure of a coordinator, hand the plan over."""
     from pydantic import TypeAdapter
 
+    from orchestrator.cli.handover import say_other_version
     from orchestrator.cli.starting import ensure_coordinator
     from orchestrator.core.plan import Plan
     from orchestrator.spec.plan import load_plan
 
     plan, secrets = load_plan(request.file)
-    ensure_coordinator(session)
+    coordinator, _ = ensure_coordinator(session)
+    say_other_version(session, coordinator)
     answer = client.post(
         "/v1/runs",
         {

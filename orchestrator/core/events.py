@@ -31,6 +31,8 @@ class HostUp:
     at: float
     host: str
     boot_id: str
+    warning: str | None = None
+    """What on this host may end tasks although nothing is wrong with them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,9 @@ def host_up(turn: Turn, event: HostUp) -> None:
     if host.boot_id is not None and host.boot_id != event.boot_id:
         turn.note("host-rebooted", f"{host.name} was rebooted")
         host = turn.set_host(host, facts=None)
-    turn.set_host(host, boot_id=event.boot_id, problem=None, retry_at=None)
+    if event.warning is not None and event.warning != host.warning:
+        turn.note("host-warning", f"{host.name}: {event.warning}")
+    turn.set_host(host, boot_id=event.boot_id, problem=None, retry_at=None, warning=event.warning)
     turn.do(*outstanding(turn.run, event.host))
 
 

@@ -231,6 +231,8 @@ class Host:
     """None until it is prepared; None again after a reboot."""
     problem: str | None = None
     """Why it is unreachable or being connected for long."""
+    warning: str | None = None
+    """What on it may end tasks although nothing is wrong with them."""
     retry_at: float | None = None
     """When a host that could not be prepared is asked again: what it lacked (a mount, a disk) may come."""
     cpu_percent: float | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from orchestrator.adapters import cgroup, hostdir, process
+from orchestrator.adapters import cgroup, hostdir, logind, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,12 +38,13 @@ class Host:
             "python": ".".join(map(str, sys.version_info[:3])),
             "platform": hostdir.platform(),
             "hostname": system.nodename,
-            "user": _user(),
+            "user": logind.user_name(),
             "boot_id": process.boot_id(),
             "host_dir": self.host_dir,
             "psutil": "bundle" if there else "none",
             "psutil_wanted": fits and not there,
             "cgroup": cgroup.usable(),
+            "warning": logind.kills_at_logout(logind.user_name()),
         }
 
     def load_psutil(self) -> None:
@@ -141,15 +142,6 @@ def _memory_percent() -> float | None:
         return round(100.0 * (1 - found[b"MemAvailable"] / found[b"MemTotal"]), 1)
     except (OSError, ValueError, LookupError, ZeroDivisionError):
         return None
-
-
-def _user() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
 
 
 def _site_paths() -> list[str]:

@@ -24,13 +24,14 @@ from orchestrator import __version__
 from orchestrator.adapters import bundle, disk
 from orchestrator.adapters.journal import Journal, now_utc
 from orchestrator.adapters.local import LocalTransport
+from orchestrator.adapters.logind import kills_at_logout, user_name
 from orchestrator.adapters.paths import Paths
 from orchestrator.adapters.runlogs import RunLogs
 from orchestrator.adapters.secrets import Secrets
 from orchestrator.adapters.ssh import SshTransport
 from orchestrator.adapters.transport import Transport
 from orchestrator.core.actions import Action
-from orchestrator.core.errors import OrchestratorError, Refused, UsageError
+from orchestrator.core.errors import JournalError, OrchestratorError, Refused, UsageError
 from orchestrator.core.events import KillRequested
 from orchestrator.core.model import Run, new_run
 from orchestrator.core.plan import Plan
@@ -42,6 +43,9 @@ from orchestrator.daemon.performer import Performer
 
 log = logging.getLogger(__name__)
 
+SERVICE_VARIABLE = "ORCH_SERVICE"
+"""Set by the systemd unit: its name, so that a restart goes through systemd and not past it."""
+
 LOG_FILE_BYTES = 8 << 20
 """Of the coordinator's own log; three older ones are kept."""
 
@@ -52,6 +56,9 @@ class Coordinator:
     def __init__(self, paths: Paths, transports: Mapping[str, Transport]) -> None:
         self.paths = paths
         self.started = now_utc()
+        self._warning = kills_at_logout(user_name())
+        if self._warning is not None:
+            log.warning("%s", self._warning)
         self.journal = Journal(paths.journal)
         self.epoch = self.journal.take_epoch()
         self._secrets = Secrets(paths.state_dir)
@@ -63,6 +70,7 @@ class Coordinator:
     def take_up(self) -> None:
         """Go on with what the journal holds."""
         self.loop.take_up(self.journal.runs(), self.epoch)
+        self._forget_old()
         self._secrets.keep_only([run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal])
         for run in self.loop.runs.values():
             names = unproven(run) if run.phase.is_terminal else [host.name for host in run.hosts]
@@ -85,6 +93,8 @@ class Coordinator:
             "socket": self.paths.socket,
             "state_dir": self.paths.state_dir,
             "started_at": self.started,
+            "service": os.environ.get(SERVICE_VARIABLE),
+            "warning": self._warning,
             "runs": active,
             "hosts": self._performer.hosts,
         }
@@ -94,7 +104,8 @@ class Coordinator:
         runs = list(self.loop.runs.values())
         if name is not None:
             runs = [self.find(name)]
-        return status.document(runs, now=time.monotonic())
+        document = status.document(runs, now=time.monotonic())
+        return {**document, "coordinator": {"pid": os.getpid(), "epoch": self.epoch, "version": __version__}}
 
     def find(self, name: str) -> Run:
         """A run by its name (the newest) or its id. UsageError where there is none."""
@@ -176,6 +187,15 @@ class Coordinator:
             )
         if after.phase.is_terminal and not before.phase.is_terminal:
             self._secrets.remove(after.run_id)
+            self._forget_old()
+
+    def _forget_old(self) -> None:
+        """Keep the journal bounded. A run of which a host still owes the proof is not forgotten."""
+        owing = [run.run_id for run in self.loop.runs.values() if run.phase.is_terminal and unproven(run)]
+        try:
+            self.loop.forget(self.journal.prune(keep=owing))
+        except JournalError as e:
+            log.warning("old runs are kept for now: %s", e)
 
 
 def _refuse_conflict(run: Run, plan: Plan) -> None:

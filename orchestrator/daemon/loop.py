@@ -11,7 +11,7 @@ import logging
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -94,6 +94,11 @@ class Loop:
     def submit(self, run: Run) -> None:
         """Add a run and let it begin, or neither. Deciding thread only."""
         self._decide(run, Submitted(at=self._now()))
+
+    def forget(self, run_ids: Collection[str]) -> None:
+        """Drop runs that the journal has no more. Deciding thread only."""
+        if run_ids:
+            self.runs = {run_id: run for run_id, run in self.runs.items() if run_id not in run_ids}
 
     def run(self) -> None:
         """Until `stop`."""

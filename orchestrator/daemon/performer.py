@@ -165,7 +165,8 @@ class Performer:
 
     def up(self, run_id: str, host: str, hello: Mapping[str, Any]) -> None:
         """See `Listener`."""
-        self._post(run_id, HostUp(at=self._now(), host=host, boot_id=str(hello["boot_id"])))
+        event = HostUp(at=self._now(), host=host, boot_id=str(hello["boot_id"]), warning=hello.get("warning"))
+        self._post(run_id, event)
 
     def down(self, run_id: str, host: str, problem: str) -> None:
         """See `Listener`."""

@@ -102,6 +102,7 @@ def _host(host: Host, now: float) -> dict[str, Any]:
         "link": host.link.value,
         "heard_age_s": round(now - host.heard_at, 1) if host.heard_at is not None else None,
         "problem": host.problem,
+        "warning": host.warning,
         "cpu_percent": host.cpu_percent,
         "memory_percent": host.memory_percent,
     }

@@ -1,0 +1,94 @@
+"""Whether logging out of this machine ends what was started there: logind's KillUserProcesses. Runs on hosts.
+
+A shim is in a session of its own and survives the end of its SSH connection; it does not survive a logind that kills
+whatever a user's login has left behind.
+"""
+
+from __future__ import annotations
+
+import os
+
+_PLACES = ("etc", "run", "usr/local/lib", "usr/lib")
+"""Of logind.conf and its drop-ins, the strongest first."""
+
+
+def kills_at_logout(user: str, *, root: str = "/", cgroup: str | None = None) -> str | None:
+    """A sentence where the end of this login would kill our processes; None where it would not, or cannot be told.
+
+    Args:
+        root: where the machine's files are.
+        cgroup: the content of /proc/self/cgroup.
+    """
+    if cgroup is None:
+        cgroup = _read("/proc/self/cgroup")
+    if ".scope" not in cgroup or "session-" not in cgroup:
+        return None  # a service, a container, or no logind at all
+    settings = _settings(root)
+    if settings.get("KillUserProcesses", "").lower() not in ("yes", "true", "1", "on"):
+        return None
+    if user in settings.get("KillExcludeUsers", "root").split():
+        return None
+    only = settings.get("KillOnlyUsers", "").split()
+    if only and user not in only:
+        return None
+    if os.path.exists(os.path.join(root, "var/lib/systemd/linger", user)):
+        return None
+    return (
+        f"logind kills the processes of {user} at logout (KillUserProcesses=yes): tasks would die with the last "
+        f"connection; `loginctl enable-linger {user}` keeps them"
+    )
+
+
+def user_name() -> str:
+    """Ours; the number where it has no name."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _settings(root: str) -> dict[str, str]:
+    """[Login] as systemd reads it: the strongest main file, then all drop-ins by name; the last word counts."""
+    found: dict[str, str] = {}
+    for place in _PLACES:
+        main = os.path.join(root, place, "systemd/logind.conf")
+        if os.path.exists(main):
+            _parse(main, found)
+            break
+    drop_ins: dict[str, str] = {}
+    for place in reversed(_PLACES):
+        directory = os.path.join(root, place, "systemd/logind.conf.d")
+        for name in _names(directory):
+            if name.endswith(".conf"):
+                drop_ins[name] = os.path.join(directory, name)
+    for name in sorted(drop_ins):
+        _parse(drop_ins[name], found)
+    return found
+
+
+def _parse(path: str, into: dict[str, str]) -> None:
+    section = ""
+    for raw in _read(path).splitlines():
+        line = raw.strip()
+        if line.startswith("["):
+            section = line
+        elif section == "[Login]" and "=" in line and line[0] not in "#;":
+            name, _, value = line.partition("=")
+            into[name.strip()] = value.strip()
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

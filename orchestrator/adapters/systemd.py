@@ -1,0 +1,164 @@
+"""systemd, by its own programs: a unit for the coordinator, written, enabled, shown and removed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.core.errors import OrchestratorError, Refused
+
+UNIT = "orch-coordinator.service"
+
+_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What the unit's text is made of. All paths are absolute."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    state_dir: str
+    user: str
+    uid: int
+    system: bool = False
+    """Of the machine, run as `user`; else the user's own manager runs it."""
+
+    @property
+    def text(self) -> str:
+        """The unit file."""
+        before = ["network-online.target"] if self.system else []
+        if self.system and self.environment.get("ORCH_RUNTIME_DIR", "").startswith(f"/run/user/{self.uid}/"):
+            before.append(
+                f"user-runtime-dir@{self.uid}.service"
+            )  # else the directory is there after a login only
+        variables = {**self.environment, "ORCH_SERVICE": f"{'system' if self.system else 'user'}/{UNIT}"}
+        lines = [
+            "[Unit]",
+            "Description=orch coordinator: TensorFlow training over SSH",
+            *([f"Wants={' '.join(before)}", f"After={' '.join(before)}"] if before else []),
+            "StartLimitIntervalSec=300",
+            "StartLimitBurst=10",
+            "",
+            "[Service]",
+            "Type=exec",
+            *([f"User={self.user}"] if self.system else []),
+            f"ExecStart={' '.join(quoted(word, command=True) for word in self.command)}",
+            f"WorkingDirectory={escaped(self.state_dir)}",
+            *(f"Environment={quoted(f'{name}={value}')}" for name, value in sorted(variables.items())),
+            "# The coordinator alone: tasks on this machine (transport: local) outlive it, as tasks on hosts do.",
+            "KillMode=process",
+            "# A task that runs out of memory is a matter for the run, and no reason to end the coordinator.",
+            "OOMPolicy=continue",
+            "TasksMax=infinity",
+            "TimeoutStopSec=30",
+            "Restart=on-failure",
+            "RestartSec=5",
+            "# 6: another coordinator has this journal.",
+            "RestartPreventExitStatus=2 6",
+            "UMask=0077",
+            "",
+            "[Install]",
+            f"WantedBy={'multi-user.target' if self.system else 'default.target'}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def escaped(text: str) -> str:
+    """For a setting that is one path: systemd expands % in it. Refused for what no unit file can hold."""
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
+        raise Refused(
+            f"a unit file cannot hold a line break or control character: {text!r}",
+            hint="choose another directory",
+        )
+    return text.replace("%", "%%")
+
+
+def quoted(text: str, *, command: bool = False) -> str:
+    """One word of a setting that takes several; of a command line, where $ would be expanded too."""
+    text = escaped(text).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text.replace("$", "$$") if command else text}"'
+
+
+class Systemd:
+    """The manager of one user, or of the machine."""
+
+    def __init__(self, environ: Mapping[str, str], *, system: bool, root: str = "/") -> None:
+        self._environ = environ
+        self._root = root
+        self.system = system
+        if system:
+            self.directory = os.path.join(root, "etc/systemd/system")
+        else:
+            home = environ.get("HOME") or os.path.expanduser("~")
+            config = environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+            self.directory = os.path.join(config, "systemd/user")
+
+    @property
+    def path(self) -> str:
+        """Of our unit file."""
+        return os.path.join(self.directory, UNIT)
+
+    def check(self) -> None:
+        """Refused where there is no systemd, or the machine's is not ours to change."""
+        if not os.path.isdir(os.path.join(self._root, "run/systemd/system")):
+            raise Refused(
+                "this machine was not booted by systemd",
+                hint="`orch coordinator start` runs it in the background; `orch service install --print` only "
+                "shows the unit",
+            )
+        if self.system and os.geteuid() != 0:
+            raise Refused(
+                "a unit of the machine is root's to install",
+                hint=f"orch service install --system --print | sudo tee {self.path}; "
+                f"sudo systemctl enable --now {UNIT}",
+            )
+
+    def ctl(self, *arguments: str) -> str:
+        """`systemctl`, in our manager; its output. OrchestratorError with its words where it fails."""
+        return self._run(["systemctl", *([] if self.system else ["--user"]), *arguments])
+
+    def ask(self, question: str) -> str:
+        """`is-active` or `is-enabled`: the one word, whatever the exit code."""
+        command = ["systemctl", *([] if self.system else ["--user"]), question, UNIT]
+        return self._call(command).stdout.strip() or "unknown"
+
+    def enable_linger(self, user: str) -> None:
+        """What the user runs goes on when nobody is logged in, and begins at boot. OrchestratorError."""
+        self._run(["loginctl", "enable-linger", user])
+
+    def lingers(self, user: str) -> bool:
+        """Whether that is so already."""
+        return os.path.exists(os.path.join(self._root, "var/lib/systemd/linger", user))
+
+    def write(self, text: str) -> None:
+        """The unit file, whole or not at all."""
+        os.makedirs(self.directory, exist_ok=True)
+        with open(self.path + ".new", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(self.path + ".new", self.path)
+
+    def _run(self, command: list[str]) -> str:
+        done = self._call(command)
+        if done.returncode != 0:
+            said = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
+            raise OrchestratorError(f"`{' '.join(command)}` failed: {said}")
+        return done.stdout
+
+    def _call(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                command,
+                env=dict(self._environ),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+        except FileNotFoundError as e:
+            raise Refused(f"there is no {command[0]} on this machine") from e
+        except subprocess.TimeoutExpired as e:
+            raise OrchestratorError(f"`{' '.join(command)}` has not ended after {_TIMEOUT_S:g} s") from e

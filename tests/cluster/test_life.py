@@ -7,6 +7,8 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 import orchestrator
 from orchestrator import __version__
 from orchestrator.adapters.journal_format import VERSION
@@ -41,7 +43,8 @@ def test_a_newer_coordinator_takes_over_and_no_task_is_touched(local_cluster: Cl
     assert cluster.orch("status", "t").stderr == ""
 
 
-def test_row_39_who_could_not_read_the_journal_does_not_end_the_one_who_can(local_cluster: Cluster) -> None:
+@pytest.mark.fault(39)
+def test_who_could_not_read_the_journal_does_not_end_the_one_who_can(local_cluster: Cluster) -> None:
     cluster = local_cluster
     cluster.ok("coordinator", "start")
     pid = cluster.coordinator_pid

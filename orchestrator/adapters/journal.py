@@ -205,6 +205,15 @@ class Journal:
         keys = ("seq", "time", "run", "kind", "task", "generation", "message")
         return [{**dict(zip(keys, row[:7], strict=True)), "data": json.loads(row[7])} for row in rows]
 
+    def first_causes(self, run_id: str) -> list[dict[str, Any]]:
+        """What ended the run's generations, and its tasks that were restarted alone, oldest first."""
+        rows = self._read(
+            "SELECT json_extract(data, '$.first_cause') FROM events WHERE run_id = ? AND "
+            "json_extract(data, '$.first_cause') IS NOT NULL ORDER BY seq",
+            (run_id,),
+        )
+        return [json.loads(found) for (found,) in rows]
+
     def history(self, run_id: str) -> list[tuple[str, Any]]:
         """The run's journaled events, in order: (type, JSON)."""
         rows = self._read("SELECT type, event FROM journal WHERE run_id = ? ORDER BY seq", (run_id,))

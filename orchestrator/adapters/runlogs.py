@@ -13,7 +13,7 @@ import heapq
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
 
@@ -86,6 +86,13 @@ class RunLogs:
                 file.write(data)
             return offset + len(data)
 
+    def put_first_cause(self, run_id: str, found: Mapping[str, Any] | None) -> None:
+        """Put down what ended the newest generation; None: nothing did in the end. OSError where it cannot be."""
+        _write_json(os.path.join(self._run_dir(run_id), "first_cause.json"), found)
+        if found is not None:
+            others = [c for c in self.first_causes(run_id) if c.get("generation") != found.get("generation")]
+            _write_json(os.path.join(self._run_dir(run_id), "first_causes.json"), [*others, found])
+
     # -- reading ---------------------------------------------------------------------------------------
 
     def runs(self) -> list[str]:
@@ -109,12 +116,13 @@ class RunLogs:
 
     def first_cause(self, run_id: str) -> dict[str, Any] | None:
         """What ended the run's last generation, as the coordinator put it down; None where nothing did."""
-        try:
-            with open(os.path.join(self._run_dir(run_id), "first_cause.json"), encoding="utf-8") as file:
-                document = json.load(file)
-        except (FileNotFoundError, ValueError):
-            return None
+        document = _read_json(os.path.join(self._run_dir(run_id), "first_cause.json"))
         return document if isinstance(document, dict) else None
+
+    def first_causes(self, run_id: str) -> list[dict[str, Any]]:
+        """What ended each of the run's generations that ended badly, oldest first."""
+        found = _read_json(os.path.join(self._run_dir(run_id), "first_causes.json"))
+        return [cause for cause in found if isinstance(cause, dict)] if isinstance(found, list) else []
 
     def read(
         self,
@@ -195,6 +203,22 @@ class RunLogs:
 def run_name(run_id: str) -> str:
     """`mnist` of `mnist-20261120-1`."""
     return run_id.rsplit("-", 2)[0]
+
+
+def _read_json(path: str) -> object:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _write_json(path: str, document: object) -> None:
+    with open(
+        os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+    ) as file:
+        json.dump(document, file)
+    os.replace(path + ".new", path)
 
 
 def _age_key(run_id: str) -> tuple[str, int]:

@@ -19,6 +19,7 @@ from orchestrator.core.errors import InvariantViolated, OrchestratorError, SpecE
 COMMANDS = {
     "up": "Start a run, or say that it runs already.",
     "status": "What runs, how far it is, and why it waits.",
+    "why": "What went wrong first, who followed, what was done.",
     "logs": "What the tasks print, merged by time.",
     "events": "What happened to a run, and when.",
     "kill": "End runs, and prove that nothing is left.",

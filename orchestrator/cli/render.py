@@ -58,21 +58,33 @@ def status(document: Document, paint: Paint) -> str:
 
 
 def run(run: Document, paint: Paint) -> str:
-    """One run: phase, reason, checkpoint, tasks, and what is wrong."""
-    lines = [headline(run, paint)]
-    if run.get("reason"):
-        lines.append(f"  {run['reason']}")
+    """One run: phase, what went wrong first, reason, checkpoint, tasks, and what is wrong."""
+    lines = [headline(run, paint), *indent(sentences(run, paint))]
     checkpoint = checkpoint_line(run.get("checkpoint"))
     if checkpoint:
         lines.append(f"  {checkpoint}")
     if is_active(run):
-        lines += ["", *_indent(task_table(run.get("tasks") or [], paint))]
+        lines += ["", *indent(task_table(run.get("tasks") or [], paint))]
     else:
-        lines += _indent(ended_tasks(run.get("tasks") or []))
+        lines += indent(ended_tasks(run.get("tasks") or []))
     troubles = [*trouble_lines(run, paint)]
     if troubles:
-        lines += ["", *_indent(troubles)]
+        lines += ["", *indent(troubles)]
     return "\n".join(lines)
+
+
+def sentences(run: Document, paint: Paint) -> list[str]:
+    """What went wrong first, and the reason of the phase; what both say is said once."""
+    reason, cause = str(run.get("reason") or ""), run.get("first_cause")
+    if not cause or run.get("phase") == "SUCCEEDED":
+        return [reason] if reason else []
+    sentence = str(cause.get("sentence"))
+    rest = reason.removeprefix(sentence).removeprefix("; ") if reason.startswith(sentence) else reason
+    done = str(cause.get("done") or "")
+    if is_active(run) and done and rest:
+        sentence = f"{sentence}; {done}"
+    lines = [f"{paint('first cause:', 'red' if rest is not reason else 'yellow')} {sentence}"]
+    return [*lines, *([rest] if rest else [])]
 
 
 def headline(run: Document, paint: Paint) -> str:
@@ -183,8 +195,8 @@ def trouble_lines(run: Document, paint: Paint) -> list[str]:
         if problem.get("hint"):
             lines.append(f"{paint('hint:', 'cyan')} {problem['hint']}")
     cause = run.get("first_cause")
-    if cause and run.get("phase") != "SUCCEEDED":
-        lines += first_cause(cause, paint)
+    if cause and run.get("phase") == "FAILED":
+        lines += explanation(cause, paint)
     return lines
 
 
@@ -199,19 +211,30 @@ def host_line(host: Document, paint: Paint) -> str:
     return f"{host.get('host')} {state}{heard}{why}"
 
 
+def explanation(cause: Document, paint: Paint) -> list[str]:
+    """What a death means, what a person can do, and the last lines of whoever died first."""
+    means, advice = cause.get("means"), cause.get("advice")
+    lines = [f"{paint('means:', 'cyan')} {means}"] if means else []
+    lines += [f"{paint('you can:', 'cyan')} {advice}"] if advice else []
+    return lines + [f"  {line}" for line in last_lines(cause)]
+
+
+def last_lines(cause: Document) -> list[str]:
+    """`worker:1 | text`."""
+    who = f"{cause['task']} | " if cause.get("task") else ""
+    return [f"{who}{printable(line)}".rstrip() for line in cause.get("last_lines") or []]
+
+
 def first_cause(cause: Document, paint: Paint) -> list[str]:
     """The headline of a death, and the last lines of whoever died first."""
-    lines = [f"{paint('first cause:', 'red')} {cause.get('sentence')}"]
-    who = f"{cause['task']} | " if cause.get("task") else ""
-    return lines + [f"  {who}{printable(line)}" for line in cause.get("last_lines") or []]
+    headline = f"{paint('first cause:', 'red')} {cause.get('sentence')}"
+    return [headline, *(f"  {line}" for line in last_lines(cause))]
 
 
 def outcome(run: Document, paint: Paint) -> str:
     """How a run ended, for whoever waited for it."""
-    lines = [headline(run, paint)]
-    if run.get("reason"):
-        lines.append(f"  {run['reason']}")
-    return "\n".join(lines + _indent(trouble_lines(run, paint)))
+    told = [*sentences(run, paint), *trouble_lines(run, paint)]
+    return "\n".join([headline(run, paint), *indent(told)])
 
 
 def progress(run: Document) -> str:
@@ -295,6 +318,19 @@ def printable(text: str) -> str:
     return f"{shown}\x1b[0m" if "\x1b[" in shown and not shown.endswith("\x1b[0m") else shown
 
 
+def cut(text: str, width: int | None) -> str:
+    """At most `width` columns, as a terminal shows them; None leaves it whole. Colours do not count."""
+    if width is None or len(_SGR.sub("", text)) <= width:
+        return text
+    shown, left = [], width - 1
+    for part in re.split(f"({_SGR.pattern})", text):
+        if not part.startswith("\x1b"):
+            part = part[:left]
+            left -= len(part)
+        shown.append(part)
+    return "".join(shown) + "…"
+
+
 def table(
     rows: Sequence[Sequence[str]],
     paint: Paint,
@@ -355,5 +391,6 @@ def _or_dash(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def _indent(lines: Iterable[str]) -> list[str]:
+def indent(lines: Iterable[str]) -> list[str]:
+    """Two columns."""
     return [f"  {line}" if line else "" for line in lines]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -40,6 +41,11 @@ class Session:
         self.paint = Paint(on=colour and self.out_is_terminal)
         self.paint_err = Paint(on=colour and err.isatty())
         self.paths = Paths.from_environment(environ)
+
+    @property
+    def width(self) -> int | None:
+        """The columns of the terminal that data goes to; None where it goes elsewhere."""
+        return shutil.get_terminal_size().columns if self.out_is_terminal else None
 
     @staticmethod
     def of_process() -> Session:

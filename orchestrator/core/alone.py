@@ -123,7 +123,14 @@ def _restart(turn: Turn, task: Task) -> None:
     turn.run = turn.run.with_task(fresh)
     turn.set(generation_last=generation)
     when = f"in {delay_s:.1f} s ({decided.reason})" if delay_s else "at once"
-    turn.note("restart-alone", f"{task.id} is restarted alone, {when}; the others go on: {sentence}", task.id)
+    told = f"{task.id} is restarted alone, {when}; the others go on: {sentence}"
+    turn.note("restart-alone", told, task.id, **_why(run, task, when))
+
+
+def _why(run: Run, task: Task, when: str) -> dict[str, object]:
+    found = cause.of_task(run, task)
+    done = f"restarted alone, {when}; the others go on"
+    return {"first_cause": cause.as_data(replace(found, done=done))} if found else {}
 
 
 def _start_together(turn: Turn) -> None:

@@ -1,53 +1,67 @@
-"""First cause: which task went first, and what its end means.
+"""First cause: which task went first, what its end means, who followed, and what a person can do.
 
 When one process of a gang dies, the others die of it within seconds, with errors that look like their own. So:
-the order of the ends by the hosts' own clocks, and a table of what followers say.
+the order of the ends by the hosts' own clocks, and a table of what followers say (`patterns`).
 """
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrator.core.model import Cause, Exit, FirstCause, Run, Task
+from orchestrator.core import patterns
+from orchestrator.core.model import Cause, Exit, FirstCause, Follower, Run, Task
+from orchestrator.core.plan import TaskId
 
 SAVED_CODE = 42
 """TensorFlow's PreemptionCheckpointHandler: "saved, start me again"."""
 
-_PATTERNS: tuple[tuple[str, Cause], ...] = (
-    ("Could not start gRPC server", Cause.PORT),
-    ("Address already in use", Cause.PORT),
-    ("UnavailableError", Cause.FOLLOWER),
-    ("UNAVAILABLE:", Cause.FOLLOWER),
-    ("DeadlineExceededError", Cause.FOLLOWER),
-    ("Collective ops is aborted by", Cause.FOLLOWER),
-    ("Restart your program to reset", Cause.FOLLOWER),
+SAME_AGAIN = frozenset(
+    {
+        Cause.SCRIPT,
+        Cause.IMPORT,
+        Cause.DATA,
+        Cause.DEVICES,
+        Cause.GPU_OOM,
+        Cause.CHECKPOINT,
+        Cause.DISK,
+        Cause.NCCL,
+    }
 )
-"""What TensorFlow prints, and what it means. First match wins: a port that was taken also aborts the peers."""
+"""How a script that was started ends again and again, with the same code on the same hosts."""
+
+SENTENCE_MAX = 200
+"""Characters of a process's own words in a sentence of ours; the rest is in its last lines."""
+
+_CRASHES = frozenset(
+    {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS}
+)
+_NOT_ITS_OWN = (Cause.ORDERED, Cause.FINISHED)
 
 
 def classify(ended: Exit) -> Exit:
-    """The same end with its cause sharpened by code and last lines."""
+    """The same end with its cause sharpened by code, signal and last lines."""
+    if ended.cause is Cause.SIGNAL and ended.signal in _CRASHES:
+        found = patterns.sign_of(ended)
+        return replace(ended, cause=found[0].cause if found else Cause.CRASH)
     if ended.cause is not Cause.SCRIPT:
         return ended
     if ended.code == 0:
         return replace(ended, cause=Cause.FINISHED)
     if ended.code == SAVED_CODE:
         return replace(ended, cause=Cause.PREEMPTED)
-    text = "\n".join((*ended.last_lines, ended.error or ""))
-    for pattern, cause in _PATTERNS:
-        if pattern in text:
-            return replace(ended, cause=cause)
-    return ended
+    found = patterns.sign_of(ended)
+    return replace(ended, cause=found[0].cause) if found else ended
 
 
 def how(ended: Exit) -> str:
     """How it ended, as the end of a sentence that starts with the task."""
+    said = f": {in_short(ended.last_line)}" if ended.last_line else ""
     match ended.cause:
         case Cause.OOM:
-            peak = f" (peak {ended.peak_rss_bytes / 2**30:.1f} GiB)" if ended.peak_rss_bytes else ""
-            return f"was killed by the kernel: out of memory{peak}"
+            return _out_of_memory(ended, said)
         case Cause.SIGNAL:
             return f"was killed by {_signal_name(ended.signal)}"
         case Cause.PREEMPTED:
@@ -61,14 +75,24 @@ def how(ended: Exit) -> str:
         case Cause.PORT:
             return "found its port taken"
         case Cause.START:
-            return f"could not be started: {ended.last_line}"
+            return f"could not be started{said}"
         case Cause.FINISHED:
             return "ended with exit code 0"
         case Cause.ORDERED:
             return "was stopped"
+        case Cause.FOLLOWER:
+            return f"lost its peers{said}"
+        case _ if ended.signal is not None:
+            return f"crashed ({_signal_name(ended.signal)}){said}"
         case _:
-            said = f": {ended.last_line}" if ended.last_line else ""
             return f"failed with exit code {ended.code}{said}"
+
+
+def _out_of_memory(ended: Exit, said: str) -> str:
+    peak = f" (peak {ended.peak_rss_bytes / 2**30:.1f} GiB)" if ended.peak_rss_bytes else ""
+    if ended.code is None and ended.signal not in _CRASHES:
+        return f"was killed by the kernel: out of memory{peak}"
+    return f"ran out of memory{peak}{said}"
 
 
 def _signal_name(number: int | None) -> str:
@@ -78,9 +102,19 @@ def _signal_name(number: int | None) -> str:
         return f"signal {number}"
 
 
+_MODULE_OF_AN_ERROR = re.compile(r"^(?:[a-z_]\w*\.)+(?=[A-Z]\w*(?:Error|Exception)\b)")
+_NODE = re.compile(r"\{\{function_node [^}]*\}\} ?")
+
+
+def in_short(line: str) -> str:
+    """A process's words as they fit into a sentence: without the module of its exception, and not endless."""
+    line = _NODE.sub("", _MODULE_OF_AN_ERROR.sub("", line.strip()))
+    return line if len(line) <= SENTENCE_MAX else f"{line[: SENTENCE_MAX - 1].rstrip()}…"
+
+
 def first_of(tasks: Sequence[Task]) -> Task | None:
     """The task that went first of those that ended by themselves; a follower only where all are."""
-    ended = [t for t in tasks if t.exit and t.exit.cause not in (Cause.ORDERED, Cause.FINISHED)]
+    ended = [t for t in tasks if t.exit and t.exit.cause not in _NOT_ITS_OWN]
     culprits = [t for t in ended if t.exit and t.exit.cause is not Cause.FOLLOWER] or ended
     return min(culprits, key=lambda t: (t.exit.at if t.exit else 0.0, t.id), default=None)
 
@@ -88,30 +122,115 @@ def first_of(tasks: Sequence[Task]) -> Task | None:
 def first_cause(run: Run) -> FirstCause | None:
     """Why this generation ended; None where no task ended badly by itself."""
     task = first_of(run.tasks)
-    if task is None or task.exit is None:
+    return of_task(run, task) if task is not None else None
+
+
+def of_task(run: Run, task: Task) -> FirstCause | None:
+    """Why this task ended, and what became of the others; None while it lives."""
+    ended = task.exit
+    if ended is None:
         return None
-    followers = sum(1 for t in run.tasks if t.exit and t.exit.cause is Cause.FOLLOWER and t.id != task.id)
     step = task.progress.global_step
+    alike = _alike(run, task)
     when = f" at step {step}" if step is not None else ""
-    return FirstCause(
+    too = f"; so did {_named(run, alike)}" if alike else ""
+    python = run.plan.host(task.host).python
+    means, advice = patterns.explained(ended, host=task.host, python=python)
+    found = FirstCause(
         task=task.id,
         generation=task.generation,
-        cause=task.exit.cause,
-        sentence=f"{task.id} on {task.host} {how(task.exit)}{when}",
-        last_lines=task.exit.last_lines,
-        followers=followers,
+        cause=ended.cause,
+        sentence=f"{task.id} on {task.host} {how(ended)}{when}{too}",
+        last_lines=ended.last_lines,
+        ended_time=ended.ended_time,
+        means=means,
+        advice=advice,
+        alike=alike,
     )
+    if ended.cause is Cause.FOLLOWER:  # and nobody had gone before it
+        means, advice = patterns.of_class(Cause.NETWORK, host=task.host)
+        found = replace(found, cause=Cause.NETWORK, means=means, advice=advice)
+    return completed(run, found)
+
+
+def _alike(run: Run, first: Task) -> tuple[TaskId, ...]:
+    if first.exit is None or first.exit.cause not in {*SAME_AGAIN, Cause.START}:
+        return ()
+    line = _signature(first.exit)
+    others = [t for t in run.tasks if t.id != first.id and t.exit and t.exit.cause is first.exit.cause]
+    return tuple(t.id for t in others if t.exit and line and _signature(t.exit) == line)
+
+
+def _named(run: Run, tasks: Sequence[TaskId]) -> str:
+    if len(tasks) == len(run.tasks) - 1 > 1:
+        return f"the other {len(tasks)} tasks"
+    return ", ".join(f"{task} on {run.task(task).host}" for task in tasks)
+
+
+def completed(run: Run, found: FirstCause) -> FirstCause:
+    """With what can be told only once the others have ended too, and what is always so of its class."""
+    first = run.task(found.task) if found.task is not None else None
+    host = first.host if first else None
+    ended = first.exit if first else None
+    others = [t for t in run.tasks if first is None or t.id != first.id]
+    fell = [t for t in others if t.exit and t.exit.cause is Cause.FOLLOWER]
+    means, advice = patterns.of_class(found.cause, host=host or "the host")
+    return replace(
+        found,
+        host=host,
+        global_step=first.progress.global_step if first else None,
+        means=found.means or means,
+        advice=found.advice or advice,
+        followers=len(fell),
+        followed=tuple(_follower(task, ended) for task in sorted(fell, key=_ended_at)),
+        stopped=sum(1 for t in others if t.exit and t.exit.cause is Cause.ORDERED),
+    )
+
+
+def _ended_at(task: Task) -> float:
+    return task.exit.at if task.exit else 0.0
+
+
+def _follower(task: Task, first: Exit | None) -> Follower:
+    after_s = round(max(0.0, _ended_at(task) - first.at), 3) if first else None
+    return Follower(task.id, task.host, after_s)
+
+
+def as_data(found: FirstCause) -> dict[str, object]:
+    """As events, status and files carry it."""
+    return {
+        "task": str(found.task) if found.task else None,
+        "host": found.host,
+        "generation": found.generation,
+        "cause": found.cause.value,
+        "sentence": found.sentence,
+        "global_step": found.global_step,
+        "ended_time": found.ended_time,
+        "means": found.means,
+        "advice": found.advice,
+        "done": found.done,
+        "last_lines": list(found.last_lines),
+        "followers": found.followers,
+        "followed": [{"task": str(f.task), "host": f.host, "after_s": f.after_s} for f in found.followed],
+        "alike": [str(task) for task in found.alike],
+        "stopped": found.stopped,
+    }
+
+
+_VARIES = re.compile(r"0x[0-9a-f]+|\d+")
+
+
+def _signature(ended: Exit) -> str:
+    """Its last line without what differs from task to task and time to time: numbers, addresses, paths of its own."""
+    return _VARIES.sub("#", ended.last_line)
 
 
 def common_failure(run: Run) -> str | None:
     """The one line with which all tasks failed before any step, else None: silence is no evidence."""
     failed = [
-        t.exit.last_line
+        _signature(t.exit)
         for t in run.tasks
-        if t.exit
-        and t.exit.cause in (Cause.SCRIPT, Cause.START)
-        and t.exit.code != 0
-        and t.first_step is None
+        if t.exit and t.exit.cause in {*SAME_AGAIN, Cause.START} and t.exit.code != 0 and t.first_step is None
     ]
     alike = len(failed) == len(run.tasks) and len(set(failed)) == 1
     return failed[0] or None if alike else None

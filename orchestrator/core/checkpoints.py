@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.core import restart
 from orchestrator.core.events import CheckpointSeeded, CheckpointVerified
 from orchestrator.core.model import Checkpoint
@@ -16,10 +18,9 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     turn.set(seed=seed, budget=restart.cleared(run.budget, seed.global_step), from_scratch=False)
     if seed.source is None:
         reached = f"; {run.best_step} steps are lost" if run.best_step and run.generation > 1 else ""
-        turn.note(
-            "from-start",
-            f"there is no checkpoint yet: generation {seed.generation} starts at step 0{reached}",
-        )
+        sentence = f"there is no checkpoint yet: generation {seed.generation} starts at step 0{reached}"
+        turn.note("from-start", sentence)
+        _say_done(turn, sentence)
         return
     known = Checkpoint(
         global_step=seed.global_step, path=seed.source, generation=seed.generation, verified_at=turn.at
@@ -32,13 +33,22 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     )
     step = seed.global_step if seed.global_step is not None else "unknown"
     counted = f"; {lost} steps are lost" if lost is not None else ""
+    sentence = f"generation {seed.generation} resumes from step {step}{counted}"
+    _say_done(turn, sentence)
     turn.note(
         "resumed",
-        f"generation {seed.generation} resumes from step {step}{counted} ({seed.source})",
+        f"{sentence} ({seed.source})",
         global_step=seed.global_step,
         steps_lost=lost,
         path=seed.source,
     )
+
+
+def _say_done(turn: Turn, sentence: str) -> None:
+    """What became of the end of the generation before."""
+    found = turn.run.first_cause
+    if found is not None and found.generation < turn.run.generation:
+        turn.set(first_cause=replace(found, done=sentence))
 
 
 def verified(turn: Turn, event: CheckpointVerified) -> None:

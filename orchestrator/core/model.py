@@ -87,8 +87,21 @@ class Cause(Enum):
 
     FINISHED = "finished"
     SCRIPT = "script"
+    IMPORT = "import"
+    DATA = "data"
+    """How the data set is split, or a file of it."""
+    DEVICES = "devices"
+    """Not the GPUs that the strategy needs."""
     OOM = "out of memory"
+    GPU_OOM = "GPU out of memory"
+    GPU = "GPU error"
+    NCCL = "NCCL"
+    NETWORK = "network"
+    CHECKPOINT = "checkpoint"
+    DISK = "disk full"
     SIGNAL = "signal"
+    CRASH = "crash"
+    """A signal that a process brings upon itself."""
     PREEMPTED = "preempted"
     PORT = "port"
     FOLLOWER = "follower"
@@ -158,15 +171,41 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class Follower:
+    """A task that died because another had gone."""
+
+    task: TaskId
+    host: str
+    after_s: float | None = None
+    """After the first, by the hosts' clocks; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class FirstCause:
-    """What ended a generation: which task went first, and why."""
+    """What ended a generation: which task went first, why, and what became of it."""
 
     task: TaskId | None
     generation: int
     cause: Cause
     sentence: str
     last_lines: tuple[str, ...] = ()
+    """Of a stalled task: its stack."""
     followers: int = 0
+    host: str | None = None
+    global_step: int | None = None
+    ended_time: float | None = None
+    """Unix time, by the host's clock."""
+    means: str = ""
+    """What it means, in a plain sentence."""
+    advice: str = ""
+    """What a person can do."""
+    followed: tuple[Follower, ...] = ()
+    alike: tuple[TaskId, ...] = ()
+    """The others that failed in the same way by themselves."""
+    stopped: int = 0
+    """How many tasks were stopped because of it."""
+    done: str = ""
+    """What was done: started again, from where; or given up, and why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from orchestrator.core.model import Budget, Cause
 from orchestrator.core.plan import RestartPolicy
 
 NOT_THE_SCRIPTS_FAULT = frozenset({Cause.PREEMPTED, Cause.PORT, Cause.SHIM, Cause.REBOOTED, Cause.HOST_LOST})
-"""These leave `without_progress` as it is."""
+"""These leave `without_progress` as it is. A GPU, a network or NCCL that fails each time is counted as a script is:
+nobody is served by its hundredth restart."""
 
 IN_A_ROW_FACTOR = 4
 """Even without fault, a run that comes back this many times its budget without a checkpoint is given up."""

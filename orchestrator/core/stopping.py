@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.core import cause, restart
 from orchestrator.core.actions import CloseHost, StopTask, SweepHost
 from orchestrator.core.errors import InvariantViolated
@@ -68,8 +70,11 @@ def _settle_intent(turn: Turn) -> None:
     if run.intent is Intent.RESTART and chief.exit is not None and chief.exit.cause is Cause.FINISHED:
         turn.set(intent=Intent.SUCCEED)
     found, known = cause.first_cause(turn.run), run.first_cause
-    if found is not None and (known is None or known.cause not in _NOT_OF_AN_EXIT):
-        turn.set(first_cause=found)
+    if known is not None and (found is None or known.cause in _NOT_OF_AN_EXIT):
+        turn.set(first_cause=cause.completed(turn.run, known))
+    elif found is not None:
+        done = known.done if known and known.generation == found.generation else ""
+        turn.set(first_cause=replace(found, done=done))
 
 
 def _restart_or_give_up(turn: Turn) -> None:
@@ -87,11 +92,23 @@ def _restart_or_give_up(turn: Turn) -> None:
     what = found.sentence if found else run.reason
     if isinstance(decided, restart.GiveUp):
         turn.set(intent=Intent.FAIL, reason=f"{what}; given up: {decided.reason}")
+        _say_done(turn, f"given up: {decided.reason}")
         _prove(turn)
         return
     turn.enter(Phase.BACKOFF, what, deadline_at=turn.at + decided.delay_s)
     when = f"in {decided.delay_s:.1f} s ({decided.reason})" if decided.delay_s else decided.reason
-    turn.note("backoff", f"restart {when}: {what}", found.task if found else None)
+    _say_done(turn, f"restart {when}")
+    turn.note("backoff", f"restart {when}: {what}", found.task if found else None, **_why(turn.run))
+
+
+def _say_done(turn: Turn, what: str) -> None:
+    if turn.run.first_cause is not None:
+        turn.set(first_cause=replace(turn.run.first_cause, done=what))
+
+
+def _why(run: Run) -> dict[str, object]:
+    """The first cause, for the event that says what is done about it: it outlives the state."""
+    return {"first_cause": cause.as_data(run.first_cause)} if run.first_cause else {}
 
 
 def _blamed(run: Run) -> Cause:
@@ -169,7 +186,7 @@ def finish(turn: Turn, phase: Phase, reason: str) -> None:
         turn.set(problem=Problem(code="left", message=f"left behind: {'; '.join(left)}", exit_code=6))
     if phase is Phase.FAILED and turn.run.problem is None:
         turn.set(problem=Problem(code="failed", message=reason))
-    turn.note(phase.value.lower(), reason)
+    turn.note(phase.value.lower(), reason, None, **(_why(turn.run) if phase is Phase.FAILED else {}))
     for host in turn.run.hosts:
         if host.name in proof or turn.run.generation == 0:
             turn.do(CloseHost(host=host.name))

@@ -151,6 +151,10 @@ class _Api:
         name = request.path_params["name"]
         return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.summaries, name))
 
+    async def why(self, request: Request) -> JSONResponse:
+        name = request.path_params["name"]
+        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.why, name))
+
     async def events(self, request: Request) -> JSONResponse:
         """Waits up to `wait_s` for a first one."""
         query = request.query_params
@@ -223,6 +227,7 @@ def application(coordinator: Coordinator) -> Starlette:
         Route("/v1/runs/{name}/kill", api.kill, methods=["POST"]),
         Route("/v1/runs/{name}/stacks", api.stacks, methods=["POST"]),
         Route("/v1/runs/{name}/summaries", api.summaries, methods=["POST"]),
+        Route("/v1/runs/{name}/why", api.why),
         Route("/v1/events", api.events),
         Route("/v1/stop", api.stop, methods=["POST"]),
     ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import signal
@@ -163,6 +162,12 @@ class Coordinator:
         """What happened, after that sequence number."""
         return self.loop.call(lambda: self.journal.events(name=name, after=after))  # type: ignore[no-any-return]
 
+    def why(self, name: str) -> dict[str, Any]:
+        """The document of `orch why --json`: the run, and the first cause of each of its ends, oldest first."""
+        run = self.find(name)
+        found: list[dict[str, Any]] = self.loop.call(lambda: self.journal.first_causes(run.run_id))
+        return status.why_document(run, found, now=time.monotonic())
+
     def stacks(self, name: str) -> dict[str, str]:
         """Where every task of the run is in its code now, or why that cannot be told."""
         return self._performer.stacks(self.find(name))
@@ -182,9 +187,7 @@ class Coordinator:
     def _changed(self, before: Run, after: Run) -> None:
         """Keep what must be readable without a coordinator."""
         if after.first_cause != before.first_cause:
-            _write_json(
-                os.path.join(self.paths.run_dir(after.run_id), "first_cause.json"), status.first_cause(after)
-            )
+            self._logs.put_first_cause(after.run_id, status.first_cause(after))
         if after.phase.is_terminal and not before.phase.is_terminal:
             self._secrets.remove(after.run_id)
             self._forget_old()
@@ -219,15 +222,6 @@ def _refuse_conflict(run: Run, plan: Plan) -> None:
                     f"GPU {gpu} of {task.host} is held by {holder} of {run.run_id}",
                     hint=f"`orch kill {run.plan.name}` first, or choose other GPUs",
                 )
-
-
-def _write_json(path: str, document: object) -> None:
-    try:
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            json.dump(document, file)
-        os.replace(path + ".new", path)
-    except OSError as e:  # a convenience for readers; the journal has it
-        log.warning("%s cannot be written: %s", path, e)
 
 
 def run(paths: Paths) -> int:

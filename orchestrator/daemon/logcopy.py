@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
 from orchestrator.adapters.runlogs import RunLogs
 from orchestrator.core.events import HostReported
@@ -47,6 +47,13 @@ class LogCopier:
             name = _Log(run_id, str(task.task), task.generation)
             self._ends[name] = task.progress.log_bytes
             self._ask(link, name, epoch)
+
+    def put_first_cause(self, run_id: str, found: Mapping[str, Any] | None) -> None:
+        """Keep it beside the logs: it is read without a coordinator too. A convenience; the journal has it."""
+        try:
+            self._logs.put_first_cause(run_id, found)
+        except OSError as e:
+            log.warning("%s: the first cause cannot be put down: %s", run_id, e)
 
     def is_behind(self, run_id: str, tasks: Collection[str]) -> bool:
         """Whether anything that was reported of these tasks is not here yet."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from orchestrator.core import cause
 from orchestrator.core.describe import sentence
 from orchestrator.core.launch import endpoint
 from orchestrator.core.model import Host, Link, Run, Task
@@ -46,18 +47,33 @@ def run_document(run: Run, *, now: float) -> dict[str, Any]:
     }
 
 
-def first_cause(run: Run) -> dict[str, Any] | None:
+def first_cause(run: Run) -> dict[str, object] | None:
     """What ended the last generation that ended badly."""
-    found = run.first_cause
-    if found is None:
-        return None
+    return cause.as_data(run.first_cause) if run.first_cause else None
+
+
+def why_document(run: Run, ended: Sequence[dict[str, Any]], *, now: float) -> dict[str, Any]:
+    """The document of `orch why --json`: how the run is, and what ended its generations, oldest first.
+
+    Args:
+        ended: the first causes that the events hold; the state knows of the newest what became of it since.
+    """
+    newest = first_cause(run)
+    causes: list[dict[str, Any]] = list(ended)
+    if newest is not None:
+        causes = [c for c in causes if (c["generation"], c["task"]) != (newest["generation"], newest["task"])]
+        causes.append(newest)
     return {
-        "task": str(found.task) if found.task else None,
-        "generation": found.generation,
-        "cause": found.cause.value,
-        "sentence": found.sentence,
-        "last_lines": list(found.last_lines),
-        "followers": found.followers,
+        "schema": SCHEMA,
+        "name": run.plan.name,
+        "run_id": run.run_id,
+        "phase": run.phase.value,
+        "reason": sentence(run, now=now),
+        "generation": run.generation,
+        "restarts": run.budget.restarts,
+        "global_step": run.global_step,
+        "problem": _problem(run),
+        "first_causes": causes,
     }
 
 
@@ -130,6 +146,7 @@ def _task(run: Run, task: Task, now: float) -> dict[str, Any]:
         "signal": task.exit.signal if task.exit else None,
         "cause": task.exit.cause.value if task.exit else None,
         "ended_time": task.exit.ended_time if task.exit else None,
+        "log_bytes": task.progress.log_bytes,
         "log_dropped_bytes": task.progress.log_dropped_bytes,
         "heartbeat_age_s": round(heard, 1) if heard is not None and task.phase.may_live else None,
     }

@@ -21,6 +21,7 @@ class FakeApi:
         self.socket_path = str(socket_path)
         self.runs: list[Json] = []
         self.events: list[Json] = []
+        self.first_causes: list[Json] = []
         self.posted: list[tuple[str, Json]] = []
         self.stacks: Json = {}
         self.on_status: Callable[[], None] = lambda: None
@@ -83,6 +84,9 @@ class FakeApi:
                     and (name is None or e["run"] == name or e["run"].startswith(f"{name}-"))
                 ]
                 return 200, {"events": found}
+        if path.startswith("/v1/runs/") and path.endswith("/why"):
+            run = next(r for r in self.runs if r["run_id"] == path.split("/")[3])
+            return 200, {"schema": 1, **run, "first_causes": self.first_causes}
         return 404, _error("no-such-path", f"no such path: {path}")
 
     def post(self, path: str, body: Json) -> tuple[int, Json]:

@@ -91,6 +91,17 @@ def test_events_of_one_run_by_name_or_id_and_after_a_number(journal: Journal) ->
     assert journal.events(name="nobody") == []
 
 
+def test_first_causes_outlive_the_state_in_the_events(journal: Journal) -> None:
+    run = a_run()
+    why = {"task": "worker:0", "sentence": "é", "last_lines": ["x"]}
+    journal.commit(
+        run, Submitted(8.0), [Note("submitted", "here"), Note("backoff", "so", W0, {"first_cause": why})]
+    )
+    journal.commit(run, Submitted(9.0), [Note("failed", "so", W0, {"first_cause": {**why, "generation": 2}})])
+    assert journal.first_causes(run.run_id) == [why, {**why, "generation": 2}]
+    assert journal.first_causes("other") == []
+
+
 def test_the_time_of_the_end_is_written_once(journal: Journal) -> None:
     ended = replace(a_run(), phase=Phase.KILLED)
     journal.commit(ended, KillRequested(9.0), [])

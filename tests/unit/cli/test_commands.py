@@ -326,6 +326,44 @@ def test_the_first_cause_is_the_headline(orch: Desk, logs: RunLogs) -> None:
     assert orch.said == "first cause: worker:1 was killed\n  worker:1 | also\n\n"
 
 
+WHY = {"task": "worker:1", "generation": 1, "sentence": "worker:1 was killed", "last_lines": ["also"]}
+
+
+def test_why_shows_the_last_end_or_all_of_them(orch: Desk, api: FakeApi) -> None:
+    api.runs.append(run_document())
+    api.first_causes += [WHY, {**WHY, "generation": 2, "sentence": "worker:0 was killed"}]
+    assert orch("why", "mnist") == 0
+    assert "worker:0 was killed" in orch.put_out
+    assert "worker:1 was killed" not in orch.put_out
+    assert orch("why", "--all") == 0
+    assert "worker:1 was killed" in orch.put_out
+
+
+def test_why_as_json(orch: Desk, api: FakeApi) -> None:
+    api.runs.append(run_document())
+    api.first_causes += [{**WHY, "generation": 0}, WHY]
+    assert orch("why", "--json") == 0
+    found = json.loads(orch.put_out)
+    assert (found["schema"], found["run_id"], found["first_causes"]) == (1, RUN, [WHY])
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_why_of_an_unknown_run(orch: Desk, request: pytest.FixtureRequest, is_there: bool) -> None:
+    if is_there:
+        request.getfixturevalue("api").runs.append(run_document())
+    assert orch("why", "nosuch") == 2
+    assert "no run is named 'nosuch'" in orch.said
+
+
+def test_why_works_without_a_coordinator(orch: Desk, logs: RunLogs) -> None:
+    logs.put_first_cause(RUN, {**WHY, "generation": 1})
+    logs.put_first_cause(RUN, {**WHY, "generation": 2})
+    logs.put_first_cause(RUN, {**WHY, "generation": 2, "done": "generation 3 starts"})
+    assert orch("why", "--all") == 0
+    assert orch.put_out.count("worker:1 was killed") == 2
+    assert "this is what it put down before" in orch.said
+
+
 def test_logs_follow_ends_with_the_run(orch: Desk, logs: RunLogs, api: FakeApi) -> None:
     api.runs.append(run_document())
 

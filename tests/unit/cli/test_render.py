@@ -61,14 +61,19 @@ def test_a_run_that_begins_shows_no_empty_columns() -> None:
 def failed_run() -> dict[str, object]:
     return run_document(
         phase="FAILED",
-        reason="worker:1 on gpu-b was killed by signal 9; given up",
+        reason="worker:1 on gpu-b was killed by the kernel: out of memory; given up: 5 failures",
         metrics={},
         training_epoch=None,
         checkpoint=None,
-        problem={"message": "worker:1 on gpu-b was killed by signal 9; given up", "hint": "give it memory"},
+        problem={
+            "message": "worker:1 on gpu-b was killed by the kernel: out of memory; given up: 5 failures",
+            "hint": "give it memory",
+        },
         first_cause={
             "task": "worker:1",
             "sentence": "worker:1 on gpu-b was killed by the kernel: out of memory",
+            "means": "the host ran out of memory",
+            "advice": "a smaller batch",
             "last_lines": ["1/9\r2/9 \x08\x08", "\x07bell"],
         },
         tasks=[
@@ -81,13 +86,15 @@ def failed_run() -> dict[str, object]:
 def test_a_run_that_has_failed() -> None:
     assert render.run(failed_run(), PLAIN) == (
         "mnist-20261120-1  FAILED  generation 2, 1 restart, step 120\n"
-        "  worker:1 on gpu-b was killed by signal 9; given up\n"
+        "  first cause: worker:1 on gpu-b was killed by the kernel: out of memory\n"
+        "  given up: 5 failures\n"
         "  worker:0 on gpu-a: exit 1 (follower)\n"
         "  worker:1 on gpu-b: signal 9 (out of memory)\n"
         "\n"
         "  hint: give it memory\n"
-        "  first cause: worker:1 on gpu-b was killed by the kernel: out of memory\n"
-        "    worker:1 | 2/9 \n"
+        "  means: the host ran out of memory\n"
+        "  you can: a smaller batch\n"
+        "    worker:1 | 2/9\n"
         "    worker:1 | bell"
     )
 

@@ -68,7 +68,7 @@ def test_classify(ended: Exit, expected: Cause) -> None:
         (replace(SCRIPT, code=3), "failed with exit code 3"),
         (
             replace(SCRIPT, cause=Cause.FOLLOWER, error="UnavailableError"),
-            "failed with exit code 1: UnavailableError",
+            "lost its peers: UnavailableError",
         ),
     ],
 )
@@ -122,3 +122,62 @@ def test_who_was_stopped_or_finished_is_no_cause() -> None:
 )
 def test_a_failure_common_to_all(run: Run, expected: str | None) -> None:
     assert cause.common_failure(run) == expected
+
+
+def test_who_followed_after_how_long_and_who_was_stopped() -> None:
+    exits = (
+        Exit(cause=Cause.FOLLOWER, code=1, at=10.6),
+        Exit(cause=Cause.SIGNAL, signal=9, at=9.0, ended_time=1.7e9),
+        Exit(cause=Cause.FOLLOWER, code=1, at=10.25),
+        Exit(cause=Cause.ORDERED, signal=9, at=10.7),
+    )
+    found = cause.first_cause(run_of(*exits, steps=(7, 8, 7, 7)))
+    assert found is not None
+    assert [(str(f.task), f.host, f.after_s) for f in found.followed] == [
+        ("worker:2", "h2", 1.25),
+        ("worker:0", "h0", 1.6),
+    ]
+    assert (found.host, found.global_step, found.stopped, found.ended_time) == ("h1", 8, 1, 1.7e9)
+    assert found.means.startswith("somebody or something on h1 ended it")
+
+
+def test_the_same_error_on_others_is_said_once() -> None:
+    missing = replace(SCRIPT, cause=Cause.IMPORT, error="ModuleNotFoundError: No module named 'x'", at=3.0)
+    found = cause.first_cause(run_of(missing, None, replace(missing, at=4.0)))
+    assert found is not None
+    assert found.sentence == (
+        "worker:0 on h0 failed with exit code 1: ModuleNotFoundError: No module named 'x'; so did worker:2 on h2"
+    )
+    all_of_them = cause.first_cause(run_of(missing, missing, missing))
+    assert all_of_them is not None
+    assert all_of_them.sentence.endswith("; so did the other 2 tasks")
+
+
+def test_where_nobody_had_gone_before_a_follower_it_was_the_network() -> None:
+    found = cause.first_cause(run_of(Exit(cause=Cause.FOLLOWER, code=1, error="UnavailableError: x"), None))
+    assert found is not None
+    assert (found.cause, found.means) == (
+        Cause.NETWORK,
+        "the tasks lost each other, and none had gone before",
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("tensorflow.python.framework.errors_impl.InternalError: x", "InternalError: x"),
+        ("ValueError: a.b", "ValueError: a.b"),
+        ("x" * 500, "x" * 199 + "…"),
+        (
+            "UnknownError: {{function_node __wrapped__Fill_device_/job:a/device:CPU:0}} OOM",
+            "UnknownError: OOM",
+        ),
+    ],
+)
+def test_its_words_in_short(line: str, expected: str) -> None:
+    assert cause.in_short(line) == expected
+
+
+def test_a_number_that_differs_makes_no_other_failure() -> None:
+    words = (f"E: /scratch/worker-{n}/gen-000003: port 2000{n}, at 0x7f{n}a" for n in (0, 1))
+    assert cause.common_failure(run_of(*(replace(SCRIPT, error=said) for said in words))) is not None

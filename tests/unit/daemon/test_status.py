@@ -128,11 +128,20 @@ def test_an_ended_run_says_why_and_what_was_proven() -> None:
     assert shown["problem"] == {"code": "failed", "message": "it failed", "hint": "do that", "exit_code": 1}
     assert shown["first_cause"] == {
         "task": None,
+        "host": None,
         "generation": 2,
         "cause": "signal",
         "sentence": "worker:0 died",
+        "global_step": None,
+        "ended_time": None,
+        "means": "",
+        "advice": "",
+        "done": "",
         "last_lines": ["last"],
         "followers": 1,
+        "followed": [],
+        "alike": [],
+        "stopped": 0,
     }
     assert status.first_cause(replace(run, first_cause=FirstCause(W0, 2, Cause.OOM, "x"))) == {
         **shown["first_cause"],

@@ -1,0 +1,117 @@
+"""First causes as text. Pure functions, as in `render`."""
+
+from __future__ import annotations
+
+import textwrap
+from datetime import datetime
+from typing import Any
+
+from orchestrator.cli import render
+from orchestrator.cli.session import Paint
+
+Document = render.Document
+
+_NAMED_MAX = 4
+"""How many followers are named; of the others the number."""
+
+_LABEL_WIDTH = 9
+
+
+def why(document: Document, paint: Paint, *, width: int | None = None) -> str:
+    """The whole of `orch why`. `width`: the terminal's columns; None leaves lines whole."""
+    causes = document.get("first_causes") or []
+    blocks = [render.headline(document, paint)]
+    blocks += ["\n".join(render.indent(block(cause, paint, width))) for cause in causes]
+    now = "\n".join(render.indent(_now(document, causes, paint, width)))
+    if now:
+        blocks.insert(1 if not causes else len(blocks), now)
+    return "\n\n".join(blocks) if causes else "\n".join(blocks)
+
+
+def _now(document: Document, causes: list[Any], paint: Paint, width: int | None) -> list[str]:
+    """How it is now, where that is not what the cause says already."""
+    phase, reason = document.get("phase"), str(document.get("reason") or "")
+    if phase is None:
+        return [] if causes else ["nothing had gone wrong when the coordinator last wrote"]
+    if phase == "RUNNING":
+        well = "training" if causes else "training; nothing has gone wrong"
+        return [*_wrapped("now", f"{well}: {reason}", paint, width)] if causes else [f"{well}: {reason}"]
+    if phase == "SUCCEEDED" and not causes:
+        return [f"nothing went wrong: {reason}"]
+    if causes and (phase == "FAILED" or reason.startswith(str(causes[-1].get("sentence")))):
+        return []
+    return [*_wrapped("now", reason, paint, width)] if causes else _fold(reason, "", width)
+
+
+def block(cause: Document, paint: Paint, width: int | None = None) -> list[str]:
+    """One first cause: the sentence, when, what it means, who followed, what was done, what you can do, the lines."""
+    lines = _fold(str(cause.get("sentence")), "", width)
+    lines = [paint(line, "red", "bold") for line in lines]
+    lines += _wrapped("when", _when(cause), paint, width)
+    lines += _wrapped("means", cause.get("means"), paint, width)
+    lines += _wrapped("followed", _followed(cause), paint, width)
+    lines += _wrapped("done", cause.get("done"), paint, width)
+    lines += _wrapped("you can", cause.get("advice"), paint, width)
+    shown = last_lines(cause, paint, width)
+    return [*lines, *([""] if shown else []), *shown]
+
+
+def last_lines(cause: Document, paint: Paint, width: int | None = None) -> list[str]:
+    """`worker:1 | text`, cut to the terminal."""
+    who = paint(f"{cause['task']} |", "dim") + " " if cause.get("task") else ""
+    taken = len(f"{cause.get('task')} | ") + 2 if who else 2
+    texts = [render.printable(line) for line in cause.get("last_lines") or []]
+    return [f"{who}{render.cut(text, width and width - taken)}".rstrip() for text in texts]
+
+
+def log_line(cause: Document) -> str:
+    """One line for the merged log."""
+    done = f"; {cause['done']}" if cause.get("done") else ""
+    return f"first cause: {cause.get('sentence')}{done}"
+
+
+def _when(cause: Document) -> str:
+    facts = []
+    if cause.get("ended_time") is not None:
+        facts.append(datetime.fromtimestamp(cause["ended_time"]).strftime("%Y-%m-%d %H:%M:%S"))
+    facts.append(f"generation {cause.get('generation')}")
+    facts.append(f"class: {cause.get('cause')}")
+    return ", ".join(facts)
+
+
+def _followed(cause: Document) -> str:
+    followed = cause.get("followed") or []
+    named = [_follower(found) for found in followed[:_NAMED_MAX]]
+    if len(followed) > _NAMED_MAX:
+        named.append(f"{len(followed) - _NAMED_MAX} more")
+    parts = [", ".join(named)] if named else []
+    if cause.get("stopped"):
+        parts.append(f"{render.plural(cause['stopped'], 'task')} stopped by orch")
+    return "; ".join(parts)
+
+
+def _follower(found: Document) -> str:
+    after = f" after {render.duration(found['after_s'])}" if found.get("after_s") is not None else ""
+    return f"{found.get('task')} on {found.get('host')}{after}"
+
+
+def _wrapped(label: str, text: object, paint: Paint, width: int | None) -> list[str]:
+    """A labelled paragraph with a hanging indent; nothing where there is nothing to say."""
+    if not text:
+        return []
+    first, *others = _fold(str(text), " " * _LABEL_WIDTH, width)
+    return [paint(f"{label:<{_LABEL_WIDTH}}", "dim") + first.lstrip(), *others]
+
+
+def _fold(text: str, indent: str, width: int | None) -> list[str]:
+    if width is None:
+        return [indent + text]
+    # Two columns are the block's own indent.
+    return textwrap.wrap(
+        text,
+        max(20, width - 2),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,95 @@
+"""First causes to text, to the letter."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.cli import causes, render
+from orchestrator.cli.session import Paint
+from tests.contract.fake_api import run_document
+
+PLAIN = Paint(on=False)
+KILLED = {
+    "task": "worker:1",
+    "host": "gpu-b",
+    "generation": 1,
+    "cause": "signal",
+    "sentence": "worker:1 on gpu-b was killed by SIGKILL at step 57",
+    "ended_time": None,
+    "means": "somebody or something on gpu-b ended it",
+    "advice": "look there for a batch system",
+    "done": "generation 2 resumes from step 50; 7 steps are lost",
+    "last_lines": ["loss 0.4", "loss 0.3"],
+    "followed": [{"task": f"worker:{n}", "host": "gpu-a", "after_s": 1.4} for n in (0, 2, 3, 4, 5, 6)],
+    "stopped": 1,
+}
+
+
+def why(width: int | None = None, **changes: object) -> str:
+    document = {"phase": "RUNNING", "run_id": "mnist-1", "generation": 2, "reason": "step 90", **changes}
+    return causes.why({"first_causes": [], **document}, PLAIN, width=width)
+
+
+def test_a_death_that_is_over() -> None:
+    assert why(first_causes=[KILLED]) == (
+        "mnist-1  RUNNING  generation 2\n"
+        "\n"
+        "  worker:1 on gpu-b was killed by SIGKILL at step 57\n"
+        "  when     generation 1, class: signal\n"
+        "  means    somebody or something on gpu-b ended it\n"
+        "  followed worker:0 on gpu-a after 1.4 s, worker:2 on gpu-a after 1.4 s, worker:3 on gpu-a after 1.4 s, "
+        "worker:4 on gpu-a after 1.4 s, 2 more; 1 task stopped by orch\n"
+        "  done     generation 2 resumes from step 50; 7 steps are lost\n"
+        "  you can  look there for a batch system\n"
+        "\n"
+        "  worker:1 | loss 0.4\n"
+        "  worker:1 | loss 0.3\n"
+        "\n"
+        "  now      training: step 90"
+    )
+
+
+def test_it_fits_the_terminal() -> None:
+    long = {**KILLED, "last_lines": ["x" * 500], "advice": "word " * 60}
+    assert max(map(len, why(80, first_causes=[long]).splitlines())) <= 80
+    assert "x" * 500 in why(None, first_causes=[long])
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "training; nothing has gone wrong: step 90"),
+        ({"phase": "SUCCEEDED", "reason": "worker:0 ended"}, "nothing went wrong: worker:0 ended"),
+        ({"phase": "PENDING", "reason": "1/2 hosts are ready"}, "1/2 hosts are ready"),
+        ({"phase": "KILLED", "reason": "killed by the user"}, "killed by the user"),
+        ({"phase": None, "reason": None}, "nothing had gone wrong when the coordinator last wrote"),
+    ],
+)
+def test_nothing_went_wrong(changes: dict[str, object], expected: str) -> None:
+    assert why(None, **changes).splitlines()[1:] == [f"  {expected}"]
+
+
+def test_what_the_reason_repeats_is_said_once() -> None:
+    sentence = str(KILLED["sentence"])
+    backoff = why(phase="BACKOFF", reason=f"{sentence}; generation 2 starts in 3 s", first_causes=[KILLED])
+    assert backoff.count(sentence) == 1
+    shown = render.run(
+        run_document(phase="BACKOFF", reason=f"{sentence}; generation 2 starts in 3 s", first_cause=KILLED),
+        PLAIN,
+    )
+    assert f"  first cause: {sentence}; generation 2 resumes" in shown
+    assert "\n  generation 2 starts in 3 s\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "expected"),
+    [
+        ("abcdef", None, "abcdef"),
+        ("abcdef", 6, "abcdef"),
+        ("abcdef", 4, "abc…"),
+        ("\x1b[31mabcdef\x1b[0m", 4, "\x1b[31mabc\x1b[0m…"),
+        ("\x1b[31mabc\x1b[0m", 4, "\x1b[31mabc\x1b[0m"),
+    ],
+)
+def test_cut(text: str, width: int | None, expected: str) -> None:
+    assert render.cut(text, width) == expected

@@ -1,0 +1,274 @@
+"""Every row of the table of patterns, by a text as it is really printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.core import cause, patterns
+from orchestrator.core.model import Cause, Exit
+
+NODE = "{{function_node __wrapped__SaveV2_dtypes_3_device_/job:localhost/replica:0/task:0/device:CPU:0}}"
+ERRORS = "tensorflow.python.framework.errors_impl"
+CUDA = "2024-03-05 10:00:01.000001: E tensorflow/compiler/xla/stream_executor/cuda/cuda_driver.cc:1011]"
+
+TEXTS: list[tuple[str, Cause, str]] = [
+    (f"{ERRORS}.UnknownError: Could not start gRPC server", Cause.PORT, "took the task's port"),
+    ("OSError: [Errno 98] Address already in use", Cause.PORT, "belongs to another"),
+    (
+        f"{ERRORS}.UnavailableError: Graph execution error: Collective ops is aborted by: OOM when allocating tensor "
+        "with shape[8] on /job:worker/replica:0/task:1/device:GPU:0 by allocator GPU_0_bfc "
+        "The error could be from a previous operation. Restart your program to reset.",
+        Cause.FOLLOWER,
+        "a peer had gone",
+    ),
+    (
+        "E0000 coordination_service.cc:954] /job:worker/replica:0/task:1 has been set to ERROR in coordination "
+        "service: UNAVAILABLE: Task /job:worker/replica:0/task:1 heartbeat timeout.",
+        Cause.FOLLOWER,
+        "a peer had gone",
+    ),
+    (
+        f"{ERRORS}.InternalError: Collective Op has group_size 8 and group_key 1 but that group has size 4",
+        Cause.DEVICES,
+        "8 replicas on one side, 4 on the other",
+    ),
+    (
+        f"{ERRORS}.InternalError: Device /job:worker/replica:0/task:1/device:GPU:0 is joining a group with "
+        "incompatible device typeCPU (group_key=3)",
+        Cause.DEVICES,
+        "sees no GPU",
+    ),
+    (
+        f"{ERRORS}.ResourceExhaustedError: {NODE} ck/x-1_temp/part-00000-of-00001.data-00000-of-00001.tempstate72; "
+        "No space left on device [Op:SaveV2]",
+        Cause.DISK,
+        "is full",
+    ),
+    (
+        "OSError: [Errno 28] Can't synchronously write data (file write failed: time = Sat Nov 21 10:00:19 2026 , "
+        "filename = 'x.weights.h5', file descriptor = 3, errno = 28, error message = 'No space left on device')",
+        Cause.DISK,
+        "is full",
+    ),
+    ("OSError: [Errno 122] Disk quota exceeded: 'model.keras'", Cause.DISK, "quota"),
+    (
+        "BlockingIOError: [Errno 11] Unable to synchronously create file (unable to lock file, errno = 11, error "
+        "message = 'Resource temporarily unavailable')",
+        Cause.CHECKPOINT,
+        "two processes write one HDF5 file",
+    ),
+    (f"{ERRORS}.OpError: file is too short to be an sstable", Cause.CHECKPOINT, "cut short"),
+    ("IndexError: Read less bytes than requested", Cause.CHECKPOINT, "cut short"),
+    (
+        "ValueError: Received incompatible tensor with shape (10,) when attempting to restore variable with shape "
+        "(11,) and name Variable:0.",
+        Cause.CHECKPOINT,
+        "another model",
+    ),
+    (
+        f"{ERRORS}.ResourceExhaustedError: OOM when allocating tensor with shape[128,3,8,128,8,128] and type float on "
+        "/job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc",
+        Cause.GPU_OOM,
+        "a GPU has not enough memory",
+    ),
+    (
+        f"{CUDA} failed to allocate 10.76G from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+        Cause.GPU_OOM,
+        "a GPU has not enough memory",
+    ),
+    (
+        f"{ERRORS}.ResourceExhaustedError: OOM when allocating tensor with shape[1048576,4194304] and type float on "
+        "/job:localhost/replica:0/task:0/device:CPU:0 by allocator cpu [Op:Fill]",
+        Cause.OOM,
+        "the host has not enough memory",
+    ),
+    (
+        "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 29.1 TiB for an array with shape (4000000,)",
+        Cause.OOM,
+        "the host has not enough memory",
+    ),
+    (
+        f"{ERRORS}.InternalError: failed initializing StreamExecutor for CUDA device ordinal 0: failed call to "
+        "cuDevicePrimaryCtxRetain: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered",
+        Cause.GPU,
+        "its hardware",
+    ),
+    ("NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.", Cause.GPU, "its hardware"),
+    (
+        f"{ERRORS}.InternalError: cudaGetDevice() failed. Status: CUDA driver version is insufficient for CUDA runtime "
+        "version",
+        Cause.DEVICES,
+        "do not fit together",
+    ),
+    ("RuntimeError: failed call to cuInit: CUDA_ERROR_NO_DEVICE", Cause.DEVICES, "finds no GPU"),
+    (
+        f"{CUDA} could not synchronize on CUDA context: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was "
+        "encountered ::",
+        Cause.GPU,
+        "a GPU kernel failed",
+    ),
+    (
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+        Cause.FOLLOWER,
+        "NCCL lost its connection",
+    ),
+    (
+        "E tensorflow/distribute/nccl/nccl_collective.cc:461] NCCL communication aborted: unhandled system error",
+        Cause.NCCL,
+        "could not set up",
+    ),
+    (
+        "gpu-a:376586:377443 [4] ibvwrap.c:130 NCCL WARN Call to ibv_create_qp failed",
+        Cause.NCCL,
+        "could not set up",
+    ),
+    (f"{ERRORS}.UnavailableError: Connection reset by peer", Cause.FOLLOWER, "lost the connection to a peer"),
+    (
+        f"{ERRORS}.DeadlineExceededError: Barrier timed out. Barrier_id: WaitForAllTasks::3409563941431950927",
+        Cause.FOLLOWER,
+        "lost the connection to a peer",
+    ),
+    (
+        "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
+        Cause.NETWORK,
+        "could not reach another machine",
+    ),
+    (
+        "ConnectionRefusedError: [Errno 111] Connection refused",
+        Cause.NETWORK,
+        "could not reach another machine",
+    ),
+    (
+        "ModuleNotFoundError: No module named 'einops'",
+        Cause.IMPORT,
+        "the Python on gpu-a has no module einops",
+    ),
+    (
+        "ImportError: cannot import name 'LayerNormalization' from 'keras.layers' (/opt/tf/keras/layers.py)",
+        Cause.IMPORT,
+        "without LayerNormalization",
+    ),
+    (
+        "AttributeError: module 'tensorflow' has no attribute '__internal__'",
+        Cause.IMPORT,
+        "versions that do not fit together",
+    ),
+    (
+        "ImportError: libcudart.so.11.0: cannot open shared object file: No such file or directory",
+        Cause.IMPORT,
+        "a library that a module needs is missing",
+    ),
+    ("ImportError: this Python was built without it", Cause.IMPORT, "cannot be imported on gpu-a"),
+    (
+        f"{ERRORS}.InvalidArgumentError: Could not apply FILE based sharding: the dataset only has 1 file(s), which is "
+        "not enough for the required 4 shards/workers.",
+        Cause.DATA,
+        "has not one for each worker",
+    ),
+    (
+        f"{ERRORS}.OutOfRangeError: End of sequence [Op:IteratorGetNext]",
+        Cause.DATA,
+        "ended before the others'",
+    ),
+    (
+        "ValueError: Attempt to convert a value (PerReplica:{0: <tf.Tensor: shape=(), dtype=float32>}) with an "
+        "unsupported type (<class 'tensorflow.python.distribute.values.PerReplica'>) to a Tensor.",
+        Cause.SCRIPT,
+        "Keras 3 does not work under MultiWorkerMirroredStrategy",
+    ),
+    ("PermissionError: [Errno 13] Permission denied: '/data/train'", Cause.SCRIPT, "may not read or write"),
+    (
+        f"{ERRORS}.NotFoundError: {NODE} /data/x.tfrecord; No such file or directory [Op:ReadFile]",
+        Cause.SCRIPT,
+        "/data/x.tfrecord is not on gpu-a",
+    ),
+    (
+        "FileNotFoundError: [Errno 2] No such file or directory: 'train.csv'",
+        Cause.SCRIPT,
+        "'train.csv' is not on gpu-a",
+    ),
+    ("SyntaxError: invalid syntax (train.py, line 3)", Cause.SCRIPT, "not valid for the Python"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected", "means"), TEXTS)
+@pytest.mark.parametrize("known", [True, False], ids=["the runtime told", "from the lines"])
+def test_each_text(text: str, expected: Cause, means: str, known: bool) -> None:
+    lines = ("Traceback (most recent call last):", text)
+    ended = cause.classify(Exit(Cause.SCRIPT, code=1, error=text if known else None, last_lines=lines))
+    told, advice = patterns.explained(ended, host="gpu-a", python="/opt/tf/bin/python")
+    assert (ended.cause, means in told) == (expected, True), (ended.cause, told)
+    assert advice
+    assert "{" not in told + advice
+
+
+def test_each_row_has_its_text() -> None:
+    shown = [patterns.sign_of(Exit(Cause.SCRIPT, code=1, error=text)) for text, _, _ in TEXTS]
+    rows = [found[0] for found in shown if found]
+    assert [sign.means for sign in patterns.SIGNS if sign not in rows] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        # printed by every TensorFlow on a host without a GPU, which then trains
+        (
+            "KeyError: 'label'",
+            "E0000 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error: UNKNOWN (303)",
+        ),
+        (None, "E0000 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error: UNKNOWN ERROR (303)"),
+        # a warning of AUTO sharding, which then splits by elements
+        (
+            None,
+            "W auto_shard.cc:776] AUTO sharding policy will apply DATA: Found an unshardable source dataset: name",
+        ),
+        # a Python error is what it says, whatever stands above it
+        ("ValueError: bad", "UNAVAILABLE: Connection reset by peer"),
+        ("ValueError: bad", "NCCL WARN Call to ibv_create_qp failed"),
+        (None, "all is well"),
+    ],
+)
+def test_what_is_no_sign(error: str | None, line: str) -> None:
+    ended = Exit(Cause.SCRIPT, code=1, error=error, last_lines=(line, error or ""))
+    assert cause.classify(ended).cause is Cause.SCRIPT
+
+
+def test_tensorflow_hides_its_causes_above() -> None:
+    error = f"{ERRORS}.InternalError: Graph execution error:"
+    lines = (f"{CUDA} CUDA_ERROR_OUT_OF_MEMORY: out of memory", error)
+    assert cause.classify(Exit(Cause.SCRIPT, code=1, error=error, last_lines=lines)).cause is Cause.GPU_OOM
+
+
+@pytest.mark.parametrize(
+    ("signal", "line", "expected", "how"),
+    [
+        (
+            6,
+            "F tensorflow/gpu_event_mgr.cc:274] Unexpected Event status: 1",
+            Cause.GPU,
+            "crashed (SIGABRT): F tens",
+        ),
+        (
+            6,
+            "terminate called after throwing an instance of 'std::bad_alloc'",
+            Cause.OOM,
+            "ran out of memory: term",
+        ),
+        (11, "Fatal Python error: Segmentation fault", Cause.CRASH, "crashed (SIGSEGV): Fatal Python error"),
+        (9, "CUDA_ERROR_OUT_OF_MEMORY", Cause.SIGNAL, "was killed by SIGKILL"),
+        (15, "UNAVAILABLE: x", Cause.SIGNAL, "was killed by SIGTERM"),
+    ],
+)
+def test_a_signal_of_its_own_making_is_told_from_one_that_was_sent(
+    signal: int, line: str, expected: Cause, how: str
+) -> None:
+    ended = cause.classify(Exit(Cause.SIGNAL, signal=signal, last_lines=(line,)))
+    assert ended.cause is expected
+    assert cause.how(ended).startswith(how)
+
+
+@pytest.mark.parametrize("of", [c for c in Cause if c is not Cause.ORDERED])
+def test_every_class_says_what_it_means(of: Cause) -> None:
+    means, _ = patterns.of_class(of, host="gpu-a")
+    rows = [sign for sign in patterns.SIGNS if sign.cause is of]
+    assert means or rows

@@ -128,7 +128,7 @@ def _restart(turn: Turn, task: Task) -> None:
 
 
 def _why(run: Run, task: Task, when: str) -> dict[str, object]:
-    found = cause.of_task(run, task)
+    found = cause.completed(run, task.ending) if task.ending is not None else cause.of_task(run, task)
     done = f"restarted alone, {when}; the others go on"
     return {"first_cause": cause.as_data(replace(found, done=done))} if found else {}
 

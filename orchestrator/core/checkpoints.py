@@ -7,6 +7,7 @@ from dataclasses import replace
 from orchestrator.core import restart
 from orchestrator.core.events import CheckpointSeeded, CheckpointVerified
 from orchestrator.core.model import Checkpoint
+from orchestrator.core.regroup import at_checkpoint
 from orchestrator.core.running import verification_ended
 from orchestrator.core.turn import Turn
 
@@ -69,3 +70,4 @@ def verified(turn: Turn, event: CheckpointVerified) -> None:
     )
     turn.set(checkpoint=newer)
     turn.note("checkpoint", f"the checkpoint of step {event.global_step} reads whole", path=event.path)
+    at_checkpoint(turn)

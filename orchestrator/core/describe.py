@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from orchestrator.core.model import Host, Intent, Link, Phase, Run, Task, TaskPhase
-from orchestrator.core.starting import absent, is_seeded
+from dataclasses import replace
+
+from orchestrator.core import seats
+from orchestrator.core.model import Host, Intent, Link, Phase, Run, Standing, Task, TaskPhase
+from orchestrator.core.standing import is_cut_off
+from orchestrator.core.starting import is_seeded
+from orchestrator.core.stopping import to_prove
 from orchestrator.core.words import duration
 
 
@@ -15,7 +20,7 @@ def sentence(run: Run, *, now: float) -> str:
         case Phase.RENDEZVOUS:
             return _rendezvous(run, now)
         case Phase.RUNNING:
-            return _running(run, now)
+            return _running(run, now) + _in_other_places(run)
         case Phase.STOPPING:
             return _stopping(run)
         case Phase.BACKOFF:
@@ -25,14 +30,17 @@ def sentence(run: Run, *, now: float) -> str:
 
 
 def _pending(run: Run, now: float) -> str:
-    missing = [host for host in run.hosts if host.facts is None]
+    missing = [run.host(name) for name in seats.next_seating(run).waits_for]
     told = ", ".join(f"{h.name} ({_state(h, now)})" for h in missing)
     left = f"; gives up in {duration(run.deadline_at - now)}" if run.deadline_at is not None else ""
-    return f"{len(run.hosts) - len(missing)}/{len(run.hosts)} hosts are ready; waiting for {told}{left}"
+    needed = len(run.holders)
+    return f"{needed - len(missing)}/{needed} hosts are ready; waiting for {told}{left}"
 
 
 def _state(host: Host, now: float) -> str:
     waited = duration(now - host.since_at)
+    if host.standing in (Standing.DRAINED, Standing.STUCK):
+        return f"{host.standing.value}: {host.standing_why}"
     if host.problem:
         return f"{host.problem}, for {waited}"
     if host.link is Link.CONNECTED:
@@ -64,14 +72,14 @@ def _ago(at: float | None, now: float) -> str:
 
 
 def _running(run: Run, now: float) -> str:
-    silent = [host for host in run.hosts if host.link is Link.UNREACHABLE]
+    silent = [host for host in run.holders if host.link is Link.UNREACHABLE]
     step = f"step {run.global_step}" if run.global_step is not None else "before the first step"
     if silent:
         named = ", ".join(f"{h.name} (last heard {_ago(h.heard_at, now)})" for h in silent)
         training = now - run.progress_at < run.plan.timing.lost_after_s
         means = "still training" if training else "no progress is seen; its tasks may be training"
         return f"{step}; unreachable, {means}: {named}"
-    connecting = [host.name for host in run.hosts if host.link is Link.CONNECTING]
+    connecting = [host.name for host in run.holders if host.link is Link.CONNECTING]
     if connecting:
         return f"{step}; taking up the tasks on {', '.join(connecting)}"
     ended = [task for task in run.tasks if task.phase.is_gone]
@@ -82,10 +90,23 @@ def _running(run: Run, now: float) -> str:
     return step
 
 
+def _in_other_places(run: Run) -> str:
+    """What is other than the spec says, and what ends it."""
+    drained = [host.name for host in run.holders if host.standing is Standing.DRAINED]
+    parts = [f"leaves {', '.join(drained)} (drained) at the next checkpoint"] if drained else []
+    if seats.fewer(run):
+        gone = [seat for seat in run.plan.hosts_used if seats.holder(run, seat) is None]
+        parts.append(
+            f"{seats.fewer(run)}; grows back at a checkpoint once {', '.join(gone)} or a spare is ready"
+        )
+    return "".join(f"; {part}" for part in parts)
+
+
 def _stopping(run: Run) -> str:
     alive = [t for t in run.tasks if t.phase.may_live]
     after = {
         Intent.RESTART: "then restart",
+        Intent.REGROUP: "then it goes on",
         Intent.SUCCEED: "then done",
         Intent.FAIL: "then FAILED",
         Intent.KILL: "then KILLED",
@@ -94,8 +115,7 @@ def _stopping(run: Run) -> str:
     if alive:
         named = ", ".join(f"{t.id} on {t.host}" for t in alive)
         return f"{run.reason}; waiting for {named} to end, {following}"
-    asked = [host.name for host in run.hosts if host.name not in (run.proof or {})]
-    return f"{run.reason}; looking on {', '.join(asked)} that nothing is left, {following}"
+    return f"{run.reason}; looking on {', '.join(to_prove(run))} that nothing is left, {following}"
 
 
 def _backoff(run: Run, now: float) -> str:
@@ -103,8 +123,22 @@ def _backoff(run: Run, now: float) -> str:
         return (
             f"{run.reason}; generation {run.generation_last + 1} starts in {duration(run.deadline_at - now)}"
         )
-    missing = absent(run)
+    missing = [run.host(name) for name in seats.next_seating(run).waits_for]
     if missing:
         named = ", ".join(f"{h.name} ({_state(h, now)})" for h in missing)
-        return f"{run.reason}; waiting for {named}; starts again when it is back"
+        return f"{run.reason}; waiting for {named}; {_meanwhile(run, missing)}"
     return f"{run.reason}; waiting for the old tasks to end"
+
+
+def _meanwhile(run: Run, missing: list[Host]) -> str:
+    """What ends the wait: that it is back, or that others take its tasks when it counts as lost."""
+    back = "starts again when it is back"
+    hopeful = [replace(host, standing=Standing.LOST) for host in missing if host.standing is Standing.OPEN]
+    if not hopeful or is_cut_off(run):
+        return back
+    without = run
+    for host in hopeful:
+        without = without.with_host(host)
+    if seats.next_seating(without).waits_for:
+        return back
+    return f"{back}, or without it when it has been silent for {duration(run.plan.timing.lost_after_s)}"

@@ -149,6 +149,23 @@ class KillRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """The user wants a host free of the run's tasks: at the next verified checkpoint, or at once."""
+
+    at: float
+    host: str
+    now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UndrainRequested:
+    """The user lets a host in again that was drained, quarantined or stuck."""
+
+    at: float
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """A deadline of the state has come."""
 
@@ -169,5 +186,7 @@ Event = (
     | HostSwept
     | StacksCollected
     | KillRequested
+    | DrainRequested
+    | UndrainRequested
     | Ticked
 )

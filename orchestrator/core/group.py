@@ -19,13 +19,14 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, assert_never
 
-from orchestrator.core import checkpoints, hosts
+from orchestrator.core import checkpoints, hosts, standing
 from orchestrator.core.actions import Action
 from orchestrator.core.alone import advance_alone, end_alone, may_start_alone, overdue_at
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.events import (
     CheckpointSeeded,
     CheckpointVerified,
+    DrainRequested,
     EpochBegan,
     Event,
     HostDown,
@@ -39,6 +40,7 @@ from orchestrator.core.events import (
     StacksCollected,
     Submitted,
     Ticked,
+    UndrainRequested,
 )
 from orchestrator.core.fate import is_alone
 from orchestrator.core.model import (
@@ -54,6 +56,7 @@ from orchestrator.core.model import (
     TaskPhase,
 )
 from orchestrator.core.plan import TaskId
+from orchestrator.core.regroup import obey
 from orchestrator.core.reports import absorb
 from orchestrator.core.running import advance_running, lost_at, verification_failed
 from orchestrator.core.stall import advance_stall, stacks_collected, stalled_at
@@ -112,6 +115,8 @@ def _is_stale(run: Run, event: Event) -> bool:
             return generation != run.task(task).generation or run.phase.is_terminal
         case EpochBegan(epoch=epoch):
             return epoch <= run.epoch or (run.phase.is_terminal and not unproven(run))
+        case DrainRequested() | UndrainRequested():
+            return run.phase.is_terminal
         case HostSwept(host=host):
             return host not in unproven(run) if run.phase.is_terminal else run.proof is None
         case _:
@@ -147,6 +152,8 @@ def _take(turn: Turn, event: Event) -> None:
             stacks_collected(turn, event)
         case KillRequested():
             _kill(turn, event)
+        case DrainRequested() | UndrainRequested():
+            obey(turn, event)
         case Ticked():
             pass
         case _:
@@ -183,6 +190,7 @@ def next_deadline(run: Run) -> float | None:
     due = [run.deadline_at, run.force_at, run.verify_at, run.evidence_at, lost_at(run), stalled_at(run)]
     due += [hosts.silent_at(run, host.name) for host in run.hosts]
     due += [host.retry_at for host in run.hosts]
+    due += [standing.lost_at(run, host) for host in run.hosts]
     if run.phase is Phase.RUNNING:
         due += [task.start_at for task in run.tasks if may_start_alone(run, task)]
         due += [overdue_at(task) for task in run.tasks]

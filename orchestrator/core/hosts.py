@@ -13,10 +13,10 @@ from orchestrator.core.actions import (
     VerifyCheckpoint,
 )
 from orchestrator.core.events import HostPrepared, HostRefused, HostSwept, HostUp
-from orchestrator.core.model import Host, Intent, Link, Phase, Run, TaskPhase
-from orchestrator.core.running import is_cut_off
-from orchestrator.core.starting import is_seeded, release
-from orchestrator.core.stopping import finish, unproven
+from orchestrator.core.model import Host, Link, Phase, Run, Standing, TaskPhase
+from orchestrator.core.standing import is_cut_off
+from orchestrator.core.starting import is_seeded, release, say_unfit
+from orchestrator.core.stopping import finish, grace_s, to_prove, unproven
 from orchestrator.core.turn import Turn, is_due
 
 PREPARE_RETRY_S = 30.0
@@ -32,7 +32,11 @@ def silent_at(run: Run, name: str) -> float | None:
     connecting = host.link is Link.CONNECTING and run.phase is not Phase.PENDING
     if host.link is not Link.CONNECTED and not connecting:
         return None
-    return _last_sign_at(host) + run.plan.timing.unreachable_after_s
+    timing, back_at = run.plan.timing, host.back_at
+    at = _last_sign_at(host) + timing.unreachable_after_s
+    # Who has just come back may be cut off in one direction, or by a loose plug: it is not shown as gone and there
+    # by turns. That it is lost is found no later for it.
+    return at if back_at is None else max(at, back_at + timing.lost_after_s)
 
 
 def _last_sign_at(host: Host) -> float:
@@ -50,10 +54,10 @@ def note_silence(turn: Turn) -> None:
         turn.set_host(host, link=Link.UNREACHABLE, since_at=turn.at)
     if is_cut_off(turn.run) and len(turn.run.hosts) > 1 and turn.run.phase in _MUST_NOT_SUFFER:
         if not was_cut_off:
-            away = sum(host.link is Link.UNREACHABLE for host in turn.run.hosts)
+            away = sum(host.link is Link.UNREACHABLE for host in turn.run.holders)
             turn.note(
                 "cut-off",
-                f"{away} of {len(turn.run.hosts)} hosts are silent: this machine is taken to be cut off, "
+                f"{away} of {len(turn.run.holders)} hosts are silent: this machine is taken to be cut off, "
                 "so nothing is stopped and nothing started until some are back",
             )
         return
@@ -76,6 +80,8 @@ def host_up(turn: Turn, event: HostUp) -> None:
     if host.boot_id is not None and host.boot_id != event.boot_id:
         turn.note("host-rebooted", f"{host.name} was rebooted")
         host = turn.set_host(host, facts=None)
+        if host.standing is Standing.STUCK:
+            host = turn.set_host(host, standing=Standing.OPEN, standing_why="")
     if event.warning is not None and event.warning != host.warning:
         turn.note("host-warning", f"{host.name}: {event.warning}")
     turn.set_host(host, boot_id=event.boot_id, problem=None, retry_at=None, warning=event.warning)
@@ -85,9 +91,12 @@ def host_up(turn: Turn, event: HostUp) -> None:
 def host_prepared(turn: Turn, event: HostPrepared) -> None:
     """It is ready. What waited for that, after a reboot while tasks were being started, is started now."""
     host = turn.run.host(event.host)
-    turn.set_host(host, facts=event.facts, problem=None, retry_at=None)
-    if host.facts is None:
+    was_ready = host.facts is not None
+    host = turn.set_host(host, facts=event.facts, problem=None, retry_at=None)
+    if not was_ready:
         turn.do(*_unstarted(turn.run, event.host))
+    if turn.run.phase is not Phase.PENDING:
+        say_unfit(turn, [host])
 
 
 def _unstarted(run: Run, name: str) -> list[Action]:
@@ -103,7 +112,7 @@ def _unstarted(run: Run, name: str) -> list[Action]:
 def outstanding(run: Run, name: str) -> list[Action]:
     """What the host has been asked, as far as it is not known to be done. All of it may be asked twice."""
     actions: list[Action] = []
-    if name in unproven(run) or (run.phase is Phase.STOPPING and run.proof is not None):
+    if name in unproven(run) or _owes_proof(run, name):
         return [SweepHost(host=name, generation=run.generation_last)]
     if run.phase.is_terminal:
         return []
@@ -118,13 +127,17 @@ def outstanding(run: Run, name: str) -> list[Action]:
         if task.host != name:
             continue
         if task.phase.may_live and run.phase in (Phase.STOPPING, Phase.BACKOFF) and run.force_at is None:
-            grace_s = run.plan.timing.kill_grace_s if run.intent is Intent.KILL else 0.0
-            actions.append(StopTask(host=name, task=task.id, generation=task.generation, grace_s=grace_s))
+            stop = StopTask(host=name, task=task.id, generation=task.generation, grace_s=grace_s(run))
+            actions.append(stop)
         elif task.ending is not None and task.phase.may_live:
             actions.append(StopTask(host=name, task=task.id, generation=task.generation, grace_s=0.0))
         elif task.phase is TaskPhase.RELEASED and run.phase is Phase.RUNNING:
             actions.append(release(run, task))
     return actions
+
+
+def _owes_proof(run: Run, name: str) -> bool:
+    return run.phase is Phase.STOPPING and run.proof is not None and name in to_prove(run)
 
 
 def _awaits_verification(run: Run) -> bool:
@@ -139,7 +152,7 @@ def host_refused(turn: Turn, event: HostRefused) -> None:
         turn.note("host-refused", event.problem.message, code=event.problem.code)
     retry_at = turn.at + PREPARE_RETRY_S if host.facts is None else None
     turn.set_host(host, problem=event.problem.message, retry_at=retry_at)
-    if turn.run.phase is Phase.PENDING:
+    if turn.run.phase is Phase.PENDING and host.name in (holder.name for holder in turn.run.holders):
         turn.set(problem=event.problem)
         finish(turn, Phase.FAILED, event.problem.message)
 

@@ -1,4 +1,7 @@
-"""What a task is started with: TF_CONFIG, ports, environment. Pure functions of the plan."""
+"""What a task is started with: TF_CONFIG, ports, environment. Pure functions of the plan.
+
+Of a run that has moved tasks it is the plan as placed now (`Run.placed`).
+"""
 
 from __future__ import annotations
 
@@ -97,9 +100,9 @@ def port_candidates(plan: Plan, run_id: str, generation: int, task: TaskId) -> t
     """Ports that this task may take, the preferred one first.
 
     The range is cut into blocks of equal width, and a generation takes as many blocks as its machine has
-    tasks, each time the next ones. As there are twice as many blocks as tasks, or more, no port is offered to
-    two tasks of a machine, nor to two generations in a row. Where a run begins depends on its id, so that two
-    runs that share a range seldom meet.
+    slots, each time the next ones: tasks may move between generations, slots do not. As there are twice as many
+    blocks, or more, no port is offered to two tasks of a machine, nor to two generations in a row. Where a run
+    begins depends on its id, so that two runs that share a range seldom meet.
 
     Raises:
         ValueError: the range has fewer than `ports_needed(plan)` ports.
@@ -109,11 +112,13 @@ def port_candidates(plan: Plan, run_id: str, generation: int, task: TaskId) -> t
     machines = _machines(plan)
     machine = machines[plan.task(task).host]
     neighbours = sorted(other.id for other in plan.tasks if machines[other.host] == machine)
-    width = min(PORT_CANDIDATES_MAX, size // (2 * len(neighbours)))
+    slots = sum(host.slots for host in plan.hosts if machines[host.name] == machine)
+    most = max(len(neighbours), min(slots, size // 2))
+    width = min(PORT_CANDIDATES_MAX, size // (2 * most))
     if width < 1:
         raise ValueError(f"ports {first}-{last}: {len(neighbours)} tasks need {2 * len(neighbours)}")
     blocks = size // width
-    turn = zlib.crc32(run_id.encode()) + generation * len(neighbours) + neighbours.index(task)
+    turn = zlib.crc32(run_id.encode()) + generation * most + neighbours.index(task)
     start = first + (turn % blocks) * width
     return tuple(range(start, start + width))
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from orchestrator.core.placement import seated
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 
 
@@ -45,6 +46,8 @@ class Intent(Enum):
     SUCCEED = "succeed"
     FAIL = "fail"
     KILL = "kill"
+    REGROUP = "regroup"
+    """Nothing failed: the gang goes on in other places, or grows back. Asked gently; no budget is charged."""
 
 
 class TaskPhase(Enum):
@@ -80,6 +83,20 @@ class Link(Enum):
     CONNECTING = "CONNECTING"
     CONNECTED = "CONNECTED"
     UNREACHABLE = "UNREACHABLE"
+
+
+class Standing(Enum):
+    """Whether a host may be given tasks. Says nothing of its link."""
+
+    OPEN = "open"
+    LOST = "lost"
+    """Silent for longer than `lost_after_s`: its tasks count as dead. Ends when it is heard and holds none of them."""
+    QUARANTINED = "quarantined"
+    """Ended generation after generation by its own fault. Given tasks only where nobody else can take them."""
+    DRAINED = "drained"
+    """By the user's word."""
+    STUCK = "stuck"
+    """Holds a process that cannot be killed: no task beside it, until a reboot."""
 
 
 class Cause(Enum):
@@ -276,6 +293,14 @@ class Host:
     """When a host that could not be prepared is asked again: what it lacked (a mount, a disk) may come."""
     cpu_percent: float | None = None
     memory_percent: float | None = None
+    back_at: float | None = None
+    """When it was last heard again after it had been unreachable."""
+    standing: Standing = Standing.OPEN
+    standing_why: str = ""
+    faults: int = 0
+    """Generations in a row that this host ended, by its own fault and without progress."""
+    untouched: bool = False
+    """A spare that was never given a task: nothing of the run can be left there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +351,8 @@ class Run:
     """Of the gang. A task that was restarted alone has a higher one."""
     generation_last: int = 0
     """The highest that was given out: to the gang, or to a task restarted alone."""
+    stand_ins: Mapping[str, str | None] = field(default_factory=dict)
+    """By host of the plan: who has its tasks in this generation; None: nobody, they are left out. Else it itself."""
     reason: str = ""
     intent: Intent | None = None
     """Set in STOPPING only."""
@@ -357,6 +384,17 @@ class Run:
     code: str = ""
     """The digest of the tree that this run runs, from its first generation on, whatever the workdir becomes."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def placed(self) -> Plan:
+        """The plan with this generation's tasks: where they are now, and without those that are left out."""
+        return replace(self.plan, tasks=seated(self.plan, self.stand_ins)) if self.stand_ins else self.plan
+
+    @property
+    def holders(self) -> tuple[Host, ...]:
+        """The hosts that hold the tasks of this generation."""
+        holding = {task.host for task in self.tasks}
+        return tuple(host for host in self.hosts if host.name in holding)
 
     @property
     def chief(self) -> TaskId:
@@ -398,14 +436,14 @@ def new_run(run_id: str, plan: Plan, *, epoch: int, at: float, from_scratch: boo
         return Task(id=planned.id, host=planned.host)
 
     def host(planned: HostPlan) -> Host:
-        return Host(name=planned.name, since_at=at)
+        return Host(name=planned.name, since_at=at, untouched=planned.name not in plan.hosts_used)
 
     return Run(
         run_id=run_id,
         plan=plan,
         epoch=epoch,
         tasks=tuple(task(t) for t in sorted(plan.tasks, key=lambda t: t.id)),
-        hosts=tuple(host(plan.host(name)) for name in plan.hosts_used),
+        hosts=tuple(host(h) for h in plan.hosts if h.spare or h.name in plan.hosts_used),
         since_at=at,
         progress_at=at,
         reason="connecting to the hosts",

@@ -12,10 +12,10 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.core.plan import TASK_TYPES, HostPlan, TaskId, TaskPlan
+from orchestrator.core.plan import TASK_TYPES, HostPlan, Plan, TaskId, TaskPlan
 
 COMPUTING_TYPES = ("chief", "worker")
 """Task types that share their host's GPUs when the spec names no number, and that must be equal when mirrored."""
@@ -75,6 +75,33 @@ def place(
     tasks = _hand_out(seats, wanted)
     unequal = _unequal(tasks) if equal_gpus else []
     return ((), tuple(unequal)) if unequal else (tasks, ())
+
+
+def seated(plan: Plan, stand_ins: Mapping[str, str | None]) -> tuple[TaskPlan, ...]:
+    """The plan's tasks where they are now, in the order of their ids.
+
+    A stand-in takes all the tasks of the host that it replaces, with the GPUs at the same places of its own list.
+    Where nobody does, the rest of their type is numbered anew from 0: TensorFlow knows no gaps.
+    """
+    numbered = dict.fromkeys(TASK_TYPES, 0)
+    tasks = []
+    for task in sorted(plan.tasks, key=lambda task: task.id):
+        name = stand_ins.get(task.host, task.host)
+        if name is None:
+            continue
+        own, used = plan.host(task.host).gpus, plan.host(name).gpus
+        gpus = task.gpus if name == task.host else tuple(used[own.index(gpu)] for gpu in task.gpus)
+        tasks.append(TaskPlan(TaskId(task.id.type, numbered[task.id.type]), name, gpus, task.slot))
+        numbered[task.id.type] += 1
+    return tuple(tasks)
+
+
+def has_room(plan: Plan, seat: str, host: str) -> bool:
+    """Whether a host could take all the tasks that the plan gives to another."""
+    tasks, other = [task for task in plan.tasks if task.host == seat], plan.host(host)
+    own = plan.host(seat).gpus
+    gpus = max((own.index(gpu) + 1 for task in tasks for gpu in task.gpus), default=0)
+    return seat == host or (other.slots >= len(tasks) and len(other.gpus) >= gpus)
 
 
 def _too_many(seats: Sequence[_Seats], wanted: dict[str, Ask]) -> list[Problem]:

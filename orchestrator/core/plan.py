@@ -150,6 +150,8 @@ class Plan:
     restart: RestartPolicy = RestartPolicy()
     timing: Timing = Timing()
     options: Options = Options()
+    replicas_min: Mapping[str, int] = field(default_factory=dict)
+    """By task type: how many must be left when a host is lost and no spare is there. Others are never left out."""
     runtime: bool = True
     """False (`runtime: off`): the script is started plain; only its life is watched, not its progress."""
 

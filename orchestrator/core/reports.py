@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core import cause
+from orchestrator.core import cause, standing
 from orchestrator.core.actions import StopTask
 from orchestrator.core.events import HostReported, TaskReport
 from orchestrator.core.model import Cause, Exit, Host, Link, Phase, Task, TaskPhase
@@ -23,11 +23,20 @@ def absorb(turn: Turn, event: HostReported) -> None:
     """Believe what the host says of the current generation; end what it holds of older ones."""
     host = turn.run.host(event.host)
     _hear(turn, host, event)
-    generations = {task.id: task.generation for task in turn.run.tasks}
-    current = {r.task: r for r in event.tasks if r.generation == generations.get(r.task)}
-    for report in event.tasks:
-        if report.generation < generations.get(report.task, 0) and report.phase != "exited":
-            turn.do(StopTask(host=host.name, task=report.task, generation=report.generation, grace_s=0.0))
+    here = {task.id: task.generation for task in turn.run.tasks if task.host == host.name}
+    current = {r.task: r for r in event.tasks if r.generation == here.get(r.task)}
+    # Of this host or, where tasks have moved since, of one that holds nothing now.
+    older = [
+        report
+        for report in event.tasks
+        if report.generation < here.get(report.task, turn.run.generation_last + 1)
+        and report.phase != "exited"
+    ]
+    for report in older:
+        turn.do(StopTask(host=host.name, task=report.task, generation=report.generation, grace_s=0.0))
+    given_up = {task.id for task in turn.run.tasks if task.phase is TaskPhase.LOST}
+    living = {report.task for report in event.tasks if report.phase != "exited"}
+    standing.heard(turn, host.name, holds_tasks=bool(older or given_up & living))
     for task in turn.run.tasks:
         if task.host != host.name:
             continue
@@ -42,11 +51,11 @@ def absorb(turn: Turn, event: HostReported) -> None:
 def _hear(turn: Turn, host: Host, event: HostReported) -> None:
     if host.link is Link.UNREACHABLE:
         turn.note("host-back", f"{host.name} is reachable again after {turn.at - host.since_at:.0f} s")
-    since_at = host.since_at if host.link is Link.CONNECTED else turn.at
+        host = turn.set_host(host, back_at=turn.at)
     turn.set_host(
         host,
         link=Link.CONNECTED,
-        since_at=since_at,
+        since_at=host.since_at if host.link is Link.CONNECTED else turn.at,
         heard_at=turn.at,
         problem=None if host.facts is not None else host.problem,  # what keeps it from serving the run
         cpu_percent=event.cpu_percent,
@@ -162,4 +171,5 @@ def lose(turn: Turn, task: Task) -> None:
     """Judge a task dead whose host has been silent for too long."""
     ended = replace(task.exit or Exit(cause=Cause.HOST_LOST, at=turn.at), cause=Cause.HOST_LOST)
     turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
+    standing.set_lost(turn, turn.run.host(task.host))
     turn.note("task-lost", f"{task.id} is given up: {task.host} has been silent for too long", task.id)

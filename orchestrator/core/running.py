@@ -9,6 +9,7 @@ from orchestrator.core.actions import StopTask, VerifyCheckpoint
 from orchestrator.core.fate import gang, is_served
 from orchestrator.core.model import Cause, FirstCause, Intent, Link, Phase, Problem, Run, Task
 from orchestrator.core.reports import lose
+from orchestrator.core.standing import is_cut_off
 from orchestrator.core.stopping import stop_all
 from orchestrator.core.turn import Turn, is_due
 
@@ -115,16 +116,11 @@ def lost_at(run: Run) -> float | None:
 
     None while all speak, and where more than half are silent: then it is the coordinator that is cut off.
     """
-    silent = [host for host in run.hosts if host.link is Link.UNREACHABLE]
+    silent = [host for host in run.holders if host.link is Link.UNREACHABLE]
     if not silent or is_cut_off(run) or run.phase is not Phase.RUNNING:
         return None
     heard_at = max(host.heard_at if host.heard_at is not None else host.since_at for host in silent)
     return max(heard_at, run.progress_at) + run.plan.timing.lost_after_s
-
-
-def is_cut_off(run: Run) -> bool:
-    """Whether so many hosts are silent that it must be the coordinator: then it stops and starts nothing."""
-    return 2 * sum(host.link is Link.UNREACHABLE for host in run.hosts) > len(run.hosts)
 
 
 def _lose_silent_hosts(turn: Turn) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core import fitness
+from orchestrator.core import fitness, seats, standing
 from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
 from orchestrator.core.launch import endpoint
 from orchestrator.core.model import (
@@ -14,11 +14,13 @@ from orchestrator.core.model import (
     Phase,
     Problem,
     Run,
+    Standing,
     Task,
     TaskPhase,
 )
 from orchestrator.core.plan import TaskId
-from orchestrator.core.running import is_cut_off, next_verification, react_to_end
+from orchestrator.core.running import next_verification, react_to_end
+from orchestrator.core.seats import Seating
 from orchestrator.core.stopping import finish, stop_all
 from orchestrator.core.turn import Turn, is_due
 from orchestrator.core.words import counted
@@ -28,30 +30,44 @@ def prepare(turn: Turn) -> None:
     """The first turn of a run."""
     timing = turn.run.plan.timing
     turn.set(deadline_at=turn.at + timing.start_after_s)
-    turn.note("submitted", f"{turn.run.run_id}: {_size(turn.run)}")
+    spares = len(turn.run.hosts) - len(turn.run.holders)
+    beside = f", and {counted(spares, 'spare')}" if spares else ""
+    turn.note("submitted", f"{turn.run.run_id}: {_size(turn.run)}{beside}")
     turn.do(*(PrepareHost(host=host.name) for host in turn.run.hosts))
 
 
 def _size(run: Run) -> str:
-    return f"{counted(len(run.tasks), 'task')} on {counted(len(run.hosts), 'host')}"
+    return f"{counted(len(run.tasks), 'task')} on {counted(len(run.holders), 'host')}"
 
 
 def advance_pending(turn: Turn) -> None:
     run = turn.run
-    missing = [host for host in run.hosts if host.facts is None]
-    if missing:
+    seating = seats.next_seating(run)
+    if seating.waits_for:
         if is_due(run.deadline_at, turn.at):
+            missing = [run.host(name) for name in seating.waits_for]
             fail_now(turn, _never_prepared(missing, run.plan.timing.start_after_s))
         return
-    problem = fitness.differences(run.hosts)
+    chosen = seats.chosen_hosts(run, seating)
+    problem = fitness.differences(chosen)
     if problem is not None:
         fail_now(turn, problem)
         return
-    turn.note("prepared", f"{counted(len(run.hosts), 'host')} checked, and given the code")
-    facts = [host.facts for host in run.hosts if host.facts]
+    turn.note("prepared", f"{counted(len(chosen), 'host')} checked, and given the code")
+    facts = [host.facts for host in chosen if host.facts]
     turn.set(code=facts[0].code)
+    say_unfit(turn, list(turn.run.hosts))
     highest = max(found.highest_generation for found in facts)
-    begin_generation(turn, max(highest, run.generation_last) + 1)
+    begin_generation(turn, max(highest, run.generation_last) + 1, seating)
+
+
+def say_unfit(turn: Turn, hosts: list[Host]) -> None:
+    """Of spares that are prepared, which cannot be used. The run goes on without them."""
+    holding = {host.name for host in turn.run.holders}
+    for host in hosts:
+        why = seats.unfit(turn.run, host) if host.name not in holding else None
+        if why is not None:
+            turn.note("spare-unfit", f"{host.name} cannot stand in for another: {why}")
 
 
 def _never_prepared(missing: list[Host], waited_s: float) -> Problem:
@@ -70,16 +86,18 @@ def fail_now(turn: Turn, problem: Problem) -> None:
     finish(turn, Phase.FAILED, problem.message)
 
 
-def begin_generation(turn: Turn, generation: int) -> None:
+def begin_generation(turn: Turn, generation: int, seating: Seating) -> None:
     """Start all tasks up to their gates, and beside them make ready the checkpoint that they start from."""
-    run = turn.run
+    before = turn.run
+    turn.set(stand_ins=seating.stand_ins)
     fresh = tuple(
-        Task(id=t.id, host=t.host, generation=generation, phase=TaskPhase.WAITING) for t in run.tasks
+        Task(id=t.id, host=t.host, generation=generation, phase=TaskPhase.WAITING)
+        for t in sorted(turn.run.placed.tasks, key=lambda t: t.id)
     )
     turn.enter(
         Phase.RENDEZVOUS,
         f"starting {counted(len(fresh), 'task')}",
-        deadline_at=turn.at + run.plan.timing.start_after_s,
+        deadline_at=turn.at + before.plan.timing.start_after_s,
         generation=generation,
         generation_last=generation,
         tasks=fresh,
@@ -89,11 +107,43 @@ def begin_generation(turn: Turn, generation: int) -> None:
         proof=None,
         progress_at=turn.at,
     )
+    for host in turn.run.holders:
+        turn.set_host(host, untouched=False)
+    run = turn.run
     turn.note("generation", f"generation {generation} starts: {_size(run)}")
+    _say_seating(turn, before, seating)
     if run.plan.checkpoint is not None:
         turn.do(SeedCheckpoint(host=run.task(run.chief).host, generation=generation))
     for task in fresh:
         start(turn, task)
+
+
+def _say_seating(turn: Turn, before: Run, seating: Seating) -> None:
+    """What is other than in the generation before, and why."""
+    run, new = turn.run, f"generation {turn.run.generation}"
+    for seat in run.plan.hosts_used:
+        was, now = seats.holder(before, seat), seats.holder(run, seat)
+        if was != now and now is not None:
+            moved = f"the tasks of {seat} are on {now}" if now != seat else f"{seat} has its tasks again"
+            turn.note("moved", f"{new}: {moved}" + (f", since {_state(run, was)}" if was is not None else ""))
+    for name in seating.against_advice:
+        turn.note(
+            "no-alternative",
+            f"{new} uses {name} although it is quarantined: no other host can take its tasks",
+        )
+    if seats.fewer(run):
+        gone = [seat for seat in run.plan.hosts_used if seats.holder(run, seat) is None]
+        why = "; ".join(_state(run, seats.holder(before, seat) or seat) for seat in gone)
+        turn.note("fewer", f"{new} goes on with {seats.fewer(run)}; {why}")
+    elif seats.fewer(before):
+        turn.note("grown", f"{new} has all {counted(len(run.tasks), 'task')} again")
+
+
+def _state(run: Run, name: str) -> str:
+    host = run.host(name)
+    why = host.standing_why or host.problem
+    state = host.standing.value if host.standing is not Standing.OPEN else "not ready"
+    return f"{name} is {state}" + (f" ({why})" if why else "")
 
 
 def start(turn: Turn, task: Task) -> None:
@@ -143,7 +193,7 @@ def release(run: Run, task: Task) -> ReleaseTask:
 
 def _start_deadline(turn: Turn) -> None:
     run = turn.run
-    if is_cut_off(run):
+    if standing.is_cut_off(run):
         turn.set(deadline_at=turn.at + run.plan.timing.unreachable_after_s)
         return
     missing = [t for t in run.tasks if t.phase in (TaskPhase.STARTING, TaskPhase.WAITING)]
@@ -154,12 +204,10 @@ def _start_deadline(turn: Turn) -> None:
         what = f"{named} did not join within {run.plan.timing.start_after_s:.0f} s"
     for task in missing:
         turn.note("missing", f"{task.id} on {task.host} never joined{_silence(run, task)}", task.id)
-    first = missing[0] if missing else None
-    turn.set(
-        first_cause=FirstCause(
-            task=first.id if first else None, generation=run.generation, cause=Cause.START, sentence=what
-        )
-    )
+    # On several hosts none of them went first, and none is to blame.
+    first = missing[0].id if len({task.host for task in missing}) == 1 else None
+    found = FirstCause(task=first, generation=run.generation, cause=Cause.START, sentence=what)
+    turn.set(first_cause=found)
     stop_all(turn, Intent.RESTART, what)
 
 
@@ -171,24 +219,21 @@ def _silence(run: Run, task: Task) -> str:
 
 
 def advance_backoff(turn: Turn) -> None:
-    """Start again when the wait is over and every host is there, and free of the old generation.
+    """Start again when the wait is over, every seat is taken, and no task of the old generation is left.
 
     A host that was rebooted meanwhile was prepared anew, and may have come back with other software.
     """
+    standing.judge_lost(turn)
     run = turn.run
     if not is_due(run.deadline_at, turn.at) and run.deadline_at is not None:
         return
     turn.set(deadline_at=None)
-    if absent(run) or any(task.phase.may_live for task in run.tasks):
+    seating = seats.next_seating(run)
+    if seating.waits_for or any(task.phase.may_live for task in run.tasks):
         return
-    problem = fitness.differences(run.hosts)
+    problem = fitness.differences(seats.chosen_hosts(run, seating))
     if problem is not None:
         turn.set(problem=problem)
         stop_all(turn, Intent.FAIL, problem.message)
         return
-    begin_generation(turn, run.generation_last + 1)
-
-
-def absent(run: Run) -> list[Host]:
-    """The hosts that a new generation must wait for."""
-    return [host for host in run.hosts if host.link is not Link.CONNECTED or host.facts is None]
+    begin_generation(turn, run.generation_last + 1, seating)

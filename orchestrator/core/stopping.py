@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core import cause, restart
+from orchestrator.core import cause, restart, seats, standing
 from orchestrator.core.actions import CloseHost, StopTask, SweepHost
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.model import Cause, Exit, Intent, Link, Phase, Problem, Run, Task, TaskPhase
@@ -22,16 +22,25 @@ def stop_all(turn: Turn, intent: Intent, reason: str, force_at: float | None = N
     """End the generation. With `force_at`, the tasks may end by themselves until then; else all are killed now."""
     timing = turn.run.plan.timing
     found = turn.run.first_cause
-    if found is None or found.generation != turn.run.generation:
+    nothing_failed = intent is Intent.REGROUP
+    if not nothing_failed and (found is None or found.generation != turn.run.generation):
         found = cause.first_cause(turn.run)
-    grace_s = timing.kill_grace_s if intent is Intent.KILL else 0.0
-    patience = grace_s + SWEEP_WAIT_S if intent is Intent.KILL else max(timing.lost_after_s, SWEEP_WAIT_S)
-    deadline_at = max(turn.at, force_at or turn.at) + patience
-    turn.enter(Phase.STOPPING, reason, deadline_at=deadline_at, intent=intent, force_at=force_at)
-    turn.set(first_cause=found, proof=None)
+    turn.enter(Phase.STOPPING, reason, intent=intent, force_at=force_at)
+    patience = SWEEP_WAIT_S if intent is Intent.KILL else max(timing.lost_after_s, SWEEP_WAIT_S)
+    deadline_at = max(turn.at, force_at or turn.at) + grace_s(turn.run) + patience
+    turn.set(first_cause=found, proof=None, deadline_at=deadline_at)
     turn.note("stopping", reason)
     if force_at is None:
-        order_stop(turn, grace_s)
+        order_stop(turn, grace_s(turn.run))
+
+
+_GENTLE = (Intent.KILL, Intent.REGROUP)
+"""Nothing is broken yet: the tasks may save before they end."""
+
+
+def grace_s(run: Run) -> float:
+    """How long the tasks of a run that stops have between the asking and the killing."""
+    return run.plan.timing.kill_grace_s if run.intent in _GENTLE else 0.0
 
 
 def hurry(turn: Turn) -> None:
@@ -57,18 +66,24 @@ def advance_stopping(turn: Turn) -> None:
     if any(task.phase.may_live for task in turn.run.tasks):
         return
     _settle_intent(turn)
-    if turn.run.intent is Intent.RESTART:
-        _restart_or_give_up(turn)
-    else:
-        _prove(turn)
+    match turn.run.intent:
+        case Intent.RESTART:
+            _restart_or_give_up(turn)
+        case Intent.REGROUP:
+            _regrouped(turn)
+        case _:
+            _prove(turn)
 
 
 def _settle_intent(turn: Turn) -> None:
     """The chief's exit 0 decides, even where the report of another's failure came first."""
     run = turn.run
     chief = run.task(run.chief)
-    if run.intent is Intent.RESTART and chief.exit is not None and chief.exit.cause is Cause.FINISHED:
+    is_done = chief.exit is not None and chief.exit.cause is Cause.FINISHED
+    if run.intent in (Intent.RESTART, Intent.REGROUP) and is_done:
         turn.set(intent=Intent.SUCCEED)
+    if run.intent is Intent.REGROUP:
+        return
     found, known = cause.first_cause(turn.run), run.first_cause
     if known is not None and (found is None or known.cause in _NOT_OF_AN_EXIT):
         turn.set(first_cause=cause.completed(turn.run, known))
@@ -77,14 +92,25 @@ def _settle_intent(turn: Turn) -> None:
         turn.set(first_cause=replace(found, done=done))
 
 
+def _regrouped(turn: Turn) -> None:
+    """All have made room; the budget of failures is as it was."""
+    run = turn.run
+    step = run.checkpoint.global_step if run.checkpoint else None
+    budget = restart.cleared(run.budget, step)
+    turn.set(budget=replace(budget, restarts=budget.restarts + 1))
+    turn.enter(Phase.BACKOFF, run.reason, deadline_at=turn.at)
+
+
 def _restart_or_give_up(turn: Turn) -> None:
     run = turn.run
     found = run.first_cause
+    step = run.checkpoint.global_step if run.checkpoint else None
+    standing.charge(turn, progressed=restart.is_progress(run.budget, step))
     decided = restart.verdict(
         run.budget,
         run.plan.restart,
         _blamed(run),
-        verified_step=run.checkpoint.global_step if run.checkpoint else None,
+        verified_step=step,
         common=cause.common_failure(run),
         identity=f"{run.run_id}/{run.generation}",
     )
@@ -113,7 +139,7 @@ def _why(run: Run) -> dict[str, object]:
 
 def _blamed(run: Run) -> Cause:
     """What the budget is charged for. A host that is lost explains what its peers then say."""
-    if any(task.phase is TaskPhase.LOST for task in run.tasks):
+    if any(task.phase is TaskPhase.LOST and not (task.exit and task.exit.left) for task in run.tasks):
         return Cause.HOST_LOST
     return run.first_cause.cause if run.first_cause else Cause.SCRIPT
 
@@ -123,9 +149,15 @@ def _prove(turn: Turn) -> None:
     run = turn.run
     if run.proof is None:
         turn.set(proof={}, deadline_at=turn.at + SWEEP_WAIT_S)
-        turn.do(*(SweepHost(host=host.name, generation=run.generation_last) for host in run.hosts))
-    elif all(host.name in run.proof for host in run.hosts):
+        turn.do(*(SweepHost(host=name, generation=run.generation_last) for name in to_prove(turn.run)))
+    elif not to_prove(run):
         _conclude(turn)
+
+
+def to_prove(run: Run) -> list[str]:
+    """Hosts that owe the proof. A spare that was never used owes none."""
+    proof = run.proof or {}
+    return [host.name for host in run.hosts if not host.untouched and host.name not in proof]
 
 
 def _stop_deadline(turn: Turn) -> None:
@@ -147,10 +179,14 @@ def _give_up_on(turn: Turn, task: Task) -> None:
     left = f"pid {task.pid}: cannot be killed"
     turn.set_task(task, phase=TaskPhase.LOST, exit=Exit(cause=Cause.ORDERED, at=turn.at, left=(left,)))
     sentence = f"{task.id} on {task.host} cannot be killed (pid {task.pid})"
+    standing.set_stuck(turn, task.host, sentence)
+    turn.note("unkillable", sentence, task.id)
+    goes_on = turn.run.intent in (Intent.RESTART, Intent.REGROUP)
+    if goes_on and task.host not in seats.next_seating(turn.run).waits_for:
+        return  # others can take its tasks
     hint = "it waits in the kernel, for a disk, a network file system or a GPU; the host may need a reboot"
     turn.set(problem=Problem(code="unkillable", message=sentence, hint=hint, exit_code=6))
-    turn.note("unkillable", sentence, task.id)
-    if turn.run.intent is Intent.RESTART:
+    if goes_on:
         turn.set(intent=Intent.FAIL, reason=sentence)
 
 
@@ -188,13 +224,12 @@ def finish(turn: Turn, phase: Phase, reason: str) -> None:
         turn.set(problem=Problem(code="failed", message=reason))
     turn.note(phase.value.lower(), reason, None, **(_why(turn.run) if phase is Phase.FAILED else {}))
     for host in turn.run.hosts:
-        if host.name in proof or turn.run.generation == 0:
+        if host.name in proof or turn.run.generation == 0 or host.untouched:
             turn.do(CloseHost(host=host.name))
 
 
 def unproven(run: Run) -> list[str]:
     """Hosts of an ended run that were not reached for the proof."""
-    proof = run.proof or {}
     if not run.phase.is_terminal or run.generation == 0:
         return []
-    return [host.name for host in run.hosts if host.name not in proof]
+    return to_prove(run)

@@ -39,6 +39,10 @@ class Strategy:
     """Types that run a server and never end by themselves: reaped when the chief is done."""
     equal_gpus: bool = False
     """Mirrored replicas: with unequal GPU counts "the behavior is undefined" (TensorFlow's own words)."""
+    shrinks: frozenset[str] = frozenset()
+    """Types of which a generation may have fewer than the spec asks for."""
+    when_fewer: str = ""
+    """What that means for the training; `{share}` is what is left, as a fraction."""
     one_task: bool = False
     """All its replicas are devices of one process."""
 
@@ -61,6 +65,8 @@ _ROWS = (
         wiring=Wiring.TF_CONFIG,
         equal_gpus=True,
         alone=frozenset({"evaluator"}),
+        shrinks=frozenset({"worker"}),
+        when_fewer="the global batch is {share} of what it was",
     ),
     Strategy(
         name="parameter_server",
@@ -69,12 +75,16 @@ _ROWS = (
         wiring=Wiring.TF_CONFIG,
         alone=frozenset({"worker", "evaluator"}),
         served=frozenset({"worker", "ps"}),
+        shrinks=frozenset({"worker"}),
+        when_fewer="each pass over the data takes longer",
     ),
     Strategy(
         name="processes",
         task_types=("worker",),
         required_types=(("worker",),),
         wiring=Wiring.RANKS,
+        shrinks=frozenset({"worker"}),
+        when_fewer="the global batch is {share} of what it was, unless the script scales it",
     ),
     _one_task("mirrored"),
     _one_task("central_storage"),

@@ -8,7 +8,8 @@ from typing import Any
 from orchestrator.core import cause
 from orchestrator.core.describe import sentence
 from orchestrator.core.launch import endpoint
-from orchestrator.core.model import Host, Link, Run, Task
+from orchestrator.core.model import Host, Link, Run, Standing, Task
+from orchestrator.core.plan import Plan
 from orchestrator.core.stopping import unproven
 
 SCHEMA = 1
@@ -21,7 +22,7 @@ def document(runs: Iterable[Run], *, now: float) -> dict[str, Any]:
 
 def run_document(run: Run, *, now: float) -> dict[str, Any]:
     """One run. Ages are seconds; no instant leaves the process."""
-    chief = run.task(run.chief)
+    chief, placed = run.task(run.chief), run.placed
     return {
         "name": run.plan.name,
         "run_id": run.run_id,
@@ -42,8 +43,8 @@ def run_document(run: Run, *, now: float) -> dict[str, Any]:
         "first_cause": first_cause(run),
         "warnings": list(run.warnings),
         "proof": _proof(run),
-        "hosts": [_host(host, now) for host in run.hosts],
-        "tasks": [_task(run, task, now) for task in run.tasks],
+        "hosts": [_host(run, host, now) for host in run.hosts],
+        "tasks": [_task(run, placed, task, now) for task in run.tasks],
     }
 
 
@@ -112,9 +113,13 @@ def _proof(run: Run) -> dict[str, Any] | None:
     return {"hosts": hosts, "unreachable": unproven(run)}
 
 
-def _host(host: Host, now: float) -> dict[str, Any]:
+def _host(run: Run, host: Host, now: float) -> dict[str, Any]:
+    tasks = [str(task.id) for task in run.tasks if task.host == host.name]
     return {
         "host": host.name,
+        "state": _state(host, holds=bool(tasks)),
+        "reason": host.standing_why or host.problem,
+        "tasks": tasks,
         "link": host.link.value,
         "heard_age_s": round(now - host.heard_at, 1) if host.heard_at is not None else None,
         "problem": host.problem,
@@ -124,7 +129,18 @@ def _host(host: Host, now: float) -> dict[str, Any]:
     }
 
 
-def _task(run: Run, task: Task, now: float) -> dict[str, Any]:
+def _state(host: Host, *, holds: bool) -> str:
+    """`ready`, or what keeps it from being that; of one that only stands by: `spare`."""
+    if host.standing is not Standing.OPEN:
+        return str(host.standing.value)
+    if host.link is not Link.CONNECTED:
+        return str(host.link.value).lower()
+    if host.facts is None:
+        return "preparing"
+    return "ready" if holds else "spare"
+
+
+def _task(run: Run, placed: Plan, task: Task, now: float) -> dict[str, Any]:
     host = run.host(task.host)
     phase = "UNREACHABLE" if host.link is Link.UNREACHABLE and task.phase.may_live else task.phase.value
     heard = task.progress.heartbeat_age_s + now - task.heard_at if task.heard_at is not None else None
@@ -136,7 +152,7 @@ def _task(run: Run, task: Task, now: float) -> dict[str, Any]:
         "pid": task.pid,
         "generation": task.generation,
         "address": endpoint(planned.data_address, task.port) if task.port else None,
-        "gpus": list(run.plan.task(task.id).gpus),
+        "gpus": list(placed.task(task.id).gpus),
         "restarts": task.budget.restarts,
         "global_step": task.progress.global_step,
         "steps_per_s": task.progress.steps_per_s,

@@ -137,7 +137,7 @@ def rejected(ok: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def start_order(run: Run, action: StartTask, secrets: Mapping[str, str]) -> dict[str, Any]:
     """The order behind StartTask. Secrets travel in it, over SSH, and are put down nowhere."""
-    plan = run.plan
+    plan = run.placed
     task = plan.task(action.task)
     host = plan.host(task.host)
     facts = run.host(task.host).facts
@@ -173,11 +173,12 @@ def start_order(run: Run, action: StartTask, secrets: Mapping[str, str]) -> dict
 
 def release_order(run: Run, action: ReleaseTask) -> dict[str, Any]:
     """The order behind ReleaseTask."""
-    has_scratch = launch.has_scratch(run.plan, action.task)
+    placed = run.placed
+    has_scratch = launch.has_scratch(placed, action.task)
     return {
         "order": "release",
         "generation": action.generation,
         "task": str(action.task),
-        "env": launch.wiring(run.plan, action.addresses, action.task),
+        "env": launch.wiring(placed, action.addresses, action.task),
         "seed": run.seed.path if run.seed is not None and has_scratch else None,
     }

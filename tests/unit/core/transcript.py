@@ -75,6 +75,13 @@ class Transcript:
             failures=int(options.get("failures", "5")),
             start_after_s=float(options.get("start_after", "300")),
         )
+        spares = tuple(
+            HostPlan(name, address=name, data_address=f"10.0.1.{i + 1}", spare=True)
+            for i, name in enumerate(options.get("spares", "").split(","))
+            if name
+        )
+        fewest = {"worker": int(options["replicas_min"])} if "replicas_min" in options else {}
+        plan = replace(plan, hosts=(*plan.hosts, *spares), replicas_min=fewest)
         if "on_stall" in options:
             plan = replace(plan, restart=replace(plan.restart, on_stall=options["on_stall"]))
         if "tasks" in options:  # tasks=chief:0,ps:0,worker:0: one per host, in that order
@@ -82,7 +89,7 @@ class Transcript:
             placed = tuple(TaskPlan(task, host) for task, host in zip(ids, hosts, strict=True))
             plan = replace(plan, strategy=options.get("strategy", plan.strategy), tasks=placed)
         self.run = new_run("t-20260101-1", plan, epoch=1, at=0.0)
-        self.reports = {host: {} for host in hosts}
+        self.reports = {host.name: {} for host in plan.hosts}
 
     def _command(self, words: list[str]) -> list[str]:
         assert self.run is not None
@@ -144,6 +151,10 @@ class Transcript:
                 return ev.StacksCollected(at, self.run.generation, dict(_stack(word) for word in words))
             case "kill", force:
                 return ev.KillRequested(at, force=bool(force))
+            case "drain", [host, *now]:
+                return ev.DrainRequested(at, host, now=bool(now))
+            case "undrain", [host]:
+                return ev.UndrainRequested(at, host)
             case "tick", []:
                 return ev.Ticked(at)
             case "failed", [host, order, task, *why]:

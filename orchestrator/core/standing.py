@@ -1,0 +1,95 @@
+"""What becomes of a host's standing: lost, quarantined, stuck, and open again. Who takes its tasks: `seats`."""
+
+from __future__ import annotations
+
+from orchestrator.core.model import Cause, Host, Link, Phase, Run, Standing, TaskPhase
+from orchestrator.core.turn import Turn, is_due
+from orchestrator.core.words import counted, duration
+
+FAULTS_MAX = 2
+"""Generations in a row that a host may end by its own fault, without progress, before it is quarantined."""
+
+HOSTS_OWN = frozenset({Cause.HOST_LOST, Cause.REBOOTED, Cause.SHIM, Cause.START, Cause.GPU})
+"""Causes that lie with the host, where the others were fine."""
+
+
+def is_cut_off(run: Run) -> bool:
+    """Whether so many hosts are silent that it must be the coordinator: then it stops and starts nothing.
+
+    Judged by those that hold tasks, and those others that are heard: who was given up long ago proves nothing.
+    """
+    holding = {task.host for task in run.tasks}
+    judging = [host for host in run.hosts if host.name in holding or host.link is Link.CONNECTED]
+    return 2 * sum(host.link is Link.UNREACHABLE for host in judging) > len(judging)
+
+
+def lost_at(run: Run, host: Host) -> float | None:
+    """When a host that a new generation waits for counts as lost; None where it does not."""
+    waited_for = run.phase is Phase.BACKOFF and host in run.holders
+    if not waited_for or host.link is not Link.UNREACHABLE or host.standing is not Standing.OPEN:
+        return None
+    heard_at = host.heard_at if host.heard_at is not None else host.since_at
+    return None if is_cut_off(run) else heard_at + run.plan.timing.lost_after_s
+
+
+def judge_lost(turn: Turn) -> None:
+    """Give up the hosts that a new generation has waited for long enough."""
+    for host in turn.run.holders:
+        if is_due(lost_at(turn.run, host), turn.at):
+            silent = turn.at - (host.heard_at if host.heard_at is not None else host.since_at)
+            set_lost(turn, host)
+            turn.note("host-lost", f"{host.name} has been silent for {duration(silent)}, and counts as lost")
+
+
+def set_lost(turn: Turn, host: Host) -> None:
+    if host.standing is Standing.OPEN:
+        turn.set_host(host, standing=Standing.LOST, standing_why="it has been silent for too long")
+
+
+def charge(turn: Turn, *, progressed: bool) -> None:
+    """Count the end of a generation against the host whose own fault it was; quarantine it when it is too much."""
+    run = turn.run
+    name = None if progressed else _at_fault(run)
+    for host in run.hosts:
+        faults = host.faults + 1 if host.name == name else 0
+        if faults != host.faults:
+            turn.set_host(host, faults=faults)
+    if name is None:
+        return
+    host = turn.run.host(name)
+    if host.faults >= FAULTS_MAX and host.standing in (Standing.OPEN, Standing.LOST):
+        what = run.first_cause.sentence if run.first_cause else "it was lost"
+        why = (
+            f"it ended {counted(host.faults, 'generation')} in a row without progress, the last time: {what}"
+        )
+        turn.set_host(host, standing=Standing.QUARANTINED, standing_why=why)
+        turn.note("quarantined", f"{name} is quarantined: {why}; `orch undrain {name}` lets it in again")
+
+
+def _at_fault(run: Run) -> str | None:
+    """The one host that ended this generation by its own fault, while others were fine."""
+    if len(run.holders) < 2:
+        return None
+    lost = {task.host for task in run.tasks if task.phase is TaskPhase.LOST}
+    failed = {task.host for task in run.tasks if task.exit and task.exit.cause in HOSTS_OWN}
+    found = run.first_cause
+    if not lost and (found is None or found.cause not in HOSTS_OWN):
+        return None
+    if not failed and found is not None:  # of a task that never joined, or could not be released
+        return found.host
+    return failed.pop() if len(failed) == 1 else None
+
+
+def set_stuck(turn: Turn, name: str, why: str) -> None:
+    """It holds a process that cannot be killed."""
+    turn.set_host(turn.run.host(name), standing=Standing.STUCK, standing_why=why)
+
+
+def heard(turn: Turn, name: str, *, holds_tasks: bool) -> None:
+    """A host that counted as lost is open again once it holds none of those that were given up."""
+    host = turn.run.host(name)
+    if host.standing is Standing.LOST and not holds_tasks:
+        turn.set_host(host, standing=Standing.OPEN, standing_why="")
+        turn.note(
+            "host-open", f"{name} holds none of the tasks that were given up, and may be given tasks again"
+        )

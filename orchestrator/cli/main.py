@@ -22,6 +22,7 @@ COMMANDS = {
     "why": "What went wrong first, who followed, what was done.",
     "logs": "What the tasks print, merged by time.",
     "events": "What happened to a run, and when.",
+    "ckpt": "Checkpoints: list, verify, pin, go back to one.",
     "kill": "End runs, and prove that nothing is left.",
     "stacks": "Where each task's Python is right now.",
     "tensorboard": "Bring a run's TensorBoard files here, and show them.",

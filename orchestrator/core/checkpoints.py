@@ -5,11 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core import restart
-from orchestrator.core.events import CheckpointSeeded, CheckpointVerified
-from orchestrator.core.model import Checkpoint
+from orchestrator.core.events import CheckpointSeeded, CheckpointVerified, RolledBack
+from orchestrator.core.model import Budget, Cause, Checkpoint, FirstCause, Intent, Phase
 from orchestrator.core.regroup import at_checkpoint
 from orchestrator.core.running import verification_ended
+from orchestrator.core.stopping import stop_all
 from orchestrator.core.turn import Turn
+
+
+def take(turn: Turn, event: CheckpointSeeded | CheckpointVerified | RolledBack) -> None:
+    """What became of a checkpoint."""
+    match event:
+        case CheckpointSeeded():
+            seeded(turn, event)
+        case CheckpointVerified():
+            verified(turn, event)
+        case RolledBack():
+            rolled_back(turn, event)
 
 
 def seeded(turn: Turn, event: CheckpointSeeded) -> None:
@@ -71,3 +83,34 @@ def verified(turn: Turn, event: CheckpointVerified) -> None:
     turn.set(checkpoint=newer)
     turn.note("checkpoint", f"the checkpoint of step {event.global_step} reads whole", path=event.path)
     at_checkpoint(turn)
+
+
+def rolled_back(turn: Turn, event: RolledBack) -> None:
+    """The user's explicit word, and the only way behind the last verified checkpoint. The gang starts again from it.
+
+    The directory has the mark already, so that whatever generation comes next honours it; nothing newer is progress
+    any more, or a failure would soon be counted against a run that does what it was told.
+    """
+    run = turn.run
+    known = Checkpoint(
+        global_step=event.global_step, path=event.path, generation=event.generation, verified_at=turn.at
+    )
+    turn.set(
+        checkpoint=known,
+        budget=Budget(restarts=run.budget.restarts, step=event.global_step),
+        best_step=event.global_step,
+        from_scratch=False,
+    )
+    step = event.global_step if event.global_step is not None else "unknown"
+    aside = ", ".join(str(number) for number in event.set_aside)
+    what = f"the user went back to step {step}, generation {event.generation}"
+    turn.note(
+        "rollback",
+        what + (f"; set aside: generation {aside}" if aside else ""),
+        path=event.path,
+        global_step=event.global_step,
+        set_aside=list(event.set_aside),
+    )
+    if run.phase in (Phase.RENDEZVOUS, Phase.RUNNING):
+        turn.set(first_cause=FirstCause(None, run.generation, Cause.ROLLED_BACK, what))
+        stop_all(turn, Intent.RESTART, what)

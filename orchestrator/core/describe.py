@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core import seats
+from orchestrator.core import directory, seats
 from orchestrator.core.model import Host, Intent, Link, Phase, Run, Standing, Task, TaskPhase
 from orchestrator.core.standing import is_cut_off
 from orchestrator.core.starting import is_seeded
@@ -18,9 +18,9 @@ def sentence(run: Run, *, now: float) -> str:
         case Phase.PENDING:
             return _pending(run, now)
         case Phase.RENDEZVOUS:
-            return _rendezvous(run, now)
+            return _rendezvous(run, now) + directory.complaint(run)
         case Phase.RUNNING:
-            return _running(run, now) + _in_other_places(run)
+            return _running(run, now) + _in_other_places(run) + directory.complaint(run)
         case Phase.STOPPING:
             return _stopping(run)
         case Phase.BACKOFF:

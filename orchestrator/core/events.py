@@ -87,6 +87,9 @@ class HostReported:
     tasks: tuple[TaskReport, ...]
     cpu_percent: float | None = None
     memory_percent: float | None = None
+    dir_silent_s: float = 0.0
+    """How long the checkpoint directory has been asked and has not answered."""
+    dir_free_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,19 @@ class UndrainRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class RolledBack:
+    """The user went back to an older checkpoint: all that is newer is set aside in the checkpoint directory."""
+
+    at: float
+    generation: int
+    """Of that checkpoint."""
+    global_step: int | None
+    path: str
+    set_aside: tuple[int, ...] = ()
+    """The generations that count no more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """A deadline of the state has come."""
 
@@ -188,5 +204,6 @@ Event = (
     | KillRequested
     | DrainRequested
     | UndrainRequested
+    | RolledBack
     | Ticked
 )

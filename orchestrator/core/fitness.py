@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from orchestrator.core.model import Host, Problem
+from orchestrator.core.plan import CheckpointPlan
 
 MUST_AGREE = ("tensorflow", "keras", "tf_keras")
 
@@ -27,6 +28,28 @@ def differences(hosts: Sequence[Host]) -> Problem | None:
         code="hosts-differ",
         message=f"the hosts differ in {', '.join(differing)}:\n{table}",
         hint=_hint(differing),
+        exit_code=6,
+    )
+
+
+def unshared(checkpoint: CheckpointPlan | None, hosts: Sequence[Host]) -> Problem | None:
+    """Where the hosts do not see one and the same checkpoint directory, who sees which; else None.
+
+    Each host was asked what the run has written there; the first of them wrote it.
+    """
+    seen: dict[str, list[str]] = {}
+    for host in hosts:
+        if host.facts is not None and host.facts.checkpoint_share:
+            seen.setdefault(host.facts.checkpoint_share, []).append(host.name)
+    if checkpoint is None or len(seen) < 2:
+        return None
+    groups = " | ".join(", ".join(names) for names in seen.values())
+    return Problem(
+        code="not-shared",
+        message=f"{checkpoint.dir} is not one directory on all hosts: what is written on one is not read "
+        f"on the others ({groups})",
+        hint="mount the same file system there on every host, or name a directory that they share as "
+        "`checkpoint: {dir: …}`",
         exit_code=6,
     )
 

@@ -37,6 +37,7 @@ from orchestrator.core.events import (
     HostUp,
     KillRequested,
     OrderFailed,
+    RolledBack,
     StacksCollected,
     Submitted,
     Ticked,
@@ -113,6 +114,8 @@ def _is_stale(run: Run, event: Event) -> bool:
             return generation != run.generation or run.phase.is_terminal
         case OrderFailed(generation=generation, task=TaskId() as task):
             return generation != run.task(task).generation or run.phase.is_terminal
+        case RolledBack():
+            return run.phase.is_terminal
         case EpochBegan(epoch=epoch):
             return epoch <= run.epoch or (run.phase.is_terminal and not unproven(run))
         case DrainRequested() | UndrainRequested():
@@ -140,10 +143,8 @@ def _take(turn: Turn, event: Event) -> None:
             hosts.host_prepared(turn, event)
         case HostReported():
             absorb(turn, event)
-        case CheckpointSeeded():
-            checkpoints.seeded(turn, event)
-        case CheckpointVerified():
-            checkpoints.verified(turn, event)
+        case CheckpointSeeded() | CheckpointVerified() | RolledBack():
+            checkpoints.take(turn, event)
         case OrderFailed():
             _order_failed(turn, event)
         case HostSwept():

@@ -129,6 +129,8 @@ class Cause(Enum):
     RESUME_MISMATCH = "resume-mismatch"
     ORDERED = "ordered"
     STALLED = "stalled"
+    ROLLED_BACK = "rolled back"
+    """By the user's word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +264,8 @@ class Facts:
     """The digest of the pushed tree: the same on all hosts."""
     highest_generation: int = 0
     """Of the generations' directories in the checkpoint directory, as this host sees it."""
+    checkpoint_share: str = ""
+    """What the run found written in the checkpoint directory: the same on all hosts, or they do not share it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +305,10 @@ class Host:
     """Generations in a row that this host ended, by its own fault and without progress."""
     untouched: bool = False
     """A spare that was never given a task: nothing of the run can be left there."""
+    dir_silent_s: float = 0.0
+    """How long the checkpoint directory has not answered there."""
+    dir_low_at: float | None = None
+    """Since when its disk has been full; None where it is not."""
 
 
 @dataclass(frozen=True, slots=True)

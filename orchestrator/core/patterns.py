@@ -353,6 +353,10 @@ _CLASSES = MappingProxyType(
             "the script does not go on from the checkpoint that it was given",
             "restore from $ORCH_CHECKPOINT_DIR, or start over with `orch up --from-scratch`",
         ),
+        Cause.ROLLED_BACK: (
+            "somebody went back to an older checkpoint",
+            "nothing; `orch ckpt ls` shows what was set aside, and going back to that brings it in again",
+        ),
         Cause.STALLED: (
             "the tasks live, and none gets further",
             "the stack of the odd one says where; a legitimate pause needs a longer `timing: stall_after`",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core import cause, standing
+from orchestrator.core import cause, directory, standing
 from orchestrator.core.actions import StopTask
 from orchestrator.core.events import HostReported, TaskReport
 from orchestrator.core.model import Cause, Exit, Host, Link, Phase, Task, TaskPhase
@@ -61,6 +61,7 @@ def _hear(turn: Turn, host: Host, event: HostReported) -> None:
         cpu_percent=event.cpu_percent,
         memory_percent=event.memory_percent,
     )
+    directory.heard(turn, host, event)
 
 
 def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:

@@ -12,7 +12,9 @@ from zlib import crc32
 from orchestrator.core.model import Budget, Cause
 from orchestrator.core.plan import RestartPolicy
 
-NOT_THE_SCRIPTS_FAULT = frozenset({Cause.PREEMPTED, Cause.PORT, Cause.SHIM, Cause.REBOOTED, Cause.HOST_LOST})
+NOT_THE_SCRIPTS_FAULT = frozenset(
+    {Cause.PREEMPTED, Cause.PORT, Cause.SHIM, Cause.REBOOTED, Cause.HOST_LOST, Cause.ROLLED_BACK}
+)
 """These leave `without_progress` as it is. A GPU, a network or NCCL that fails each time is counted as a script is:
 nobody is served by its hundredth restart."""
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from orchestrator.core import directory
 from orchestrator.core.actions import CollectStacks
 from orchestrator.core.alone import end_alone, is_mending
 from orchestrator.core.events import StacksCollected
@@ -54,7 +55,10 @@ def stalled_at(run: Run) -> float | None:
     """When the run counts as stalled; None where that cannot be judged.
 
     Before the first step nothing is known of the pace, and of a chief that is not heard the position is not known.
+    Where the checkpoint directory hangs, whoever saves hangs with it: no restart helps.
     """
+    if directory.hangs(run):
+        return None
     if not _is_heard(run) or run.moved_at is None or run.evidence_at is not None or is_mending(run):
         return None
     return run.moved_at + limit_s(run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core import fitness, seats, standing
+from orchestrator.core import directory, fitness, seats, standing
 from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
 from orchestrator.core.launch import endpoint
 from orchestrator.core.model import (
@@ -49,7 +49,7 @@ def advance_pending(turn: Turn) -> None:
             fail_now(turn, _never_prepared(missing, run.plan.timing.start_after_s))
         return
     chosen = seats.chosen_hosts(run, seating)
-    problem = fitness.differences(chosen)
+    problem = fitness.differences(chosen) or fitness.unshared(run.plan.checkpoint, chosen)
     if problem is not None:
         fail_now(turn, problem)
         return
@@ -197,6 +197,10 @@ def _start_deadline(turn: Turn) -> None:
         turn.set(deadline_at=turn.at + run.plan.timing.unreachable_after_s)
         return
     missing = [t for t in run.tasks if t.phase in (TaskPhase.STARTING, TaskPhase.WAITING)]
+    if not missing and directory.hangs(run):
+        # Another generation would wait for the same directory; what is waited for stands in the sentence.
+        turn.set(deadline_at=turn.at + run.plan.timing.start_after_s)
+        return
     if not missing:
         what = "the checkpoint was not read within the start deadline"
     else:
@@ -231,7 +235,8 @@ def advance_backoff(turn: Turn) -> None:
     seating = seats.next_seating(run)
     if seating.waits_for or any(task.phase.may_live for task in run.tasks):
         return
-    problem = fitness.differences(seats.chosen_hosts(run, seating))
+    chosen = seats.chosen_hosts(run, seating)
+    problem = fitness.differences(chosen) or fitness.unshared(run.plan.checkpoint, chosen)
     if problem is not None:
         turn.set(problem=problem)
         stop_all(turn, Intent.FAIL, problem.message)

@@ -14,7 +14,7 @@ from orchestrator.core.turn import Turn, is_due
 SWEEP_WAIT_S = 10.0
 """How long a host may take for the proof, on top of the tasks' own grace."""
 
-_NOT_OF_AN_EXIT = (Cause.RESUME_MISMATCH, Cause.START, Cause.STALLED)
+_NOT_OF_AN_EXIT = (Cause.RESUME_MISMATCH, Cause.START, Cause.STALLED, Cause.ROLLED_BACK)
 """Found before any task ended: what the tasks then die of is not the cause."""
 
 

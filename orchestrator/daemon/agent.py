@@ -11,6 +11,7 @@ import signal
 import sys
 
 from orchestrator.adapters.channel import Decoder, FrameError
+from orchestrator.daemon.agent_directories import Directories
 from orchestrator.daemon.agent_host import Host
 from orchestrator.daemon.agent_io import QUEUE_BYTES_MAX, READ, Loop, Output
 from orchestrator.daemon.agent_jobs import Jobs
@@ -35,7 +36,8 @@ class Agent:
         self._output = Output(self._loop, _STDOUT)
         self._host = Host(host_dir, bundle, request)
         self._tasks = Tasks(self._loop, self._jobs, host_dir, self._mark, self._output.send)
-        self._orders = Orders(self._host, self._jobs, self._tasks, self._output)
+        self._directories = Directories(self._loop, self._jobs)
+        self._orders = Orders(self._host, self._jobs, self._tasks, self._directories, self._output)
         self._decoder = Decoder()
         self._heartbeat_s = float(request.get("heartbeat_s") or 2.0)
         self._beat = 0
@@ -62,7 +64,7 @@ class Agent:
             return  # another rhythm was ordered meanwhile
         self._jobs.reap()
         self._tasks.scan()
-        self._sampled = self._host.sample()
+        self._sampled = {**self._host.sample(), "checkpoint_dirs": self._directories.report()}
         self._report()
         heartbeat_s = min(self._tasks.watched.values(), default=self._heartbeat_s)
         self._loop.after(heartbeat_s, lambda: self._heartbeat(beat))

@@ -11,6 +11,7 @@ import sys
 
 from orchestrator.adapters import codestore, hostdir, hostlog, summaries
 from orchestrator.adapters.channel import BLOB_BYTES_MAX, FrameError
+from orchestrator.adapters.checkpoints import ABOUT as CHECKPOINT_VERBS
 from orchestrator.adapters.hostdir import HostFault, fault_of
 from orchestrator.daemon import agent_start, agent_sweep
 from orchestrator.daemon.agent_jobs import Jobs, Result, answer_of
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from orchestrator.daemon.agent_directories import Directories
     from orchestrator.daemon.agent_host import Host
     from orchestrator.daemon.agent_io import Output
 
@@ -80,10 +82,13 @@ class Reply:
 class Orders:
     """Everything that an agent may be told."""
 
-    def __init__(self, host: Host, jobs: Jobs, tasks: Tasks, output: Output) -> None:
+    def __init__(
+        self, host: Host, jobs: Jobs, tasks: Tasks, directories: Directories, output: Output
+    ) -> None:
         self.host = host
         self.jobs = jobs
         self.tasks = tasks
+        self.directories = directories
         self._output = output
         self._blobs = codestore.Receiver(host.host_dir)
 
@@ -114,12 +119,13 @@ class Orders:
 
     def _on_unwatch(self, order: Order, _blob: bytes, _reply: Reply) -> Order:
         self.tasks.unwatch(str(order["run"]))
+        self.directories.forget(str(order["run"]))
         return {}
 
     # ---------------------------------------------------------------- before a start
 
     def _on_probe(self, order: Order, _blob: bytes, reply: Reply) -> None:
-        wish = {key: order.get(key) for key in ("script", "checkpoint_dir")}
+        wish = {key: order.get(key) for key in ("script", "checkpoint_dir", "run")}
         wish["host_dir"] = self.host.host_dir
         python = str(order["python"])
         self._python(
@@ -163,7 +169,7 @@ class Orders:
         return {} if whole else {"damaged": True}
 
     def _on_highest(self, order: Order, _blob: bytes, reply: Reply) -> None:
-        from orchestrator.adapters.checkpoints.seed import generations
+        from orchestrator.adapters.checkpoints.places import generations
 
         directory = str(order["dir"])
         self._fork(
@@ -185,12 +191,24 @@ class Orders:
         argv += ["--keep", str(int(order["keep"]))]
         if order.get("from_scratch"):
             argv.append("--from-scratch")
+        if order.get("by"):
+            argv += ["--by", json.dumps(order["by"])]
+        self.directories.watch(str(order["run"]), str(order["dir"]))
         self._python(str(order["python"]), argv, reply, "the seeding of the checkpoint directory")
 
     def _on_verify(self, order: Order, _blob: bytes, reply: Reply) -> None:
         directory = os.path.join(str(order["dir"]), f"gen-{int(order['generation']):06d}")
         argv = ["checkpoints", "verify", directory]
+        self.directories.watch(str(order["run"]), str(order["dir"]))
         self._python(str(order["python"]), argv, reply, "the verification of the checkpoint")
+
+    def _on_checkpoints(self, order: Order, _blob: bytes, reply: Reply) -> None:
+        verb = str(order["do"])
+        if verb not in CHECKPOINT_VERBS:
+            raise HostFault("bad-order", f"nothing can be done to checkpoints by the name of {verb!r}")
+        argv = ["checkpoints", verb, str(order["dir"])]
+        argv += [str(order["what"])] if order.get("what") else []
+        self._python(str(order["python"]), argv, reply, "the look into the checkpoint directory")
 
     # ---------------------------------------------------------------- a task's life
 

@@ -26,6 +26,7 @@ from starlette.routing import Route
 
 from orchestrator.core.errors import OrchestratorError, Refused, UsageError
 from orchestrator.core.plan import Plan
+from orchestrator.daemon.checkpoints import VERBS
 
 if TYPE_CHECKING:
     from orchestrator.daemon.coordinator import Coordinator
@@ -155,6 +156,24 @@ class _Api:
         name = request.path_params["name"]
         return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.why, name))
 
+    async def checkpoints(self, request: Request) -> JSONResponse:
+        """`GET`: what there is. `POST …/VERB`: what is to be done to them."""
+        name, verb = request.path_params["name"], request.path_params.get("verb", "list")
+        if verb not in VERBS:
+            raise UsageError(f"nothing can be done to checkpoints by the name of {verb!r}")
+        body = await _body(request) if request.method == "POST" else {}
+        what = str(body.get("checkpoint") or "")
+        if verb not in ("list", "read") and not what:
+            raise UsageError(
+                f"{verb} of which checkpoint?", hint="a global step, gen-N, or a name of the list"
+            )
+        restart = bool(body.get("restart"))
+        return JSONResponse(
+            await anyio.to_thread.run_sync(
+                lambda: self._coordinator.checkpoints(name, verb, what, restart=restart)
+            )
+        )
+
     async def events(self, request: Request) -> JSONResponse:
         """Waits up to `wait_s` for a first one."""
         query = request.query_params
@@ -228,6 +247,8 @@ def application(coordinator: Coordinator) -> Starlette:
         Route("/v1/runs/{name}/stacks", api.stacks, methods=["POST"]),
         Route("/v1/runs/{name}/summaries", api.summaries, methods=["POST"]),
         Route("/v1/runs/{name}/why", api.why),
+        Route("/v1/runs/{name}/checkpoints", api.checkpoints),
+        Route("/v1/runs/{name}/checkpoints/{verb}", api.checkpoints, methods=["POST"]),
         Route("/v1/events", api.events),
         Route("/v1/stop", api.stop, methods=["POST"]),
     ]

@@ -35,7 +35,7 @@ from orchestrator.core.events import KillRequested
 from orchestrator.core.model import Run, new_run
 from orchestrator.core.plan import Plan
 from orchestrator.core.stopping import unproven
-from orchestrator.daemon import status, summaries
+from orchestrator.daemon import checkpoints, status, summaries
 from orchestrator.daemon.logcopy import LogCopier
 from orchestrator.daemon.loop import Loop
 from orchestrator.daemon.performer import Performer
@@ -178,6 +178,19 @@ class Coordinator:
         directory = os.path.join(self.paths.run_dir(run.run_id), "summaries")
         with self._fetching:  # two at once would both append
             return summaries.fetch(run, directory, [host.name for host in run.hosts], self._performer.lend)
+
+    def checkpoints(self, name: str, verb: str, what: str, *, restart: bool) -> dict[str, Any]:
+        """List, read, pin, unpin, or go back to one. Blocks."""
+        run = self.find(name)
+        if verb == "rollback":
+            checkpoints.may_go_back(run, self.loop.runs.values(), restart=restart)
+        answer = checkpoints.ask(run, verb, what or None, self._performer.lend)
+        if verb == "rollback":
+            # The mark is on the disk: whatever generation comes next honours it, also where this never happens.
+            event = checkpoints.rolled_back(answer, at=time.monotonic())
+            self.loop.call(lambda: self.loop.decide(run.run_id, event))
+            answer["active"] = not self.loop.runs[run.run_id].phase.is_terminal
+        return answer
 
     # -- the loop's own ------------------------------------------------------------------------------------
 

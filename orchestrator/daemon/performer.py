@@ -314,6 +314,7 @@ class Performer:
             "keep": checkpoint.keep,
             "python": run.plan.host(action.host).python,
             "from_scratch": run.from_scratch,
+            "by": {"run": run.run_id, "host": action.host, "task": str(run.chief)},
         }
 
         def done(ok: Mapping[str, Any]) -> None:

@@ -45,6 +45,7 @@ def prepare(link: Asks, run: Run, name: str, *, now: Callable[[], float]) -> Hos
         versions=probed["versions"],
         code=code,
         highest_generation=highest,
+        checkpoint_share=probed.get("checkpoint_share") or "",
     )
     return HostPrepared(at=now(), host=name, facts=facts)
 

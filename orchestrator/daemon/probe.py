@@ -19,23 +19,62 @@ _PACKAGES = {
 
 NVIDIA_SMI_S = 20.0
 
+DIRECTORY_S = 20.0
+"""A directory on a network that has not answered by then hangs."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def main(argv: list[str]) -> int:
     """Prints the facts."""
     del argv
     wish = json.loads(sys.stdin.read() or "{}")
     checkpoint_dir = wish.get("checkpoint_dir")
-    why = None if checkpoint_dir is None else why_not_writable(checkpoint_dir)
+    why, share = (
+        (None, None)
+        if checkpoint_dir is None
+        else within(DIRECTORY_S, lambda: _directory(checkpoint_dir, wish.get("run")))
+    )
     facts = {
         "python": ".".join(map(str, sys.version_info[:3])),
         "versions": {name: _version(names) for name, names in _PACKAGES.items()},
         "checkpoint_writable": checkpoint_dir is None or why is None,
         "checkpoint_why": why,
+        "checkpoint_share": share,
         "gpus": _gpus(),
         "disk_free_bytes": _free_bytes(wish.get("host_dir") or "."),
     }
     print(json.dumps(facts), flush=True)
-    return 0
+    # Not an ordinary end: that would wait for a thread which hangs in a directory.
+    os._exit(0)
+
+
+def _directory(directory: str, run: str | None) -> tuple[str | None, str | None]:
+    """(why it cannot be written, its token where it can)."""
+    from orchestrator.adapters.checkpoints import share
+
+    why = why_not_writable(directory)
+    if why is not None or run is None:
+        return why, None
+    try:
+        return None, share.token(directory, run)
+    except OSError as e:
+        return f"{e.strerror}: {e.filename or directory}", None
+
+
+def within(
+    limit_s: float, look: Callable[[], tuple[str | None, str | None]]
+) -> tuple[str | None, str | None]:
+    """What `look` finds; of a directory that hangs, that it does. The thread that hangs in it is left behind."""
+    import threading
+
+    found: list[tuple[str | None, str | None]] = []
+    thread = threading.Thread(target=lambda: found.append(look()), daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return found[0] if found else (f"it has not answered for {limit_s:.0f} s", None)
 
 
 def why_not_writable(directory: str) -> str | None:

@@ -126,6 +126,7 @@ def _host(run: Run, host: Host, now: float) -> dict[str, Any]:
         "warning": host.warning,
         "cpu_percent": host.cpu_percent,
         "memory_percent": host.memory_percent,
+        "checkpoint_dir_silent_s": host.dir_silent_s,
     }
 
 

@@ -44,12 +44,15 @@ def host_reported(host: str, run_id: str, report: Mapping[str, Any], *, at: floa
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise WireError(f"the agent on {host} sent a report that cannot be read: {e!r}") from e
     facts = report.get("host") or {}
+    directory = (facts.get("checkpoint_dirs") or {}).get(run_id) or {}
     return HostReported(
         at=at,
         host=host,
         tasks=tasks,
         cpu_percent=facts.get("cpu_percent"),
         memory_percent=facts.get("memory_percent"),
+        dir_silent_s=directory.get("silent_s") or 0.0,
+        dir_free_bytes=directory.get("free_bytes"),
     )
 
 

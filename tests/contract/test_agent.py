@@ -260,7 +260,7 @@ def test_a_probe_tells_what_the_runs_python_has(connect: Connect, tmp_path: Path
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
     assert set(facts["versions"]) == {"tensorflow", "keras", "tf_keras", "numpy"}
     assert facts["checkpoint_writable"] is True
-    assert os.listdir(tmp_path / "c") == []
+    assert os.listdir(tmp_path / "c") == [".orch"]
     facts = agent.ok(
         "probe", python=sys.executable, script="train.py", checkpoint_dir="/proc/x", ports=[1, 2]
     )

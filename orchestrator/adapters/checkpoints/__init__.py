@@ -16,16 +16,21 @@ if TYPE_CHECKING:
     from typing import Any
 
 USAGE = (
-    "checkpoints verify DIR | seed --dir ROOT --generation N [--from-scratch] [--keep K] | copy SRC DST "
-    "| highest ROOT"
+    "checkpoints verify DIR | seed --dir ROOT --generation N [--from-scratch] [--keep K] [--by JSON] | copy SRC DST "
+    "| highest ROOT | list ROOT | read ROOT | pin ROOT WHAT | unpin ROOT WHAT | rollback ROOT WHAT"
 )
+
+ABOUT = ("list", "read", "pin", "unpin", "rollback")
+"""What people ask of a checkpoint directory; see `inventory`."""
 
 
 def verify(directory: str) -> dict[str, Any]:
     """The newest checkpoint in a generation's directory that reads whole, and what newer ones were rejected."""
     from orchestrator.adapters.checkpoints import units
+    from orchestrator.adapters.checkpoints.records import Records
     from orchestrator.adapters.checkpoints.tensor_bundle import Torn
 
+    records = Records(os.path.dirname(directory))
     found, _, passed = units.find(directory)
     rejected = [{"path": path, "why": why} for path, why in passed]
     resumable = any(unit.resumes for unit in found)
@@ -37,6 +42,9 @@ def verify(directory: str) -> dict[str, Any]:
         except Torn as e:
             rejected.append({"path": unit.path, "why": str(e)})
             continue
+        if records.find(unit) is None:
+            records.add(unit, None)
+            records.save()
         checkpoint = {"global_step": unit.global_step, "path": unit.path, "saved_at": unit.saved_at}
         return {"checkpoint": checkpoint, "rejected": rejected}
     return {"checkpoint": None, "rejected": rejected}
@@ -44,7 +52,7 @@ def verify(directory: str) -> dict[str, Any]:
 
 def checkpoints_main(argv: list[str]) -> int:
     """`argv` after the word `checkpoints`. Prints one JSON object; 0, or 1 with an error, or 2 for usage."""
-    from orchestrator.adapters.checkpoints.seed import SeedError
+    from orchestrator.adapters.checkpoints.places import SeedError
 
     try:
         action = _parse(argv)
@@ -55,15 +63,13 @@ def checkpoints_main(argv: list[str]) -> int:
     except SeedError as e:
         return _error(e.code, str(e), e.hint, 1)
     except OSError as e:
-        path = f": {e.filename}" if e.filename else ""
-        hint = "look at the checkpoint directory's space and permissions on this host"
-        return _error("checkpoint-dir", f"{e.strerror or e}{path}", hint, 1)
+        return _os_error(e)
     print(json.dumps(answer))
     return 0
 
 
 def _parse(argv: list[str]) -> Callable[[], dict[str, Any]]:
-    from orchestrator.adapters.checkpoints import seed
+    from orchestrator.adapters.checkpoints import places, seed
 
     verb, rest = argv[0], argv[1:]
     if verb == "seed":
@@ -71,17 +77,33 @@ def _parse(argv: list[str]) -> Callable[[], dict[str, Any]]:
         root = os.path.abspath(options["--dir"])
         generation, keep = int(options["--generation"]), options.get("--keep")
         return lambda: seed.seed(
-            root, generation, from_scratch="--from-scratch" in options, keep=int(keep) if keep else None
+            root,
+            generation,
+            from_scratch="--from-scratch" in options,
+            keep=int(keep) if keep else None,
+            by=json.loads(options.get("--by") or "null"),
         )
-    counts = {"verify": 1, "highest": 1, "copy": 2}
+    counts = {"verify": 1, "highest": 1, "copy": 2, "list": 1, "read": 1, "pin": 2, "unpin": 2, "rollback": 2}
     if verb not in counts or len(rest) != counts[verb]:
         raise ValueError(f"{verb} with {len(rest)} arguments is nothing known")
-    paths = [os.path.abspath(path) for path in rest]
+    path = os.path.abspath(rest[0])
+    if verb in ABOUT:
+        return lambda: _about(verb, path, rest[1:])
     if verb == "verify":
-        return lambda: verify(paths[0])
+        return lambda: verify(path)
     if verb == "highest":
-        return lambda: {"generation": max(seed.generations(paths[0]), default=0)}
-    return lambda: seed.copy(paths[0], paths[1])
+        return lambda: {"generation": max(places.generations(path), default=0)}
+    return lambda: seed.copy(path, os.path.abspath(rest[1]))
+
+
+def _about(verb: str, root: str, rest: list[str]) -> dict[str, Any]:
+    from orchestrator.adapters.checkpoints import inventory
+
+    if verb in ("list", "read"):
+        return inventory.listed(root, read=verb == "read")
+    return {"pin": inventory.pin, "unpin": inventory.unpin, "rollback": inventory.rollback}[verb](
+        root, rest[0]
+    )
 
 
 def _options(words: list[str]) -> dict[str, str]:
@@ -90,7 +112,7 @@ def _options(words: list[str]) -> dict[str, str]:
     for word in rest:
         if word == "--from-scratch":
             options[word] = ""
-        elif word in ("--dir", "--generation", "--keep"):
+        elif word in ("--dir", "--generation", "--keep", "--by"):
             options[word] = next(rest, "")
         else:
             raise ValueError(f"{word} is no option of seed")
@@ -98,6 +120,17 @@ def _options(words: list[str]) -> dict[str, str]:
         if not options.get(needed):
             raise ValueError(f"{needed} is missing")
     return options
+
+
+def _os_error(error: OSError) -> int:
+    import errno
+
+    path = f": {error.filename}" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        hint = "free some space there; what was verified is untouched, and `orch ckpt ls` shows it"
+        return _error("no-space", f"no space left for checkpoints{path}", hint, 1)
+    hint = "look at the checkpoint directory's space and permissions on this host"
+    return _error("checkpoint-dir", f"{error.strerror or error}{path}", hint, 1)
 
 
 def _error(code: str, message: str, hint: str, status: int) -> int:

@@ -11,66 +11,65 @@ import json
 import os
 import shutil
 
-from orchestrator.adapters.checkpoints import units
+from orchestrator.adapters.checkpoints import lineage, places, units
+from orchestrator.adapters.checkpoints.places import MARKER, SeedError, directory_of, generations, marker_of
+from orchestrator.adapters.checkpoints.records import Records
 from orchestrator.adapters.checkpoints.tensor_bundle import Torn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MARKER = ".orch-seed.json"
-_PREFIX = "gen-"
-
-
-class SeedError(Exception):
-    """Seeding cannot go on; `code`, one sentence, and the way out."""
-
-    def __init__(self, code: str, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.hint = hint
-
-
-def directory_of(root: str, generation: int) -> str:
-    return os.path.join(root, f"{_PREFIX}{generation:06d}")
-
-
-def generations(root: str) -> list[int]:
-    """The generations that have a directory under `root`, newest first."""
-    found = []
-    try:
-        names = os.listdir(root)
-    except FileNotFoundError:
-        return []
-    for name in names:
-        digits = name.removeprefix(_PREFIX)
-        path = os.path.join(root, name)
-        if name != digits and digits.isdecimal() and os.path.isdir(path) and not os.path.islink(path):
-            found.append(int(digits))
-    return sorted(found, reverse=True)
-
 
 def seed(
-    root: str, generation: int, *, from_scratch: bool = False, keep: int | None = None
+    root: str,
+    generation: int,
+    *,
+    from_scratch: bool = False,
+    keep: int | None = None,
+    by: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Make `gen-N` with the newest checkpoint that reads whole. The answer of the `seed` order."""
+    """Make `gen-N` with the newest checkpoint that reads whole. The answer of the `seed` order.
+
+    Args:
+        root: the checkpoint directory.
+        generation: N.
+        from_scratch: with nothing; what is older is left behind.
+        keep: how many generations' directories stay.
+        by: whose generation it is (run, host, task), for people.
+    """
     os.makedirs(root, exist_ok=True)
     target = directory_of(root, generation)
-    before = _marker(target)
-    if before is not None:
-        return before
-    there = generations(root)
-    if there and there[0] >= generation:
-        raise SeedError(
-            "superseded",
-            f"{root} already has generation {there[0]}; {generation} is not newer",
-            "start with a generation above it, or give the run another checkpoint directory",
-        )
-    building = f"{target}.tmp"
+    with places.locked(root):
+        before = marker_of(target)
+        if before is not None:
+            return before
+        there = generations(root)
+        if there and there[0] >= generation:
+            raise SeedError(
+                "superseded",
+                f"{root} already has generation {there[0]}; {generation} is not newer",
+                "start with a generation above it, or give the run another checkpoint directory",
+            )
+        building = f"{target}.tmp"
+        try:
+            answer = _make(root, generation, building, from_scratch, by)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)  # of a full disk it would be the last straw
+            raise
+        if keep is not None:
+            _forget(root, keep, answer["source"])
+    return answer
+
+
+def _make(
+    root: str, generation: int, building: str, from_scratch: bool, by: dict[str, Any] | None
+) -> dict[str, Any]:
     rejected: list[dict[str, str]] = []
-    chosen = None if from_scratch else _build(root, there, building, rejected)
+    chosen = None if from_scratch else _build(root, building, rejected)
     if chosen is None:
-        _emptied(building)
+        emptied(building)
+    target = directory_of(root, generation)
     answer: dict[str, Any] = {
         "global_step": chosen.global_step if chosen else None,
         "source": chosen.path if chosen else None,
@@ -78,42 +77,34 @@ def seed(
         "rejected": rejected,
         "highest_generation": generation,
         "from_scratch": from_scratch,
+        "by": by,
     }
-    _finish(building, target, answer)
-    if keep is not None:
-        _forget(root, keep, answer["source"])
+    finish(building, target, answer)
     return answer
 
 
-def _marker(directory: str) -> dict[str, Any] | None:
-    try:
-        with open(os.path.join(directory, MARKER), encoding="utf-8") as f:
-            found: dict[str, Any] = json.load(f)
-            return found
-    except (OSError, ValueError):
-        return None
-
-
-def _build(root: str, there: list[int], building: str, rejected: list[dict[str, str]]) -> units.Unit | None:
+def _build(root: str, building: str, rejected: list[dict[str, str]]) -> units.Unit | None:
     """Fill `building` from the newest generation that reads whole; None where there never was a checkpoint."""
     history = []
-    for source in [*(directory_of(root, n) for n in there), root]:
-        history.append((source, *_contents(root, source)))
-        if (_marker(source) or {}).get("from_scratch"):
-            break  # what is older was left behind on purpose
+    for chapter in lineage.history(root):
+        found, others, passed = chapter.contents()
+        history.append((chapter, [unit for unit in found if chapter.counts(unit)], others, passed))
     # A model exported at the end of `fit`, whose backup Keras has deleted by then, resumes nothing: where any
     # generation has what scripts resume from by themselves, only such counts.
     resumable = any(unit.resumes for _, found, _, _ in history for unit in found)
     torn: list[dict[str, str]] = []
-    for source, found, others, passed in history:
+    records = Records(root)
+    for chapter, found, others, passed in history:
         rejected += [{"path": path, "why": why} for path, why in passed]
-        _emptied(building)
-        chosen = _take(source, found, building, torn, resumable)
+        emptied(building)
+        chosen = _take(chapter.source, found, building, torn, resumable)
         if chosen is not None:
             # The root may hold anything, a data set too: of it, only checkpoints are taken.
-            _copy_others(source, [] if source == root else others, building, torn)
+            copy_others(chapter.source, [] if chapter.source == root else others, building, torn)
             _write_pointers(building)
             rejected += torn
+            records.add(chosen, None)
+            records.save()
             return chosen
     if torn:
         raise SeedError(
@@ -122,22 +113,6 @@ def _build(root: str, there: list[int], building: str, rejected: list[dict[str, 
             "put a good checkpoint there, or start anew with --from-scratch",
         )
     return None
-
-
-def _contents(root: str, source: str) -> tuple[list[units.Unit], list[str], list[tuple[str, str]]]:
-    """What a generation left. For the root itself, what lies in it beside the generations."""
-    if source != root:
-        return units.find(source)
-    found, others, passed = units.find(root)
-
-    def own(path: str) -> bool:
-        return not os.path.relpath(path, root).startswith(_PREFIX)
-
-    return (
-        [unit for unit in found if own(unit.path)],
-        [path for path in others if own(path)],
-        [(path, why) for path, why in passed if own(path)],
-    )
 
 
 def _take(
@@ -153,7 +128,7 @@ def _take(
         family = (os.path.dirname(unit.path), unit.kind)
         try:
             unit.glance()
-            copy = _copied(unit, source, building)
+            copy = copied(unit, source, building)
             if family not in read:
                 copy.read()
                 read.add(family)
@@ -172,7 +147,8 @@ def _within(path: str, source: str, building: str) -> str:
     return os.path.join(building, os.path.relpath(path, source))
 
 
-def _copied(unit: units.Unit, source: str, building: str) -> units.Unit:
+def copied(unit: units.Unit, source: str, building: str) -> units.Unit:
+    """The same unit in `building`. Torn where it goes away meanwhile."""
     paths = [_within(path, source, building) for path in unit.paths]
     for path, copy in zip(unit.paths, paths, strict=True):
         try:
@@ -199,7 +175,7 @@ def _restore_backups(building: str) -> None:
                     shutil.copy2(old, os.path.join(folder, name))
 
 
-def _copy_others(source: str, others: list[str], building: str, rejected: list[dict[str, str]]) -> None:
+def copy_others(source: str, others: list[str], building: str, rejected: list[dict[str, str]]) -> None:
     for path in others:
         if os.path.basename(path) == MARKER:
             continue
@@ -255,13 +231,13 @@ def place(source: str, target: str) -> None:
     shutil.copy2(source, target, follow_symlinks=False)
 
 
-def _emptied(directory: str) -> None:
+def emptied(directory: str) -> None:
     if os.path.lexists(directory):
         shutil.rmtree(directory)
     os.makedirs(directory)
 
 
-def _finish(building: str, target: str, answer: dict[str, Any]) -> None:
+def finish(building: str, target: str, answer: dict[str, Any]) -> None:
     """On disk first, then in one step under its name."""
     with open(os.path.join(building, MARKER), "w", encoding="utf-8") as f:
         json.dump(answer, f)
@@ -284,10 +260,17 @@ def _fsync(path: str) -> None:
 
 
 def _forget(root: str, keep: int, source: str | None) -> None:
-    """Remove what is older than the newest `keep` generations, but never where the last good one came from."""
-    for generation in generations(root)[max(1, keep) :]:
+    """Remove what is older than the newest `keep` generations.
+
+    Never the one that the last good checkpoint came from, and nothing where none is known; nor what a person went
+    back from. What is pinned lies elsewhere.
+    """
+    if source is None:
+        return
+    aside = lineage.went_back_from(root)
+    for generation in [number for number in generations(root) if number not in aside][max(1, keep) :]:
         directory = directory_of(root, generation)
-        if source is None or not source.startswith(directory + os.sep):
+        if not source.startswith(directory + os.sep):
             shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -295,6 +278,24 @@ def copy(source: str, target: str) -> dict[str, Any]:
     """Fill `target` with what a seeded directory holds: a task's own checkpoint directory. Twice is once."""
     if os.path.exists(os.path.join(target, MARKER)):
         return {"files": 0, "bytes": 0}
+    try:
+        return _copy(source, target)
+    except OSError:
+        _clear(target)
+        raise
+
+
+def _clear(directory: str) -> None:
+    """Half a checkpoint fills a disk and is good for nothing. The directory itself is somebody else's."""
+    for name in places.names_in(directory):
+        path = os.path.join(directory, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
+
+
+def _copy(source: str, target: str) -> dict[str, Any]:
     files = total = 0
     marker = None
     for folder, folders, names in os.walk(source):

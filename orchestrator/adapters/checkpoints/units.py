@@ -34,7 +34,9 @@ class Unit:
         self.kind = kind
         self.path = path
         self.paths = paths
-        self.saved_at = max(map(_saved_at, paths), default=0.0)
+        states = [_state(path) for path in paths]
+        self.saved_at = max((at for at, _ in states), default=0.0)
+        self.bytes = sum(size for _, size in states)
         self.global_step: int | None = None
 
     @property
@@ -75,6 +77,26 @@ class Unit:
             raise Torn(f"it cannot be read: {e.strerror or e}") from e
         self.global_step = step if step is not None else number_in(self.name)
 
+    def peek(self) -> None:
+        """Learn the global step, in milliseconds, of what need not be whole. Torn as for `glance`."""
+        self.glance()
+        try:
+            step = self._peek()
+        except OSError as e:
+            raise Torn(f"it cannot be read: {e.strerror or e}") from e
+        self.global_step = step if step is not None else number_in(self.name)
+
+    def _peek(self) -> int | None:
+        if self.kind == TENSORFLOW:
+            try:
+                return _step_of(Bundle(self.path))
+            except NotUnderstood:
+                return None
+        if self.kind == HDF5:
+            with _opened(self.path) as f:
+                return _read_hdf5(f, scalars_only=True)
+        return None
+
     def _read(self) -> int | None:
         if self.kind == TENSORFLOW:
             return _read_bundle(self.path)
@@ -84,11 +106,13 @@ class Unit:
         return _read_archive(self.path)
 
 
-def _saved_at(path: str) -> float:
+def _state(path: str) -> tuple[float, int]:
+    """When it was written, and its size."""
     try:
-        return os.lstat(path).st_mtime
+        found = os.lstat(path)
     except FileNotFoundError:
-        return 0.0
+        return 0.0, 0
+    return found.st_mtime, found.st_size
 
 
 def number_in(name: str) -> int | None:
@@ -199,7 +223,7 @@ def _check_metadata(weights: str) -> None:
         raise Torn(f"{os.path.basename(path)} beside it is torn: {e}") from e
 
 
-def _read_hdf5(file: Any) -> int | None:
+def _read_hdf5(file: Any, *, scalars_only: bool = False) -> int | None:
     try:
         import h5py
     except ImportError:
@@ -211,6 +235,8 @@ def _read_hdf5(file: Any) -> int | None:
         nonlocal count
         if isinstance(item, h5py.Dataset):
             count += 1
+            if scalars_only and item.shape != ():
+                return
             value = item[()]
             if _is_integer(value):
                 steps[name] = int(value)
@@ -254,6 +280,10 @@ def _read_bundle(prefix: str) -> int | None:
         bundle.check_tensors()
     except NotUnderstood:
         return _read_by_tensorflow(prefix)
+    return _step_of(bundle)
+
+
+def _step_of(bundle: Bundle) -> int | None:
     steps = {}
     for name in bundle.entries:
         value = bundle.integer(name) if "save_counter" not in name else None

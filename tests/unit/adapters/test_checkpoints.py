@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.checkpoints import checkpoints_main, seed, units, verify
+from orchestrator.adapters.checkpoints import checkpoints_main, places, seed, units, verify
 from orchestrator.adapters.checkpoints.crc32c import crc32c, masked
-from orchestrator.adapters.checkpoints.seed import SeedError
+from orchestrator.adapters.checkpoints.places import SeedError
 from orchestrator.adapters.checkpoints.tensor_bundle import Bundle, Torn
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "checkpoints"
@@ -19,7 +19,7 @@ FIXTURES = Path(__file__).parents[2] / "fixtures" / "checkpoints"
 
 def generation(root: Path, number: int, *fixtures: str, age_s: float = 0.0) -> Path:
     """A generation's directory that holds copies of fixtures, saved one after the other."""
-    directory = Path(seed.directory_of(str(root), number))
+    directory = Path(places.directory_of(str(root), number))
     directory.mkdir(parents=True)
     for fixture in fixtures:
         source = FIXTURES / fixture
@@ -191,7 +191,7 @@ def test_an_empty_history_gives_an_empty_directory(tmp_path: Path) -> None:
     answer = seed.seed(str(tmp_path / "new"), 1)
     assert answer["global_step"] is None
     assert answer["source"] is None
-    assert os.listdir(answer["path"]) == [seed.MARKER]
+    assert os.listdir(answer["path"]) == [places.MARKER]
 
 
 @pytest.mark.parametrize("fixture", ["keras3_backup", "tf_keras_backup", "manager"])
@@ -203,7 +203,7 @@ def test_the_newest_generation_is_copied_whole(tmp_path: Path, fixture: str) -> 
     assert answer["rejected"] == []
     wanted = {str(p.relative_to(newest)) for p in newest.rglob("*") if p.is_file()}
     target = Path(answer["path"])
-    assert {str(p.relative_to(target)) for p in target.rglob("*") if p.is_file()} - {seed.MARKER} == wanted
+    assert {str(p.relative_to(target)) for p in target.rglob("*") if p.is_file()} - {places.MARKER} == wanted
     assert verify(answer["path"])["checkpoint"]["global_step"] == answer["global_step"]
 
 
@@ -356,7 +356,7 @@ def test_keep_removes_the_oldest_but_never_the_source(tmp_path: Path) -> None:
         generation(tmp_path, number)
     answer = seed.seed(str(tmp_path), 6, keep=3)
     assert "gen-000002" in answer["source"]
-    assert seed.generations(str(tmp_path)) == [6, 5, 4, 2]
+    assert places.generations(str(tmp_path)) == [6, 5, 4, 2]
 
 
 def test_checkpoints_in_the_root_count_as_before_all_generations(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ KINDS = (
     "swept",
     "stacks",
     "kill",
+    "rolled-back",
     "epoch",
     "submit",
     "tick",
@@ -201,6 +202,8 @@ class Chaos:
                 return ev.StacksCollected(self.now, generation, told)
             case "kill":
                 return ev.KillRequested(self.now, force=chance.random() < 0.3)
+            case "rolled-back":
+                return ev.RolledBack(self.now, 1, chance.choice((None, 5, 20)), "ckpt-5", (2, 3))
             case "epoch":
                 return ev.EpochBegan(self.now, self.run.epoch + chance.choice((0, 1)))
             case "submit":

@@ -135,7 +135,7 @@ class Transcript:
                 found = dict(option.split("=") for option in options)
                 versions = {"tensorflow": found.get("tf", "2.21.0"), "keras": found.get("keras", "3.15.1")}
                 highest = int(found.get("highest", "0"))
-                facts = Facts(python="3.11.2", versions=versions, code="c0de", highest_generation=highest)
+                facts = Facts("3.11.2", versions, "c0de", highest, checkpoint_share=found.get("share", ""))
                 return ev.HostPrepared(at, host, facts)
             case "seeded", [step, *rejected]:
                 seed = self._seed(step, tuple((path, "torn") for path in rejected))
@@ -149,12 +149,8 @@ class Transcript:
                 return ev.HostSwept(at, host, Swept(left=tuple(left), by="cgroup"))
             case "stacks", words:  # worker:0=train.py:12:load
                 return ev.StacksCollected(at, self.run.generation, dict(_stack(word) for word in words))
-            case "kill", force:
-                return ev.KillRequested(at, force=bool(force))
-            case "drain", [host, *now]:
-                return ev.DrainRequested(at, host, now=bool(now))
-            case "undrain", [host]:
-                return ev.UndrainRequested(at, host)
+            case "directory", [host, *changes]:  # silent=40 free=1000
+                return self._directory(at, host, dict(change.split("=") for change in changes))
             case "tick", []:
                 return ev.Ticked(at)
             case "failed", [host, order, task, *why]:
@@ -164,6 +160,20 @@ class Transcript:
                 return ev.OrderFailed(at, host, order, generation, problem, whose)
             case "report", [host, *changes]:
                 return self._report(at, host, changes)
+        return self._wish(at, verb, rest)
+
+    def _wish(self, at: float, verb: str, rest: list[str]) -> ev.Event:
+        """What a person asks for."""
+        match verb, rest:
+            case "kill", force:
+                return ev.KillRequested(at, force=bool(force))
+            case "drain", [host, *now]:
+                return ev.DrainRequested(at, host, now=bool(now))
+            case "undrain", [host]:
+                return ev.UndrainRequested(at, host)
+            case "rolled-back", [step, of, *aside]:
+                newer = tuple(int(number) for number in aside)
+                return ev.RolledBack(at, int(of), int(step), f"ckpt-{step}", newer)
         raise ValueError(f"{self.path.name}: what is {verb} {rest}?")
 
     def _seed(self, step: str, rejected: tuple[tuple[str, str], ...]) -> Seed:
@@ -186,6 +196,14 @@ class Transcript:
             task = TaskId.parse(name)
             known[task] = self._task_report(at, task, told.split(","))
         return ev.HostReported(at, host, tuple(known.values()))
+
+    def _directory(self, at: float, host: str, told: dict[str, str]) -> ev.HostReported:
+        """The host's report as it was, with what it says of the checkpoint directory."""
+        return replace(
+            self._report(at, host, []),
+            dir_silent_s=float(told.get("silent", "0")),
+            dir_free_bytes=int(told["free"]) if "free" in told else None,
+        )
 
     def _task_report(self, at: float, task: TaskId, told: list[str]) -> ev.TaskReport:
         assert self.run is not None

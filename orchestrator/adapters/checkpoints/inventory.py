@@ -1,0 +1,244 @@
+"""What checkpoints there are, for people: which reads whole, by whom and when written; to keep one, and to go back.
+
+A person names one by its global step (`120`), by its generation (`gen-5`: the newest of it that reads whole), or as
+the list shows it (`gen-000005/ckpt-7`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from orchestrator.adapters.checkpoints import lineage, places, seed
+from orchestrator.adapters.checkpoints.lineage import Chapter
+from orchestrator.adapters.checkpoints.places import SeedError
+from orchestrator.adapters.checkpoints.records import Records
+from orchestrator.adapters.checkpoints.tensor_bundle import Torn
+from orchestrator.adapters.checkpoints.units import Unit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_NAMED_MAX = 12
+_SAME_S = 1e-3
+
+
+class Entry:
+    """One checkpoint, where it lies, and what is known of it."""
+
+    def __init__(self, chapter: Chapter, unit: Unit) -> None:
+        self.chapter = chapter
+        self.unit = unit
+        self.whole: bool | None = None
+        """None: its structure is right, and nobody has read it yet."""
+        self.why: str | None = None
+        self.verified_at: float | None = None
+        self.pins: list[str] = []
+        marker = places.marker_of(chapter.source) or {}
+        self.by: dict[str, Any] = marker.get("by") or {}
+
+    @property
+    def counts(self) -> bool:
+        return self.chapter.counts(self.unit)
+
+    @property
+    def name(self) -> str:
+        """As people type it: its path in the checkpoint directory."""
+        return os.path.relpath(self.unit.path, self.chapter.root)
+
+    def look(self, records: Records, *, read: bool) -> None:
+        """Find out whether it is whole: from its structure and the records, or by reading all of it."""
+        record = None if read else records.find(self.unit)
+        try:
+            if read:
+                self.unit.read()
+                records.add(self.unit, None)
+                record = records.find(self.unit)
+            else:
+                self.unit.peek()
+        except Torn as e:
+            self.whole, self.why = False, str(e)
+            if read:
+                records.add(self.unit, self.why)
+            return
+        if record is not None:
+            self.whole, self.why = record["why"] is None, record["why"]
+            self.verified_at = record["at"]
+            self.unit.global_step = record["global_step"]
+
+    def to_json(self) -> dict[str, Any]:
+        unit = self.unit
+        return {
+            "generation": self.chapter.generation,
+            "name": self.name,
+            "path": unit.path,
+            "kind": unit.kind,
+            "global_step": unit.global_step,
+            "bytes": unit.bytes,
+            "saved_at": unit.saved_at,
+            "resumes": unit.resumes,
+            "whole": self.whole,
+            "why": self.why,
+            "verified_at": self.verified_at,
+            "pinned": bool(self.pins),
+            "set_aside": not self.counts,
+            "by": self.by or None,
+        }
+
+
+def listed(root: str, *, read: bool = False) -> dict[str, Any]:
+    """The answer of `list`, newest generation first. With `read`, every one is read to its last byte."""
+    entries = _entries(root, read=read)
+    counting = [entry for entry in entries if entry.counts]
+    resumable = any(entry.unit.resumes for entry in counting)
+    newest = next((entry for entry in counting if entry.unit.resumes == resumable), None)
+    return {
+        "dir": root,
+        "checkpoints": [entry.to_json() for entry in entries],
+        "newest": newest.name if newest else None,
+    }
+
+
+def _entries(root: str, *, read: bool = False) -> list[Entry]:
+    records = Records(root)
+    found = [Entry(chapter, unit) for chapter in lineage.chapters(root) for unit in chapter.contents()[0]]
+    for entry in found:
+        entry.look(records, read=read)
+    records.save()
+    return _merged(found)
+
+
+def _merged(found: list[Entry]) -> list[Entry]:
+    """A pinned copy stands for itself only where what it was copied from is gone, or was written over."""
+    shown = [entry for entry in found if not entry.chapter.is_pin]
+    for pin in (entry for entry in found if entry.chapter.is_pin):
+        pin.pins = [pin.chapter.source]
+        twin = next((entry for entry in shown if _is_copy(pin, entry)), None)
+        if twin is not None:
+            twin.pins += pin.pins
+        else:
+            place = [i for i, entry in enumerate(shown) if _is_older(entry, pin)]
+            shown.insert(place[0] if place else len(shown), pin)
+    return shown
+
+
+def _is_copy(pin: Entry, entry: Entry) -> bool:
+    return (
+        pin.chapter.generation == entry.chapter.generation
+        and os.path.relpath(pin.unit.path, pin.chapter.source)
+        == os.path.relpath(entry.unit.path, entry.chapter.source)
+        and abs(pin.unit.saved_at - entry.unit.saved_at) < _SAME_S
+    )
+
+
+def _is_older(entry: Entry, pin: Entry) -> bool:
+    if entry.chapter.generation is None or pin.chapter.generation is None:
+        return entry.chapter.generation is None
+    return (entry.chapter.generation, entry.unit.saved_at) < (pin.chapter.generation, pin.unit.saved_at)
+
+
+def pin(root: str, what: str) -> dict[str, Any]:
+    """Copy one to where nothing is ever removed: neither by a script that keeps its newest few, nor by `keep`."""
+    with places.locked(root):
+        entry = _whole_one(root, what)
+        directory, again = _pin(root, entry)
+    return {"checkpoint": entry.to_json() | {"pinned": True}, "path": directory, "already": again}
+
+
+def unpin(root: str, what: str) -> dict[str, Any]:
+    """Remove such a copy."""
+    with places.locked(root):
+        entries = [entry for entry in _entries(root) if entry.pins]
+        entry = _first(entries, what, "pinned checkpoint")
+        for directory in entry.pins:
+            shutil.rmtree(directory)
+    return {"checkpoint": entry.to_json() | {"pinned": False}}
+
+
+def rollback(root: str, what: str) -> dict[str, Any]:
+    """The next generation starts from that one: all that is newer is set aside. It is pinned, so that it stays."""
+    with places.locked(root):
+        entry = _whole_one(root, what)
+        generation = entry.chapter.generation
+        if generation is None:
+            raise SeedError(
+                "no-generation",
+                f"{entry.name} lies beside the generations, and is no generation's",
+                "give a run of its own another checkpoint directory with that file in it",
+            )
+        _pin(root, entry)
+        newer = lineage.go_back(root, generation, entry.unit.saved_at)
+    entry.pins = entry.pins or [entry.chapter.source]
+    return {"checkpoint": entry.to_json() | {"set_aside": False}, "set_aside": newer}
+
+
+def _pin(root: str, entry: Entry) -> tuple[str, bool]:
+    """(the copy's directory, whether it was there)."""
+    if entry.pins:
+        return entry.pins[0], True
+    unit, generation = entry.unit, entry.chapter.generation or 0
+    step = f"step-{unit.global_step}" if unit.global_step is not None else "step-unknown"
+    name = f"{places.PREFIX}{generation:06d}.{step}.{int(unit.saved_at)}"
+    target = os.path.join(places.own_dir(root), "pinned", name)
+    building = f"{target}.tmp"
+    try:
+        seed.emptied(building)
+        copy = seed.copied(unit, entry.chapter.source, building)
+        copy.read()  # what is kept must be whole after it was copied: it may be written at this moment
+        seed.copy_others(entry.chapter.source, entry.chapter.contents()[1], building, [])
+        seed.finish(building, target, {"by": entry.by, "global_step": copy.global_step, "source": unit.path})
+    except Torn as e:
+        raise _not_whole(entry, str(e)) from e
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return target, False
+
+
+def _whole_one(root: str, what: str) -> Entry:
+    """The newest that is meant by `what` and reads whole, now."""
+    records = Records(root)
+    meant = _meant(_entries(root), what)
+    for entry in meant:
+        entry.look(records, read=True)
+        if entry.whole:
+            records.save()
+            return entry
+    records.save()
+    if meant:
+        raise _not_whole(meant[0], meant[0].why or "it was not read")
+    return _first([], what, "checkpoint", _entries(root))
+
+
+def _not_whole(entry: Entry, why: str) -> SeedError:
+    return SeedError(
+        "not-whole", f"{entry.name} does not read whole: {why}", "`orch ckpt verify` shows which do"
+    )
+
+
+def _first(entries: list[Entry], what: str, kind: str, known: list[Entry] | None = None) -> Entry:
+    for entry in _meant(entries, what):
+        return entry
+    steps = sorted({e.unit.global_step for e in known or entries if e.unit.global_step is not None})
+    named = ", ".join(str(step) for step in steps[-_NAMED_MAX:])
+    hint = f"steps that there are: {named}" if steps else f"there is no {kind} under this directory"
+    if what.isdecimal():
+        hint += f"; a generation reads like gen-{int(what)}"
+    raise SeedError("no-such-checkpoint", f"there is no {kind} {_said(what)}", hint)
+
+
+def _said(what: str) -> str:
+    return f"of step {what}" if what.isdecimal() else f"named {what}"
+
+
+def _meant(entries: list[Entry], what: str) -> list[Entry]:
+    """What a person may mean, the likeliest first: what counts before what was set aside."""
+    digits = what.removeprefix(places.PREFIX)
+    if what.isdecimal():
+        found = [entry for entry in entries if entry.unit.global_step == int(what)]
+    elif digits != what and digits.isdecimal():
+        found = [entry for entry in entries if entry.chapter.generation == int(digits)]
+    else:
+        found = [entry for entry in entries if what in (entry.name, entry.unit.path)]
+    found.sort(key=lambda entry: (not entry.unit.resumes, not entry.counts))
+    return found

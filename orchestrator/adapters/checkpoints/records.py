@@ -1,0 +1,59 @@
+"""What was read to its last byte, when, and with what result: `.orch/verified.json`. For people, and to spare work.
+
+A record counts for as long as the files have the times and sizes that they had then.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from orchestrator.adapters.checkpoints import places
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from orchestrator.adapters.checkpoints.units import Unit
+
+
+class Records:
+    """Read once; written back where something was added."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._path = os.path.join(places.own_dir(root), "verified.json")
+        self._known: dict[str, Any] = places.read_json(self._path) or {}
+        self._fresh: dict[str, Any] = {}
+
+    def find(self, unit: Unit) -> dict[str, Any] | None:
+        """`{"at", "global_step", "why"}` of a unit as it is now; `why` is None where it read whole."""
+        found = self._known.get(self._name(unit))
+        return (
+            found if found and found["saved_at"] == unit.saved_at and found["bytes"] == unit.bytes else None
+        )
+
+    def add(self, unit: Unit, why: str | None) -> None:
+        """It was read just now."""
+        record = {"at": time.time(), "global_step": unit.global_step, "why": why}
+        record |= {"saved_at": unit.saved_at, "bytes": unit.bytes}
+        self._fresh[self._name(unit)] = self._known[self._name(unit)] = record
+
+    def save(self) -> None:
+        """For the next one who asks. On a disk that takes nothing, nobody is kept from resuming by that."""
+        if not self._fresh:
+            return
+        known = {**(places.read_json(self._path) or {}), **self._fresh}
+        there = {name: known[name] for name in known if self._is_there(name)}
+        try:
+            places.write_json(self._path, there)
+        except OSError:
+            return
+        self._fresh = {}
+
+    def _is_there(self, name: str) -> bool:
+        path = os.path.join(self._root, name)
+        return os.path.exists(path) or os.path.exists(f"{path}.index")
+
+    def _name(self, unit: Unit) -> str:
+        return os.path.relpath(unit.path, self._root)

@@ -1,0 +1,75 @@
+"""The checkpoint directory as the hosts see it: whether it answers, and whether it has room.
+
+A shared directory may hang for minutes, and everything that touches it with it: the script that saves, the look at
+the newest checkpoint. No restart would help, so none is made; it is said, and waited for.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core.events import HostReported
+from orchestrator.core.model import Host, Run
+from orchestrator.core.turn import Turn
+from orchestrator.core.words import duration
+
+SILENT_S = 5.0
+"""An answer that takes longer is none: from then on it is displayed, and a standstill is not the script's."""
+
+NOTED_S = 30.0
+"""From then on it is an event too."""
+
+LOW_BYTES = 16 << 20
+"""Less room than this is a full disk: hardly a checkpoint fits."""
+
+ROOM_FACTOR = 4
+"""There must be this many times as much before a full disk is said to be full again."""
+
+
+def heard(turn: Turn, host: Host, event: HostReported) -> None:
+    """What a report says of the directory on that host."""
+    before, now = host.dir_silent_s, event.dir_silent_s
+    turn.set_host(turn.run.host(host.name), dir_silent_s=now)
+    if turn.run.phase.is_terminal:
+        return
+    where = f"the checkpoint directory on {host.name}"
+    if before < NOTED_S <= now:
+        turn.note("checkpoint-dir-silent", f"{where} has not answered for {duration(now)}; it is waited for")
+    elif now < SILENT_S <= before:
+        if before >= NOTED_S:
+            turn.note("checkpoint-dir-answers", f"{where} answers again after {duration(before)}")
+        if turn.run.moved_at is not None and turn.run.task(turn.run.chief).host == host.name:
+            turn.set(moved_at=turn.at)  # the standstill was the directory's, and is no pace to learn from
+    _room(turn, turn.run.host(host.name), event.dir_free_bytes, where)
+
+
+def _room(turn: Turn, host: Host, free_bytes: int | None, where: str) -> None:
+    if free_bytes is None:
+        return
+    if free_bytes < LOW_BYTES and host.dir_low_at is None:
+        turn.set_host(host, dir_low_at=turn.at)
+        turn.note(
+            "checkpoint-disk-full",
+            f"{where} has {free_bytes / 2**20:.1f} MiB left: what is saved now may be torn; what was verified stays",
+            free_bytes=free_bytes,
+        )
+    elif free_bytes >= ROOM_FACTOR * LOW_BYTES and host.dir_low_at is not None:
+        turn.set_host(host, dir_low_at=None)
+
+
+def hangs(run: Run) -> bool:
+    """Whether the chief's host waits for the directory: then the run stands still, and it is nobody's fault."""
+    return run.host(run.task(run.chief).host).dir_silent_s >= SILENT_S
+
+
+def complaint(run: Run) -> str:
+    """The end of a sentence about the run; empty where all is well."""
+    silent = [host for host in run.hosts if host.dir_silent_s >= SILENT_S]
+    told = [
+        f"the checkpoint directory on {h.name} has not answered for {duration(h.dir_silent_s)}"
+        for h in silent
+    ]
+    told += [
+        f"the disk of the checkpoint directory on {h.name} is full"
+        for h in run.hosts
+        if h.dir_low_at is not None
+    ]
+    return "".join(f"; {what}" for what in told)

@@ -1,8 +1,9 @@
 """A parameter server: variables live on the ps tasks, and each worker computes steps at its own pace.
 
 The chief runs this script; workers and ps need none, orch serves them. Started by hand with TF_CONFIG, the script
-serves them itself. A worker that dies loses the step that it was computing, which another one computes again; when
-the chief or a ps dies, training starts again from the last checkpoint.
+serves them itself. An evaluator, where the spec has one, runs it too, beside the training. A worker that dies loses
+the step that it was computing, which another one computes again; when the chief or a ps dies, training starts again
+from the last checkpoint.
 
 Keras's `fit` needs tf_keras here (Keras 3 does not support parameter servers). A loop works with both; but count
 the steps yourself: under Keras 3 the workers' additions to `optimizer.iterations` overwrite each other.
@@ -43,6 +44,26 @@ def build() -> keras.Model:
     )
 
 
+def evaluate(directory: str, last: int) -> None:
+    """The accuracy of each checkpoint of the chief's as it comes, up to that of the last step."""
+    digits = load_digits()
+    images = (digits.images[..., None] / 16.0).astype("float32")
+    model = build()
+    checkpoint = tf.train.Checkpoint(model=model)
+    for path in tf.train.checkpoints_iterator(directory):
+        try:
+            checkpoint.restore(path).expect_partial()  # the optimizer's part is left out
+        except tf.errors.NotFoundError:
+            continue  # the chief keeps a few only, and was faster
+        step = int(path.rpartition("-")[2])
+        accuracy = float((model(images).numpy().argmax(1) == digits.target).mean())
+        if runtime:
+            runtime.report(step, accuracy=accuracy)
+        print(f"evaluated at step {step}, accuracy {accuracy:.4f}", flush=True)
+        if step >= last:
+            return
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=400)
@@ -57,6 +78,11 @@ def main() -> None:
         )
         server.join()
 
+    directory = os.environ.get("ORCH_CHECKPOINT_DIR", "checkpoints")
+    if resolver.task_type == "evaluator":
+        evaluate(directory, args.steps)
+        return
+
     # Large variables are cut in as many pieces as there are ps tasks, small ones stay whole.
     partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
         min_shard_bytes=64 << 10, max_shards=resolver.cluster_spec().num_tasks("ps")
@@ -69,7 +95,6 @@ def main() -> None:
         optimizer.build(model.trainable_variables)
         loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    directory = os.environ.get("ORCH_CHECKPOINT_DIR", "checkpoints")
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
     manager = tf.train.CheckpointManager(checkpoint, directory, max_to_keep=3)
     checkpoint.restore(manager.latest_checkpoint)

@@ -5,32 +5,46 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.cluster.cluster import Cluster
 
 pytestmark = [pytest.mark.lab, pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+SPECS = Path(__file__).parents[2] / "cluster_specs"
 
-SCRIPTS: list[tuple[str, list[str], dict[str, str], int, int]] = [
-    ("digits.py", ["--epochs", "6", "--save-every", "10"], {}, 2, 6 * 23),
-    ("tf_keras_backup.py", ["--epochs", "6", "--save-every", "10"], {"TF_USE_LEGACY_KERAS": "1"}, 2, 6 * 29),
-    ("checkpoint_manager.py", ["--steps", "140", "--save-every", "10"], {}, 2, 140),
+WORKERS = {"worker": 2}
+ALL_TYPES = {"chief": 1, "worker": 1, "evaluator": 1}
+
+SCRIPTS: list[tuple[str, list[str], dict[str, str], dict[str, int], int]] = [
+    ("digits.py", ["--epochs", "6", "--save-every", "10"], {}, WORKERS, 6 * 23),
+    (
+        "tf_keras_backup.py",
+        ["--epochs", "6", "--save-every", "10"],
+        {"TF_USE_LEGACY_KERAS": "1"},
+        WORKERS,
+        6 * 29,
+    ),
+    ("checkpoint_manager.py", ["--steps", "140", "--save-every", "10"], {}, ALL_TYPES, 140),
 ]
 
 
 @pytest.mark.parametrize(
-    ("script", "args", "env", "tasks", "steps"), SCRIPTS, ids=[row[0] for row in SCRIPTS]
+    ("script", "args", "env", "types", "steps"), SCRIPTS, ids=[row[0] for row in SCRIPTS]
 )
 @pytest.mark.fault(15)
 def test_a_killed_worker_costs_steps_and_not_the_run(
-    cluster: Cluster, script: str, args: list[str], env: dict[str, str], tasks: int, steps: int
+    cluster: Cluster, script: str, args: list[str], env: dict[str, str], types: dict[str, int], steps: int
 ) -> None:
     env = {"TF_CPP_MIN_LOG_LEVEL": "2", **env}
-    spec = cluster.spec(*args, tasks=tasks, script=script, workdir=str(EXAMPLES), env=env)
+    hosts = sum(types.values())
+    spec = cluster.spec(*args, tasks=hosts, types=types, script=script, workdir=str(EXAMPLES), env=env)
     cluster.ok("up", spec, timeout=120)
     before = cluster.wait_step(40, timeout=90)
     os.kill(before["tasks"][1]["pid"], signal.SIGKILL)
@@ -43,33 +57,94 @@ def test_a_killed_worker_costs_steps_and_not_the_run(
     assert 0 <= lost <= 30
     ended = re.findall(r"(?:after|done at step) (\d+)", cluster.ok("logs", "t"))
     assert ended, cluster.ok("logs", "t", "--tail", "20")
+    if "evaluator" in types:
+        assert f"evaluated at step {steps}, accuracy" in cluster.ok("logs", "t")
     replayed = int(ended[-1]) - steps
     # Keras 3 replays the epoch that it was killed in from its first step, with the weights of its last save.
     assert 0 <= replayed <= (22 if script == "digits.py" else 0), "no step is missing"
 
 
-@pytest.mark.fault(16)
-def test_parameter_servers_go_on_without_a_worker_and_take_it_back(local_cluster: Cluster) -> None:
-    cluster = local_cluster
-    spec = cluster.spec(
-        "--steps",
-        "1500",
-        tasks=4,
-        script="parameter_server.py",
+def shown(cluster: Cluster, name: str, *args: str, **run: Any) -> str:
+    """A spec that users are shown, with these arguments, and with waits that suit a test."""
+    document = yaml.safe_load((SPECS / name).read_text())
+    timing = {"heartbeat": "0.5s", "unreachable_after": "5s", "lost_after": "10s", "stall_after": "7s"}
+    document["run"].update(
+        args=list(args),
         workdir=str(EXAMPLES),
-        strategy="parameter_server",
-        env={"TF_CPP_MIN_LOG_LEVEL": "2"},
-        types={"chief": 1, "worker": 2, "ps": 1},
+        python=sys.executable,
+        checkpoint={"dir": str(cluster.directory / "ckpt")},
+        timing=timing,
+        restart={"backoff": "0.5s"},
+        **run,
     )
+    path = cluster.directory / name
+    path.write_text(yaml.safe_dump({**document, "name": "t"}))
+    return str(path)
+
+
+def pids(run: dict[str, Any]) -> dict[str, int]:
+    return {task["task"]: task["pid"] for task in run["tasks"]}
+
+
+def is_back(run: dict[str, Any], name: str) -> bool:
+    """Whether it was restarted alone, and works again."""
+    (task,) = [task for task in run["tasks"] if task["task"] == name]
+    return bool(task["restarts"] == 1 and task["phase"] == "RUNNING")
+
+
+@pytest.mark.fault(16, 18)
+def test_parameter_servers_mend_a_frozen_worker_and_another_that_dies_meanwhile(
+    local_cluster: Cluster,
+) -> None:
+    cluster = local_cluster
+    spec = shown(cluster, "parameter_server.yaml", "--steps", "600", "--save-every", "20")
     cluster.ok("up", spec, timeout=120)
-    before = cluster.wait_step(50, timeout=90)
-    pids = {task["task"]: task["pid"] for task in before["tasks"]}
-    os.kill(pids["worker:1"], signal.SIGKILL)
-    after = cluster.wait(
-        lambda run: run["tasks"][2]["restarts"] == 1 and run["tasks"][2]["phase"] == "RUNNING", timeout=90
-    )
-    assert after["global_step"] > before["global_step"], "the chief's steps went on"
-    assert {t["task"]: t["pid"] for t in after["tasks"]} == {**pids, "worker:1": after["tasks"][2]["pid"]}
-    assert after["tasks"][2]["address"] == before["tasks"][2]["address"], "its peers know it by its address"
+    before = cluster.wait_step(40, timeout=90)
+    old = pids(before)
+    os.kill(old["worker:1"], signal.SIGSTOP)  # TensorFlow's chief would wait for it for ever
+    cluster.wait(lambda run: run["tasks"][2]["restarts"] == 1, timeout=60)
+    os.kill(old["worker:0"], signal.SIGKILL)  # and now there is none: TensorFlow waits until both are back
+    after = cluster.wait(lambda run: is_back(run, "worker:0") and is_back(run, "worker:1"), timeout=90)
+    assert {task["task"]: task["address"] for task in after["tasks"]} == {
+        task["task"]: task["address"] for task in before["tasks"]
+    }, "its peers know a worker by its address"
     run = cluster.wait_phase("SUCCEEDED", "FAILED", timeout=120)
     assert (run["phase"], run["restarts"]) == ("SUCCEEDED", 0), cluster.ok("logs", "t", "--tail", "60")
+    others = ("chief:0", "ps:0", "evaluator:0")
+    assert [pids(run)[name] for name in others] == [old[name] for name in others]
+    (frozen,) = cluster.events(kind="stopping-alone")
+    assert "worker:1 on here is frozen: no sign of life" in frozen["message"]
+    assert "evaluated at step 600, accuracy 0.9" in cluster.ok("logs", "t")
+
+    exits = cluster.events(kind="task-exited")
+    ended = {event["task"]: event["data"]["ended_time"] for event in exits}  # the last of each
+    reaped_s = max(ended[name] for name in ("worker:0", "worker:1", "ps:0")) - ended["chief:0"]
+    assert reaped_s < 2.0, "servers never end by themselves"
+
+
+def _killed_at(cluster: Cluster, generation: int, name: str, step: int) -> int:
+    """Kill that task once its generation is at that step or later; the step from which the next one goes on."""
+    trains = cluster.wait(
+        lambda run: run["generation"] == generation and (run["global_step"] or 0) >= step, timeout=90
+    )
+    os.kill(pids(trains)[name], signal.SIGKILL)
+    cluster.wait(lambda _: len(cluster.events(kind="resumed")) == generation, timeout=60)
+    given = int(cluster.events(kind="resumed")[-1]["data"]["global_step"])
+    assert given >= step - 20, "from its last checkpoint"
+    return given
+
+
+@pytest.mark.fault(17)
+def test_a_lost_ps_and_a_lost_chief_take_the_run_back_to_its_checkpoint(local_cluster: Cluster) -> None:
+    cluster = local_cluster
+    tasks = {name: {"replicas": 1} for name in ("chief", "worker", "ps")}
+    args = ("--steps", "500", "--save-every", "20")
+    cluster.ok("up", shown(cluster, "parameter_server.yaml", *args, tasks=tasks), timeout=120)
+    reached = 0
+    for generation, name in ((1, "ps:0"), (2, "chief:0")):
+        reached = _killed_at(cluster, generation, name, reached + 60)
+    run = cluster.wait_phase("SUCCEEDED", "FAILED", timeout=120)
+    assert (run["phase"], run["restarts"]) == ("SUCCEEDED", 2), cluster.ok("logs", "t", "--tail", "60")
+    causes = [event["message"] for event in cluster.events(kind="backoff")]
+    assert ["ps:0 on here was killed" in causes[0], "chief:0 on here was killed" in causes[1]] == [True, True]
+    assert not cluster.marked()

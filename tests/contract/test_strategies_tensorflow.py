@@ -87,11 +87,12 @@ def test_a_loop_ends_well_and_a_second_server_on_its_port_says_so(cluster: Start
 
 def test_tf_keras_fits_with_cut_variables_and_servers_of_its_own(cluster: Start, tmp_path: Path) -> None:
     options = {"strategy": "parameter_server", "serve": False, "keras": 2}
-    run = cluster(SCRIPTS / "ps_fit.py", tasks={"chief": 1, "worker": 1, "ps": 1}, options=options)
+    run = cluster(SCRIPTS / "ps_fit.py", tasks={"chief": 1, "worker": 1, "ps": 2}, options=options)
     chief = run["chief:0"]
     assert chief.ended() == 0, chief.task.err
     result = json.loads(chief.task.out.strip().splitlines()[-1])
-    assert (result["pieces"], result["steps"], chief.step()) == (2, 60, 60)
+    assert result["pieces"] == ["/job:ps/replica:0/task:0", "/job:ps/replica:0/task:1"]
+    assert (result["steps"], chief.step()) == (60, 60)
     assert verify(str(tmp_path / "chief-0"))["checkpoint"]["global_step"] == 60
     assert not run["worker:0"].all_of("say")
 

@@ -145,6 +145,11 @@ def remove_unused_blobs(host_dir: str) -> None:
             _unlink(path)
 
 
+def run_names(host_dir: str) -> list[str]:
+    """Every run that the host has a directory of."""
+    return [name for name in _names(os.path.join(host_dir, "runs")) if not name.startswith(".")]
+
+
 def oldest_runs(host_dir: str, run: str, max: int = FINISHED_RUNS_MAX) -> list[str]:
     """The older runs of the same name beyond the newest `max`; `run` is not among them."""
     name = _name_of(run)

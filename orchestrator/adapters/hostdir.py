@@ -95,6 +95,15 @@ def refuse_superseded(run: str, seen: int, epoch: int) -> None:
         )
 
 
+def epoch(host_dir: str, run: str) -> int:
+    """The highest epoch that ordered anything of the run; 0 where none is known."""
+    try:
+        with open(os.path.join(run_dir(host_dir, run), "epoch")) as file:
+            return int(file.read() or "0")
+    except (OSError, ValueError):
+        return 0
+
+
 def write_json(path: str, value: dict[str, Any]) -> None:
     """Whole or not at all, for its owner only."""
     import json

@@ -118,6 +118,12 @@ class Journal:
             journal_format.sign(self._db)
         return epoch
 
+    def raise_epoch(self, at_least: int) -> None:
+        """The next epoch that is taken is above that one."""
+        with self._transaction():
+            epoch = max(at_least, int(_meta(self._db, self.path, "epoch")))
+            self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
+
     def commit(self, run: Run, event: Event, notes: Sequence[Note]) -> None:
         """Event, state and notes, all or none. A run's first event brings the run itself into the journal."""
         time = self._clock()

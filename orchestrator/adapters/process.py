@@ -143,6 +143,19 @@ def marked(
     return found
 
 
+def marked_runs(host_dir: str) -> list[tuple[Identity, str]]:
+    """Processes of ours that were started from that host directory, each with the run of its marker."""
+    found = []
+    me, my_uid, wanted = os.getpid(), os.getuid(), os.fsencode(host_dir)
+    for pid in _pids():
+        environ = _environ(pid, my_uid) if pid != me else {}
+        if environ.get(b"ORCH_HOST_DIR") == wanted and environ.get(b"ORCH_RUN"):
+            who = identity(pid)
+            if who is not None:
+                found.append((who, os.fsdecode(environ[b"ORCH_RUN"])))
+    return found
+
+
 def descendants(pid: int) -> list[Identity]:
     """All living processes below `pid`, itself not included. A subreaper's own orphans are among them."""
     boot = boot_id()

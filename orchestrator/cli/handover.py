@@ -74,8 +74,21 @@ def hand_over(session: Session, *, timeout_s: float) -> Handover:
         if old is not None:
             end_coordinator(session, old.get("pid"))
         new, _ = ensure_coordinator(session)
+    return await_taken_up(session, old, new, before, began=began, timeout_s=timeout_s)
+
+
+def await_taken_up(
+    session: Session,
+    old: Mapping[str, Any] | None,
+    new: Mapping[str, Any],
+    before: Mapping[str, int],
+    *,
+    began: float,
+    timeout_s: float,
+) -> Handover:
+    """Wait until the new coordinator has heard of every task. `before`: each run's restarts until then."""
     while True:
-        document = client.get("/v1/status")
+        document = session.client().get("/v1/status")
         tasks, hosts, silent = taken_up(document, int(new.get("epoch") or 0))
         if not silent or session.now() >= began + timeout_s:
             break

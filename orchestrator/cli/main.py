@@ -31,6 +31,7 @@ COMMANDS = {
     "schema": "The JSON Schema of cluster.yaml, for editors.",
     "trust": "Show hosts' keys, and add them to the known ones.",
     "coordinator": "Run, start, stop, restart and show the coordinator.",
+    "recover": "Rebuild a lost journal from the hosts.",
     "service": "The coordinator as a systemd unit.",
     "completion": "Print the shell's completion script.",
 }

@@ -13,7 +13,7 @@ from orchestrator.adapters import codestore, hostdir, hostlog, summaries
 from orchestrator.adapters.channel import BLOB_BYTES_MAX, FrameError
 from orchestrator.adapters.checkpoints import ABOUT as CHECKPOINT_VERBS
 from orchestrator.adapters.hostdir import HostFault, fault_of
-from orchestrator.daemon import agent_start, agent_sweep
+from orchestrator.daemon import agent_runs, agent_start, agent_sweep
 from orchestrator.daemon.agent_jobs import Jobs, Result, answer_of
 from orchestrator.daemon.agent_tasks import Tasks
 
@@ -37,7 +37,7 @@ LOOK_S = 30.0
 NO_PYTHON_HINT = "give the full path of the Python that has TensorFlow as `python` in the cluster spec"
 
 _BEGINS_A_RUN = ("code", "start", "seed")
-_UNFENCED = ("probe", "psutil")
+_UNFENCED = ("probe", "psutil", "runs")
 """They change nothing of a run."""
 
 
@@ -292,6 +292,27 @@ class Orders:
             return {}
 
         self._fork(remove, reply, "the removal", deadline_s=CHECKPOINT_S)
+
+    # ---------------------------------------------------------------- without, or beside, a coordinator
+
+    def _on_keep(self, order: Order, _blob: bytes, _reply: Reply) -> Order:
+        agent_runs.keep(self.host.host_dir, str(order["run"]), dict(order["record"]))
+        return {}
+
+    def _on_runs(self, order: Order, _blob: bytes, reply: Reply) -> None:
+        host_dir, records = self.host.host_dir, bool(order.get("records"))
+        self._fork(
+            lambda: agent_runs.known(host_dir, records=records), reply, "the look", deadline_s=CHECKPOINT_S
+        )
+
+    def _on_remove(self, order: Order, _blob: bytes, reply: Reply) -> None:
+        host_dir, run, even = self.host.host_dir, str(order["run"]), bool(order.get("even_driven"))
+        self._fork(
+            lambda: agent_runs.remove(host_dir, run, even_driven=even),
+            reply,
+            "the removal",
+            deadline_s=CHECKPOINT_S,
+        )
 
     # ---------------------------------------------------------------- jobs
 

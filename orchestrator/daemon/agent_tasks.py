@@ -14,6 +14,7 @@ from orchestrator.adapters.hostdir import HostFault
 from orchestrator.daemon import agent_state, shim_record
 from orchestrator.daemon.agent_io import READ, WRITE, Loop
 from orchestrator.daemon.agent_jobs import Jobs, Result, answer_of
+from orchestrator.daemon.agent_runs import Watched
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Tasks:
         self._send = send
         self._links: dict[Key, Link] = {}
         self._starting: set[str] = set()
+        self._mark = Watched(host_dir)
         self.watched: dict[str, float] = {}
         """Run ids to their heartbeat in seconds."""
 
@@ -100,11 +102,13 @@ class Tasks:
     def unwatch(self, run: str) -> None:
         """It is in them no more."""
         self.watched.pop(run, None)
+        self._mark.look(self.watched)
         for key in [key for key in self._links if key[0] == run]:
             self._drop(self._links.pop(key))
 
     def scan(self) -> None:
         """Looks for generations that this agent has not seen, and for what became of silent ones."""
+        self._mark.look(self.watched)
         for run in list(self.watched):
             for task, generation, directory in hostdir.generations(self._host_dir, run):
                 key = (run, task, generation)
@@ -302,6 +306,7 @@ def _young(directory: str) -> bool:
     if os.path.exists(os.path.join(directory, "shim.json")):
         return False
     try:
-        return time.time() - os.stat(directory).st_mtime < _STARTING_S
+        # A clock that was set back must not make it young for an hour; the shim's lock guards one that is.
+        return 0.0 <= time.time() - os.stat(directory).st_mtime < _STARTING_S
     except FileNotFoundError:
         return False

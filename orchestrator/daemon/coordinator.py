@@ -242,7 +242,7 @@ def run(paths: Paths) -> int:
     from orchestrator.daemon import api
 
     paths.ensure()
-    lock = _lock(paths)
+    lock = take_lock(paths)
     _set_up_logging(paths)
     transports: dict[str, Transport] = {
         "ssh": SshTransport(Path(paths.known_hosts)),
@@ -265,7 +265,7 @@ def run(paths: Paths) -> int:
     return 0
 
 
-def _lock(paths: Paths) -> TextIO:
+def take_lock(paths: Paths) -> TextIO:
     """Held as long as the file is open, by the kernel: it cannot be left behind."""
     file = open(os.open(paths.lock, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="utf-8")  # noqa: SIM115
     try:

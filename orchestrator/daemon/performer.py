@@ -54,6 +54,7 @@ from orchestrator.daemon.links import (
 )
 from orchestrator.daemon.logcopy import LogCopier
 from orchestrator.daemon.preparation import Asks, prepare
+from orchestrator.daemon.records import Records
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +115,7 @@ class Performer:
         self._epochs: dict[str, int] = {}
         self._preparing: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
+        self._records = Records()
         self._connect = connect
         self._now = now
         self._workers = workers or ThreadPoolExecutor(PREPARATIONS_MAX, thread_name_prefix="prepare")
@@ -127,16 +129,16 @@ class Performer:
         for name in names:
             host = run.plan.host(name)
             with self._lock:
-                link = self._links.get(_key(host))
+                link = self._links.get(connection_of(host))
                 if link is None:
                     transport = self._transports[host.transport]
                     link = self._connect(host, transport, self._bundle, self, self._pace)
-                    self._links[_key(host)] = link
+                    self._links[connection_of(host)] = link
                 link.attach(run.run_id, watch)  # within the lock: the last run of the link may be leaving it
 
     def link(self, run: Run, name: str) -> HostLink | None:
         """The link to a host of the run, if it is open."""
-        return self._links.get(_key(run.plan.host(name)))
+        return self._links.get(connection_of(run.plan.host(name)))
 
     def lend(self, run: Run, name: str, use: Callable[[Asks], _T]) -> _T:
         """What `use` returns, called with a link to that host: the run's own, or one for this call. Blocks.
@@ -219,8 +221,10 @@ class Performer:
             case StartTask():
                 order = wire.start_order(run, action, self._secrets.load(run.run_id))
                 self._order(run, action.host, order, action.task)
+                self._record(run, action.host)
             case ReleaseTask():
                 self._order(run, action.host, wire.release_order(run, action), action.task)
+                self._record(run, action.host)
             case StopTask():
                 order = {
                     "order": "stop",
@@ -267,6 +271,11 @@ class Performer:
         link = self.link(run, host)
         if link is not None:
             link.send({**order, "run": run.run_id, "epoch": run.epoch}, on_reply=on_reply)
+
+    def _record(self, run: Run, host: str) -> None:
+        link = self.link(run, host)
+        if link is not None and link.is_connected:
+            self._records.give(link, run, host, now=self._now())
 
     def _prepare(self, run: Run, name: str) -> None:
         key = (run.run_id, name)
@@ -389,6 +398,7 @@ class Performer:
 
     def _close_host(self, run: Run, name: str) -> None:
         """Let the rest of the logs come, then serve the run no more."""
+        self._records.forget(run, name)
         self._workers.submit(self._drain_and_detach, run, name)
 
     def _drain_and_detach(self, run: Run, name: str) -> None:
@@ -396,7 +406,7 @@ class Performer:
         here = [str(task.id) for task in run.tasks if task.host == name]
         while self._logs.is_behind(run.run_id, here) and self._now() < until:
             time.sleep(0.05)
-        key = _key(run.plan.host(name))
+        key = connection_of(run.plan.host(name))
         with self._lock:
             link = self._links.get(key)
             if link is not None and not link.detach(run.run_id):
@@ -409,7 +419,7 @@ def _watch(run: Run) -> Watch:
     return Watch(run.epoch, timing.heartbeat_s, max(timing.unreachable_after_s, 3 * timing.heartbeat_s))
 
 
-def _key(host: HostPlan) -> HostPlan:
+def connection_of(host: HostPlan) -> HostPlan:
     """Runs share a link where all that it takes to connect is the same."""
     return HostPlan(
         name=host.name,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import sqlite3
 from pathlib import Path
 
@@ -55,3 +57,60 @@ def test_who_could_not_read_the_journal_does_not_end_the_one_who_can(local_clust
     assert f"is of version {VERSION + 1}, written by orch {__version__}" in refused.stderr
     assert f"the coordinator that runs (pid {pid}) was not touched" in refused.stderr
     assert cluster.coordinator_pid == pid
+
+
+def lose_the_journal(cluster: Cluster) -> None:
+    cluster.kill_coordinator()
+    shutil.rmtree(cluster.directory / "state")
+
+
+def test_a_lost_journal_is_rebuilt_from_the_hosts_and_nothing_is_restarted(local_cluster: Cluster) -> None:
+    cluster = local_cluster
+    spec = cluster.spec("--steps", "900")
+    run_id = cluster.ok("up", spec).strip()
+    before = cluster.wait(lambda run: run["checkpoint"] is not None)
+    lose_the_journal(cluster)
+    refused = cluster.orch("recover", "--hosts", spec)
+    assert refused.returncode == 6
+    assert "nobody is there to ask; nothing was changed" in refused.stderr
+    assert f"worker:1 on here: RUNNING, pid {before['tasks'][1]['pid']}" in refused.stdout
+    assert not (cluster.directory / "state" / "journal.db").exists()
+    done = json.loads(cluster.ok("recover", "--hosts", spec, "--yes", "--json"))
+    assert [(run["run_id"], run["recovered"]) for run in done["runs"]] == [(run_id, True)]
+    assert (done["handover"]["tasks"], done["handover"]["restarts"]) == (2, 0)
+    after = cluster.wait_step(before["global_step"] + 20)
+    assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in before["tasks"]]
+    assert (after["run_id"], after["generation"], after["restarts"]) == (run_id, before["generation"], 0)
+    assert after["epoch"] > before["epoch"], "or the hosts would not obey"
+    again = cluster.orch("recover", "--hosts", spec, "--yes")
+    assert (again.returncode, "a coordinator runs" in again.stderr) == (6, True)
+    os.kill(after["tasks"][1]["pid"], signal.SIGKILL)  # what was rebuilt is enough to begin a generation
+    last = cluster.wait_phase("SUCCEEDED", timeout=60)
+    assert (last["restarts"], last["generation"]) == (1, before["generation"] + 1)
+    assert last["seed"]["global_step"] > 0
+
+
+@pytest.mark.fault(38)
+def test_a_damaged_journal_is_put_aside_and_rebuilt(local_cluster: Cluster) -> None:
+    cluster = local_cluster
+    spec = cluster.spec()
+    cluster.ok("up", spec)
+    before = cluster.wait_step(10)
+    reads_well = cluster.orch("recover", "--hosts", spec, "--yes")
+    assert reads_well.returncode == 6
+    cluster.kill_coordinator()
+    journal = cluster.directory / "state" / "journal.db"
+    nothing_lost = cluster.orch("recover", "--hosts", spec, "--yes")
+    assert "nothing is lost: `orch coordinator start` takes them up" in nothing_lost.stderr
+    journal.write_bytes(b"\xff" * 4096)
+    Path(f"{journal}-wal").unlink()  # SQLite would mend the file from it
+    started = cluster.orch("coordinator", "start")
+    assert started.returncode != 0
+    assert f"the journal {journal} is damaged" in started.stderr
+    assert "orch recover --hosts" in started.stderr
+    done = cluster.orch("recover", "--hosts", spec, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert f"the old journal is now {journal}.aside-" in done.stderr
+    after = cluster.wait_step(before["global_step"] + 20)
+    assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in before["tasks"]]
+    assert after["restarts"] == 0

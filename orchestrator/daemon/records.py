@@ -1,0 +1,56 @@
+"""What each host is given to keep of a run, so that it can be rebuilt where the journal is lost."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from orchestrator.adapters.channel import FrameError
+from orchestrator.core.model import Phase, Run
+from orchestrator.daemon.links import HostLink, Reply
+
+log = logging.getLogger(__name__)
+
+_RUN: TypeAdapter[Run] = TypeAdapter(Run)
+
+
+class Records:
+    """Which host has which. Deciding thread only."""
+
+    def __init__(self) -> None:
+        self._given: dict[tuple[str, str], tuple[int, Phase]] = {}
+
+    def give(self, link: HostLink, run: Run, host: str, *, now: float) -> None:
+        """Send the run as it is now, once a generation and again when it is released.
+
+        Behind the orders that matter: a host without a record costs nothing until a journal is lost.
+        """
+        mark = (run.generation_last, run.phase)
+        if self._given.get((run.run_id, host)) == mark:
+            return
+        self._given[run.run_id, host] = mark
+        record = {"written_at": now, "epoch": run.epoch, "state": _RUN.dump_json(run).decode()}
+
+        def on_reply(reply: Reply) -> None:
+            if reply.error is not None:
+                log.warning("%s: %s keeps no record of it: %s", run.run_id, host, reply.error.get("message"))
+
+        order: dict[str, Any] = {"order": "keep", "run": run.run_id, "epoch": run.epoch, "record": record}
+        try:
+            link.send(order, on_reply=on_reply)
+        except FrameError as e:
+            log.warning("%s: its record does not fit in a frame: %s", run.run_id, e)
+
+    def forget(self, run: Run, host: str) -> None:
+        """The run is over there."""
+        self._given.pop((run.run_id, host), None)
+
+
+def read(record: Any) -> tuple[int, float, Run] | None:
+    """(epoch, written_at, run) of what a host has kept; None where it is none that this program understands."""
+    try:
+        return int(record["epoch"]), float(record["written_at"]), _RUN.validate_json(record["state"])
+    except (KeyError, TypeError, ValueError, ValidationError):
+        return None

@@ -1,0 +1,156 @@
+"""A run rebuilt from its hosts is adopted with no restart, whatever has happened since its record was written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.core import group, recovery
+from orchestrator.core.actions import Action, Note, ReleaseTask, SeedCheckpoint, StartTask, StopTask
+from orchestrator.core.events import (
+    CheckpointSeeded,
+    EpochBegan,
+    Event,
+    HostPrepared,
+    HostReported,
+    HostUp,
+    Submitted,
+    TaskReport,
+)
+from orchestrator.core.model import Cause, Exit, Facts, Phase, Progress, Run, Seed, TaskPhase, new_run
+from orchestrator.core.plan import TaskId
+from tests.unit.core.transcript import make_plan
+
+W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
+FACTS = Facts("3.11.2", {}, code="c0de", highest_generation=0)
+
+
+def play(run: Run, *events: Event) -> tuple[Run, list[Action]]:
+    done: list[Action] = []
+    for event in events:
+        run, actions = group.step(run, event)
+        done += actions
+    return run, done
+
+
+def report(
+    host: str, task: TaskId, phase: str, generation: int = 1, *, step: int | None = None, **more: object
+) -> HostReported:
+    told = TaskReport(task, generation, phase, pid=70 + task.index, port=20000 + task.index)
+    return HostReported(
+        50.0,
+        host,
+        (replace(told, progress=Progress(global_step=step), **more),),  # type: ignore[arg-type]
+    )
+
+
+def rendezvous() -> Run:
+    run = new_run("t-20260101-000000", make_plan(["a", "b"], checkpoint=True), epoch=4, at=0.0)
+    prepared = [HostPrepared(1.0, host, FACTS) for host in "ab"]
+    up = [HostUp(0.5, host, "boot-1") for host in "ab"]
+    return play(run, Submitted(0.0), *up, *prepared)[0]
+
+
+def running() -> Run:
+    ready = [report("a", W0, "ready"), report("b", W1, "ready")]
+    seeded = CheckpointSeeded(3.0, Seed(generation=1, global_step=None))
+    return play(rendezvous(), *ready, seeded)[0]
+
+
+def told(*reports: HostReported) -> dict[str, tuple[TaskReport, ...]]:
+    return {report.host: report.tasks for report in reports}
+
+
+def adopt(run: Run, *reports: HostReported) -> tuple[Run, list[Action]]:
+    up = [HostUp(1000.6, host, "boot-1") for host in "ab"]
+    heard = [replace(report, at=1001.0) for report in reports]
+    return play(run, EpochBegan(1000.5, 9), *up, *heard)
+
+
+def rebuilt(record: Run, *reports: HostReported) -> Run:
+    return recovery.rebuilt(record, told(*reports), at=1000.0, written_at=50.0)
+
+
+def kinds(actions: list[Action]) -> list[str]:
+    return [type(action).__name__ for action in actions if not isinstance(action, Note)]
+
+
+def test_a_released_run_is_taken_up_with_no_restart() -> None:
+    record = running()
+    assert record.phase is Phase.RUNNING
+    now = (report("a", W0, "running", step=30), report("b", W1, "running", step=31))
+    run, actions = adopt(rebuilt(record, *now), *now)
+    assert run.phase is Phase.RUNNING
+    assert [task.phase for task in run.tasks] == [TaskPhase.RUNNING] * 2
+    assert (run.generation, run.budget.restarts, run.global_step) == (1, 0, 30)
+    assert [action for action in kinds(actions) if action in ("StartTask", "StopTask")] == []
+    adopted = [a for a in actions if isinstance(a, Note) and a.kind == "adopted"]
+    assert len(adopted) == 2
+
+
+def test_a_record_from_before_the_release_does_as_well() -> None:
+    record = rendezvous()
+    assert record.phase is Phase.RENDEZVOUS
+    now = (report("a", W0, "running", step=30), report("b", W1, "running", step=31))
+    run, actions = adopt(rebuilt(record, *now), *now)
+    assert (run.phase, run.generation) == (Phase.RUNNING, 1)
+    assert "StartTask" not in kinds(actions)
+    assert run.verify_at is not None, "its checkpoints are looked at again"
+
+
+def test_a_release_that_was_lost_is_repeated() -> None:
+    now = (report("a", W0, "running", step=1), report("b", W1, "ready"))
+    run, actions = adopt(rebuilt(running(), *now), *now)
+    released = [action.task for action in actions if isinstance(action, ReleaseTask)]
+    assert released == [W1]
+    assert run.task(W1).phase is TaskPhase.RELEASED
+
+
+def test_a_generation_that_had_not_been_released_waits_at_its_gate_as_before() -> None:
+    now = (report("a", W0, "ready"), report("b", W1, "starting"))
+    run, actions = adopt(rebuilt(rendezvous(), *now), *now)
+    assert run.phase is Phase.RENDEZVOUS
+    assert [action.generation for action in actions if isinstance(action, SeedCheckpoint)] == [1]
+    assert not [action for action in actions if isinstance(action, StartTask)]
+    assert run.deadline_at is not None
+
+
+def test_what_has_ended_meanwhile_is_learned_as_ever() -> None:
+    ended = Exit(cause=Cause.SCRIPT, code=1, at=900.0)
+    now = (report("a", W0, "running", step=30), report("b", W1, "exited", exit=ended))
+    run, actions = adopt(rebuilt(running(), *now), *now)
+    assert run.phase is Phase.STOPPING
+    assert [action.task for action in actions if isinstance(action, StopTask)] == [W0]
+
+
+def test_a_higher_generation_than_the_records_is_the_one_that_counts() -> None:
+    now = (report("a", W0, "running", 3, step=30), report("b", W1, "running", 3, step=31))
+    run, actions = adopt(rebuilt(running(), *now), *now)
+    assert (run.generation, run.generation_last, run.phase) == (3, 3, Phase.RUNNING)
+    assert "StopTask" not in kinds(actions)
+
+
+def test_a_host_that_does_not_answer_is_waited_for() -> None:
+    record = running()
+    heard = report("a", W0, "running", step=30)
+    assert recovery.unaccounted(record, told(heard)) == []
+    run, _ = adopt(rebuilt(record, heard), heard)
+    assert run.task(W1).phase is TaskPhase.RELEASED
+    assert run.task(W1).pid == 71
+    assert recovery.unaccounted(rendezvous(), told(heard)) == ["b"], "nobody knows whether it has a process"
+
+
+def test_time_stood_still_while_nobody_looked() -> None:
+    now = (report("a", W0, "running", step=30), report("b", W1, "running", step=31))
+    run = rebuilt(running(), *now)
+    due = group.next_deadline(run)
+    assert due is not None
+    assert due >= 1000.0
+
+
+def test_the_record_that_knows_most_is_taken() -> None:
+    early, late = rendezvous(), running()
+    assert recovery.newest([]) is None
+    assert recovery.newest([(4, late), (4, early)]) is late
+    assert recovery.newest([(4, late), (5, early)]) is early, "a later coordinator's"
+    ahead = replace(early, generation_last=2)
+    assert recovery.newest([(4, late), (4, ahead)]) is ahead

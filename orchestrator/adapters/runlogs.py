@@ -10,20 +10,23 @@ where such lines lie, so that sizes can still be turned into the host's offsets.
 from __future__ import annotations
 
 import heapq
-import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
 
+from orchestrator.adapters import firstcauses
 from orchestrator.core.plan import TaskId
 
 _BLOCK_BYTES = 1 << 16
 
+OWN = "w"
+OWN_NAME = "orch"
+
 
 class LogLine(NamedTuple):
-    """One line of one task. `stream` is `o`, `e`, or `g` for a gap."""
+    """One line of one task. `stream` is `o`, `e`, `g` for a gap, or OWN for a line of ours, of the task `orch`."""
 
     time: float
     task: str
@@ -86,12 +89,9 @@ class RunLogs:
                 file.write(data)
             return offset + len(data)
 
-    def put_first_cause(self, run_id: str, found: Mapping[str, Any] | None) -> None:
-        """Put down what ended the newest generation; None: nothing did in the end. OSError where it cannot be."""
-        _write_json(os.path.join(self._run_dir(run_id), "first_cause.json"), found)
-        if found is not None:
-            others = [c for c in self.first_causes(run_id) if c.get("generation") != found.get("generation")]
-            _write_json(os.path.join(self._run_dir(run_id), "first_causes.json"), [*others, found])
+    def put_first_cause(self, run_id: str, found: Mapping[str, Any] | None, *, now: float) -> None:
+        """Put down what ended the newest generation: see `firstcauses.put`."""
+        firstcauses.put(self._run_dir(run_id), found, now=now)
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -116,13 +116,11 @@ class RunLogs:
 
     def first_cause(self, run_id: str) -> dict[str, Any] | None:
         """What ended the run's last generation, as the coordinator put it down; None where nothing did."""
-        document = _read_json(os.path.join(self._run_dir(run_id), "first_cause.json"))
-        return document if isinstance(document, dict) else None
+        return firstcauses.newest(self._run_dir(run_id))
 
     def first_causes(self, run_id: str) -> list[dict[str, Any]]:
         """What ended each of the run's generations that ended badly, oldest first."""
-        found = _read_json(os.path.join(self._run_dir(run_id), "first_causes.json"))
-        return [cause for cause in found if isinstance(cause, dict)] if isinstance(found, list) else []
+        return firstcauses.read(self._run_dir(run_id))
 
     def read(
         self,
@@ -137,7 +135,8 @@ class RunLogs:
         if tail is not None and tail <= 0:
             return iter(())
         parts = [_file_lines(path, task, generation, since, tail) for task, generation, path in files]
-        merged = heapq.merge(*parts, key=_by_time)
+        own = self._own_lines(run_id, set(), since) if tasks is None else []
+        merged = heapq.merge(*parts, own, key=_by_time)
         return merged if tail is None else iter(deque(merged, maxlen=tail))
 
     def follow(
@@ -159,7 +158,9 @@ class RunLogs:
         # The places are taken before the reading: what comes in between is then shown once.
         for task, generation, path in self._files(run_id, wanted):
             followers[path] = _Follower(path, task, generation, _end_of_lines(path))
-        first = heapq.merge(*(f.before(since, tail) for f in followers.values()), key=_by_time)
+        seen: set[int] = set()
+        own = self._own_lines(run_id, seen, since) if tasks is None else []
+        first = heapq.merge(*(f.before(since, tail) for f in followers.values()), own, key=_by_time)
         yield from first if tail is None else deque(first, maxlen=max(0, tail))
         going = True
         while going:
@@ -167,7 +168,20 @@ class RunLogs:
             for task, generation, path in self._files(run_id, wanted):
                 followers.setdefault(path, _Follower(path, task, generation, 0))
             new = [line for follower in followers.values() for line in follower.new(ended=not going)]
+            if tasks is None:
+                new += self._own_lines(run_id, seen, since)
             yield from sorted(new, key=_by_time)
+
+    def _own_lines(self, run_id: str, seen: set[int], since: float | None) -> list[LogLine]:
+        """A line for each end of a generation that something was done about and that was not `seen` before."""
+        lines = []
+        for cause in self.first_causes(run_id):
+            generation, time = int(cause.get("generation") or 0), float(cause.get("time") or 0.0)
+            if cause.get("done") and generation not in seen:
+                seen.add(generation)
+                text = f"first cause: {cause.get('sentence')}; {cause['done']}"
+                lines.append(LogLine(time, OWN_NAME, generation, OWN, text))
+        return [line for line in sorted(lines, key=_by_time) if since is None or line.time >= since]
 
     # -- places ----------------------------------------------------------------------------------------
 
@@ -203,22 +217,6 @@ class RunLogs:
 def run_name(run_id: str) -> str:
     """`mnist` of `mnist-20261120-1`."""
     return run_id.rsplit("-", 2)[0]
-
-
-def _read_json(path: str) -> object:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except (FileNotFoundError, ValueError):
-        return None
-
-
-def _write_json(path: str, document: object) -> None:
-    with open(
-        os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
-    ) as file:
-        json.dump(document, file)
-    os.replace(path + ".new", path)
 
 
 def _age_key(run_id: str) -> tuple[str, int]:

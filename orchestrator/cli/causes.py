@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from datetime import datetime
 from typing import Any
 
 from orchestrator.cli import render
 from orchestrator.cli.session import Paint
+from orchestrator.cli.terminal import cut, fold, printable
 
 Document = render.Document
 
@@ -40,13 +40,12 @@ def _now(document: Document, causes: list[Any], paint: Paint, width: int | None)
         return [f"nothing went wrong: {reason}"]
     if causes and (phase == "FAILED" or reason.startswith(str(causes[-1].get("sentence")))):
         return []
-    return [*_wrapped("now", reason, paint, width)] if causes else _fold(reason, "", width)
+    return [*_wrapped("now", reason, paint, width)] if causes else fold(reason, width and width - 2)
 
 
 def block(cause: Document, paint: Paint, width: int | None = None) -> list[str]:
     """One first cause: the sentence, when, what it means, who followed, what was done, what you can do, the lines."""
-    lines = _fold(str(cause.get("sentence")), "", width)
-    lines = [paint(line, "red", "bold") for line in lines]
+    lines = [paint(line, "red", "bold") for line in fold(str(cause.get("sentence")), width and width - 2)]
     lines += _wrapped("when", _when(cause), paint, width)
     lines += _wrapped("means", cause.get("means"), paint, width)
     lines += _wrapped("followed", _followed(cause), paint, width)
@@ -60,14 +59,8 @@ def last_lines(cause: Document, paint: Paint, width: int | None = None) -> list[
     """`worker:1 | text`, cut to the terminal."""
     who = paint(f"{cause['task']} |", "dim") + " " if cause.get("task") else ""
     taken = len(f"{cause.get('task')} | ") + 2 if who else 2
-    texts = [render.printable(line) for line in cause.get("last_lines") or []]
-    return [f"{who}{render.cut(text, width and width - taken)}".rstrip() for text in texts]
-
-
-def log_line(cause: Document) -> str:
-    """One line for the merged log."""
-    done = f"; {cause['done']}" if cause.get("done") else ""
-    return f"first cause: {cause.get('sentence')}{done}"
+    texts = [printable(line) for line in cause.get("last_lines") or []]
+    return [f"{who}{cut(text, width and width - taken)}".rstrip() for text in texts]
 
 
 def _when(cause: Document) -> str:
@@ -99,19 +92,6 @@ def _wrapped(label: str, text: object, paint: Paint, width: int | None) -> list[
     """A labelled paragraph with a hanging indent; nothing where there is nothing to say."""
     if not text:
         return []
-    first, *others = _fold(str(text), " " * _LABEL_WIDTH, width)
+    indent = " " * _LABEL_WIDTH
+    first, *others = fold(indent + str(text), width and width - 2, indent=indent)
     return [paint(f"{label:<{_LABEL_WIDTH}}", "dim") + first.lstrip(), *others]
-
-
-def _fold(text: str, indent: str, width: int | None) -> list[str]:
-    if width is None:
-        return [indent + text]
-    # Two columns are the block's own indent.
-    return textwrap.wrap(
-        text,
-        max(20, width - 2),
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

@@ -11,7 +11,7 @@ from orchestrator.adapters.runlogs import RunLogs
 from orchestrator.cli import render
 from orchestrator.cli.log_lines import LogPainter
 from orchestrator.cli.session import Session
-from orchestrator.cli.watching import LAST_LINES_S, Watch
+from orchestrator.cli.watching import Watch, wait_for_the_last_lines
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -44,20 +44,21 @@ def follow(
         timeout_s=timeout_s,
         progress=live is None,
         from_now=attached,
+        causes_are_shown=True,
     )
-    painter = LogPainter(session.paint)
+    logs = RunLogs(session.paths.state_dir)
+    painter = LogPainter(session.paint, columns=None if logs_on_stderr else session.width)
 
     def pause() -> bool:
         going = watch.look()
         if live is not None:
             _show(live, watch, session)
         if not going:
-            session.pause(LAST_LINES_S)
+            wait_for_the_last_lines(session, logs, watch.run)
         return going
 
     screen: AbstractContextManager[object] = live if live is not None else nullcontext()
     with screen:
-        logs = RunLogs(session.paths.state_dir)
         tail = _ATTACHED_TAIL if attached else None
         for line in logs.follow(str(run["run_id"]), tail=tail, pause=pause):
             put(painter.line(line))
@@ -83,7 +84,7 @@ def _show(live: Live, watch: Watch, session: Session) -> None:
     from rich.text import Text
 
     if "phase" in watch.run:
-        text = render.run(watch.run, session.paint)
+        text = render.run(watch.run, session.paint, width=session.width)
         if watch.is_away:
             text += f"\n\n  {session.paint('this is how it was: the coordinator does not answer', 'yellow')}"
         live.update(Text.from_ansi(f"\n{text}"), refresh=True)

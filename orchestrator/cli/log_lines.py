@@ -5,18 +5,28 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from orchestrator.adapters.runlogs import LogLine
-from orchestrator.cli.render import printable
+from orchestrator.adapters.runlogs import OWN, LogLine
 from orchestrator.cli.session import Paint
+from orchestrator.cli.terminal import cut, printable
 
 _TASK_COLOURS = ("cyan", "magenta", "blue", "yellow", "green", "bright_cyan", "bright_magenta", "bright_blue")
 
+_STYLES: dict[str, tuple[str, ...]] = {"o": (), "e": (), "g": ("yellow",), OWN: ("red", "bold")}
+
+_TEXT_MIN = 240
+"""Characters that a line on a terminal may have in any case."""
+
 
 class LogPainter:
-    """Gives each task the next colour, and its prefix the width of the longest so far."""
+    """Gives each task the next colour, and its prefix the width of the longest so far.
 
-    def __init__(self, paint: Paint, tasks: tuple[str, ...] = ()) -> None:
+    `columns`: of the terminal, where endless lines are to be cut.
+    """
+
+    def __init__(self, paint: Paint, tasks: tuple[str, ...] = (), *, columns: int | None = None) -> None:
         self._paint = paint
+        # gRPC's errors have thousands of characters, of which the first say what.
+        self._text_max = None if columns is None else max(_TEXT_MIN, 2 * columns)
         self._colours: dict[str, str] = {}
         self._width = 0
         for task in tasks:
@@ -24,17 +34,18 @@ class LogPainter:
 
     def line(self, line: LogLine) -> str:
         """`worker:0 | text`."""
-        colour = self._colour(line.task)
+        own = line.stream == OWN
+        colour = "red" if own else self._colour(line.task)
         prefix = self._paint(f"{line.task:<{self._width}} |", colour)
-        text = printable(line.text)
-        return f"{prefix} {self._paint(text, 'yellow') if line.stream == 'g' else text}".rstrip()
+        text = cut(printable(line.text), self._text_max)
+        return f"{prefix} {self._paint(text, *_STYLES[line.stream])}".rstrip()
 
     def _colour(self, task: str) -> str:
         self._width = max(self._width, len(task))
         return self._colours.setdefault(task, _TASK_COLOURS[len(self._colours) % len(_TASK_COLOURS)])
 
 
-_STREAMS = {"o": "stdout", "e": "stderr", "g": "gap"}
+_STREAMS = {"o": "stdout", "e": "stderr", "g": "gap", OWN: "orch"}
 
 
 def document(line: LogLine, run_id: str) -> dict[str, Any]:
@@ -43,7 +54,7 @@ def document(line: LogLine, run_id: str) -> dict[str, Any]:
     return {
         "time": time.replace("+00:00", "Z"),
         "run": run_id,
-        "task": line.task,
+        "task": None if line.stream == OWN else line.task,
         "generation": line.generation,
         "stream": _STREAMS[line.stream],
         "text": line.text,

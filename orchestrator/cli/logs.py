@@ -14,7 +14,7 @@ from orchestrator.cli import render
 from orchestrator.cli.choosing import no_such_run, run_argument, status_of
 from orchestrator.cli.log_lines import LogPainter, document
 from orchestrator.cli.session import Session
-from orchestrator.cli.watching import LAST_LINES_S
+from orchestrator.cli.watching import wait_for_the_last_lines
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
 from orchestrator.core.plan import TaskId
 from orchestrator.spec.durations import parse_duration
@@ -60,7 +60,11 @@ def run(request: Request, session: Session) -> Result:
     tasks = None if task is None else [task]
     if request.follow:
         lines = logs.follow(
-            run_id, tasks, since=request.since, tail=request.tail, pause=_pause_until_end(session, run_id)
+            run_id,
+            tasks,
+            since=request.since,
+            tail=request.tail,
+            pause=_pause_until_end(session, logs, run_id),
         )
     else:
         lines = logs.read(run_id, tasks, since=request.since, tail=request.tail)
@@ -81,7 +85,7 @@ def _name_and_task(request: Request) -> tuple[str | None, str | None]:
     return name, task
 
 
-def _pause_until_end(session: Session, run_id: str) -> Callable[[], bool]:
+def _pause_until_end(session: Session, logs: RunLogs, run_id: str) -> Callable[[], bool]:
     """For `follow`: waits, and looks whether the run has ended. A coordinator that is away ends nothing."""
     client = session.client()
     said = False
@@ -90,8 +94,11 @@ def _pause_until_end(session: Session, run_id: str) -> Callable[[], bool]:
     def pause() -> bool:
         nonlocal said
         try:
-            going = render.is_active(status_of(client, chosen))
-            said = False
+            seen = status_of(client, chosen)
+            going, said = render.is_active(seen), False
+            if not going:
+                wait_for_the_last_lines(session, logs, seen)
+                return False
         except CoordinatorUnreachable as e:
             if not said:
                 session.say(f"{e}: what the tasks print now comes when it is back")
@@ -99,7 +106,7 @@ def _pause_until_end(session: Session, run_id: str) -> Callable[[], bool]:
             going = True
         except UsageError:  # so old that the coordinator has forgotten it
             going = False
-        session.pause(_LOOK_EVERY_S if going else LAST_LINES_S)
+        session.pause(_LOOK_EVERY_S)
         return going
 
     return pause
@@ -126,6 +133,7 @@ def parse_since(text: str, now: float) -> float:
 @click.option("-f", "--follow", is_flag=True, help="Show what comes, until the run ends.")
 @click.option("--since", metavar="DURATION|TIME", help="Only what is newer, such as 5m.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
+@click.option("--raw", is_flag=True, help="Endless lines in full, on a terminal too.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines.")
 @click.pass_obj
 def command(
@@ -135,6 +143,7 @@ def command(
     follow: bool,
     since: str | None,
     tail: int | None,
+    raw: bool,
     as_json: bool,
 ) -> int:
     """Show what the tasks of a run print, merged by time. Without a NAME: of the newest run.
@@ -149,8 +158,8 @@ def command(
         return 0
     if result.first_cause:
         # Talk, not data: the lines themselves are below, in their place.
-        session.say("\n".join(render.first_cause(result.first_cause, session.paint_err)) + "\n")
-    painter = LogPainter(session.paint, result.tasks)
+        session.say(render.first_cause(result.first_cause, session.paint_err) + "\n")
+    painter = LogPainter(session.paint, result.tasks, columns=None if raw else session.width)
     for line in result.lines:
         session.put(painter.line(line))
     return 0

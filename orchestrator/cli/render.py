@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.cli.session import Paint
+from orchestrator.cli.terminal import cut, fold, printable
 
 TERMINAL_PHASES = ("SUCCEEDED", "FAILED", "KILLED")
 
@@ -23,13 +23,6 @@ _PHASE_STYLE = {
 ENDED_MAX = 5
 """How many ended runs have a line in the status of all."""
 
-_CONTROL = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, and movements
-    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC: titles, links, the clipboard
-    r"|\x1b.?|[\x00-\x08\x0a-\x1f\x7f-\x9f]"
-)
-_SGR = re.compile(r"\x1b\[[0-9;:]*m")
-
 Document = Mapping[str, Any]
 
 
@@ -38,14 +31,14 @@ def is_active(run: Document) -> bool:
     return run.get("phase") not in TERMINAL_PHASES
 
 
-def status(document: Document, paint: Paint) -> str:
+def status(document: Document, paint: Paint, *, width: int | None = None) -> str:
     """All runs of a status document: first what is active, or ended last, in full; of the others a line each."""
     runs = list(document.get("runs") or [])
     if not runs:
         return "no runs; `orch up FILE` starts one"
     full = [found for found in runs if is_active(found)] or [runs[-1]]
     ended = [found for found in reversed(runs) if not is_active(found) and found not in full]
-    blocks = [run(found, paint) for found in full]
+    blocks = [run(found, paint, width=width) for found in full]
     if ended:
         lines = [
             paint("ended before:", "dim"),
@@ -57,9 +50,12 @@ def status(document: Document, paint: Paint) -> str:
     return "\n\n".join(blocks)
 
 
-def run(run: Document, paint: Paint) -> str:
-    """One run: phase, what went wrong first, reason, checkpoint, tasks, and what is wrong."""
-    lines = [headline(run, paint), *indent(sentences(run, paint))]
+def run(run: Document, paint: Paint, *, width: int | None = None) -> str:
+    """One run: phase, what went wrong first, reason, checkpoint, tasks, and what is wrong.
+
+    `width`: the terminal's columns; None leaves sentences on one line.
+    """
+    lines = [headline(run, paint), *indent(sentences(run, paint, width))]
     checkpoint = checkpoint_line(run.get("checkpoint"))
     if checkpoint:
         lines.append(f"  {checkpoint}")
@@ -67,24 +63,29 @@ def run(run: Document, paint: Paint) -> str:
         lines += ["", *indent(task_table(run.get("tasks") or [], paint))]
     else:
         lines += indent(ended_tasks(run.get("tasks") or []))
-    troubles = [*trouble_lines(run, paint)]
+    troubles = [*trouble_lines(run, paint, width)]
     if troubles:
         lines += ["", *indent(troubles)]
     return "\n".join(lines)
 
 
-def sentences(run: Document, paint: Paint) -> list[str]:
+def sentences(run: Document, paint: Paint, width: int | None = None) -> list[str]:
     """What went wrong first, and the reason of the phase; what both say is said once."""
     reason, cause = str(run.get("reason") or ""), run.get("first_cause")
     if not cause or run.get("phase") == "SUCCEEDED":
         return [reason] if reason else []
-    sentence = str(cause.get("sentence"))
-    rest = reason.removeprefix(sentence).removeprefix("; ") if reason.startswith(sentence) else reason
-    done = str(cause.get("done") or "")
+    sentence, done = str(cause.get("sentence")), str(cause.get("done") or "")
+    rest = reason.removeprefix(sentence).removeprefix("; ")
+    style = "red" if rest != reason else "yellow"
     if is_active(run) and done and rest:
         sentence = f"{sentence}; {done}"
-    lines = [f"{paint('first cause:', 'red' if rest is not reason else 'yellow')} {sentence}"]
-    return [*lines, *([rest] if rest else [])]
+    return [*labelled("first cause:", sentence, paint, style, width), *([rest] if rest else [])]
+
+
+def labelled(label: str, text: object, paint: Paint, style: str, width: int | None = None) -> list[str]:
+    """`label text`, the label in its colour; folded to what two columns of indent leave of the terminal."""
+    first, *others = fold(f"{label} {text}", width and width - 2, indent="  ")
+    return [paint(label, style) + first.removeprefix(label), *others]
 
 
 def headline(run: Document, paint: Paint) -> str:
@@ -171,6 +172,8 @@ def exit_text(task: Document) -> str:
     """How a task ended, as far as is known."""
     cause = task.get("cause")
     why = f" ({cause})" if cause not in (None, "finished") else ""
+    if cause == "ordered":
+        return "stopped by orch"
     if task.get("exit_code") is not None:
         return f"exit {task['exit_code']}{why}"
     if task.get("signal"):
@@ -178,7 +181,7 @@ def exit_text(task: Document) -> str:
     return f"{str(task.get('phase') or '?').lower()}{why}"
 
 
-def trouble_lines(run: Document, paint: Paint) -> list[str]:
+def trouble_lines(run: Document, paint: Paint, width: int | None = None) -> list[str]:
     """What is wrong with it: hosts that do not answer, warnings, the first cause, the problem and the way out."""
     hosts = run.get("hosts") or [] if is_active(run) else []
     lines = [line for host in hosts if (line := host_line(host, paint))]
@@ -187,7 +190,8 @@ def trouble_lines(run: Document, paint: Paint) -> list[str]:
         lines.append(
             f"{', '.join(proof['unreachable'])} {paint('unreachable', 'yellow')}: what is left there is not known"
         )
-    lines += [f"{paint('warning:', 'yellow')} {warning}" for warning in run.get("warnings") or []]
+    warnings = [*(run.get("warnings") or []), *_dropped(run)]
+    lines += [f"{paint('warning:', 'yellow')} {warning}" for warning in warnings]
     problem = run.get("problem")
     if problem:
         if problem.get("message") != run.get("reason"):
@@ -196,8 +200,18 @@ def trouble_lines(run: Document, paint: Paint) -> list[str]:
             lines.append(f"{paint('hint:', 'cyan')} {problem['hint']}")
     cause = run.get("first_cause")
     if cause and run.get("phase") == "FAILED":
-        lines += explanation(cause, paint)
+        lines += explanation(cause, paint, width)
     return lines
+
+
+def _dropped(run: Document) -> list[str]:
+    """What a host's full disk could not take of the logs."""
+    return [
+        f"{size(task['log_dropped_bytes'])} of the log of {task.get('task')} were dropped: "
+        f"the disk of {task.get('host')} did not take them"
+        for task in run.get("tasks") or []
+        if task.get("log_dropped_bytes")
+    ]
 
 
 def host_line(host: Document, paint: Paint) -> str:
@@ -211,29 +225,36 @@ def host_line(host: Document, paint: Paint) -> str:
     return f"{host.get('host')} {state}{heard}{why}"
 
 
-def explanation(cause: Document, paint: Paint) -> list[str]:
+_LINES_MAX = 8
+"""Of the last lines, where they end in no traceback."""
+
+
+def explanation(cause: Document, paint: Paint, width: int | None = None) -> list[str]:
     """What a death means, what a person can do, and the last lines of whoever died first."""
-    means, advice = cause.get("means"), cause.get("advice")
-    lines = [f"{paint('means:', 'cyan')} {means}"] if means else []
-    lines += [f"{paint('you can:', 'cyan')} {advice}"] if advice else []
-    return lines + [f"  {line}" for line in last_lines(cause)]
-
-
-def last_lines(cause: Document) -> list[str]:
-    """`worker:1 | text`."""
+    lines = []
+    for label, key in (("means:", "means"), ("you can:", "advice")):
+        if cause.get(key):
+            lines += labelled(label, cause[key], paint, "cyan", width)
     who = f"{cause['task']} | " if cause.get("task") else ""
-    return [f"{who}{printable(line)}".rstrip() for line in cause.get("last_lines") or []]
+    texts = [printable(line) for line in telling(cause.get("last_lines") or [])]
+    return lines + [f"  {who}{cut(text, width and width - len(who) - 4)}".rstrip() for text in texts]
 
 
-def first_cause(cause: Document, paint: Paint) -> list[str]:
-    """The headline of a death, and the last lines of whoever died first."""
-    headline = f"{paint('first cause:', 'red')} {cause.get('sentence')}"
-    return [headline, *(f"  {line}" for line in last_lines(cause))]
+def telling(lines: Sequence[str]) -> Sequence[str]:
+    """Of the last lines those of the last traceback, else the last few."""
+    begin = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    return lines[begin[-1] :] if begin else lines[-_LINES_MAX:]
 
 
-def outcome(run: Document, paint: Paint) -> str:
+def first_cause(cause: Document, paint: Paint) -> str:
+    """The headline of a death."""
+    done = f"; {cause['done']}" if cause.get("done") else ""
+    return f"{paint('first cause:', 'red')} {cause.get('sentence')}{done}"
+
+
+def outcome(run: Document, paint: Paint, *, width: int | None = None) -> str:
     """How a run ended, for whoever waited for it."""
-    told = [*sentences(run, paint), *trouble_lines(run, paint)]
+    told = [*sentences(run, paint, width), *trouble_lines(run, paint, width)]
     return "\n".join([headline(run, paint), *indent(told)])
 
 
@@ -306,29 +327,6 @@ def left_text(item: object) -> str:
     if isinstance(item, Mapping):
         return f"pid {item.get('pid')}: {item.get('why')}"
     return str(item)
-
-
-def printable(text: str) -> str:
-    """A log line as it looked in the end: of what carriage returns overwrote, the last.
-
-    Its colours stay, within the line. Whatever else would move, clear or retitle the terminal is left out.
-    """
-    shown = next((part for part in reversed(text.split("\r")) if part.strip()), "")
-    shown = _CONTROL.sub(lambda found: found[0] if _SGR.fullmatch(found[0]) else "", shown)
-    return f"{shown}\x1b[0m" if "\x1b[" in shown and not shown.endswith("\x1b[0m") else shown
-
-
-def cut(text: str, width: int | None) -> str:
-    """At most `width` columns, as a terminal shows them; None leaves it whole. Colours do not count."""
-    if width is None or len(_SGR.sub("", text)) <= width:
-        return text
-    shown, left = [], width - 1
-    for part in re.split(f"({_SGR.pattern})", text):
-        if not part.startswith("\x1b"):
-            part = part[:left]
-            left -= len(part)
-        shown.append(part)
-    return "".join(shown) + "…"
 
 
 def table(

@@ -45,7 +45,12 @@ class Session:
     @property
     def width(self) -> int | None:
         """The columns of the terminal that data goes to; None where it goes elsewhere."""
-        return shutil.get_terminal_size().columns if self.out_is_terminal else None
+        return _columns(self.out)
+
+    @property
+    def width_err(self) -> int | None:
+        """As `width`, of the terminal that talk goes to."""
+        return _columns(self.err)
 
     @staticmethod
     def of_process() -> Session:
@@ -83,6 +88,10 @@ class Session:
     def time(self) -> float:
         """Unix time."""
         return time.time()
+
+
+def _columns(stream: TextIO) -> int | None:
+    return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 def _write(stream: TextIO, text: str) -> None:

@@ -48,7 +48,7 @@ def command(session: Session, name: str | None, as_json: bool, watch: bool) -> i
     if as_json:
         session.put_json(document)
     else:
-        session.put(render.status(document, session.paint))
+        session.put(render.status(document, session.paint, width=session.width))
     return 0
 
 
@@ -67,7 +67,7 @@ def _watch(request: Request, session: Session) -> int:
     from orchestrator.cli.keys import Keys
 
     def screen() -> Text:
-        text = render.status(run(request, session), session.paint)
+        text = render.status(run(request, session), session.paint, width=session.width)
         return Text.from_ansi(f"{text}\n\n{session.paint('q ends', 'dim')}")
 
     first = screen()  # an error is shown before the screen is taken

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.adapters.client import Client
+from orchestrator.adapters.runlogs import RunLogs
 from orchestrator.cli import render
 from orchestrator.cli.choosing import status_of
 from orchestrator.cli.session import Session
@@ -13,10 +14,27 @@ from orchestrator.core.errors import CoordinatorUnreachable, WaitTimedOut
 
 LOOK_EVERY_S = 0.25
 _PROGRESS_EVERY_S = 5.0
-LAST_LINES_S = 0.3
-"""After a run's end, before its logs are read for the last time: they may still be on their way to the disk."""
+LAST_LINES_MAX_S = 5.0
+"""After a run's end, how long its last lines may be on their way to the head's disk. A host may be gone with them."""
+_LAST_LINES_LOOK_S = 0.05
 AWAY_MAX_S = 60.0
 """How long a coordinator may be gone before we stop to wait for it. Training goes on without it."""
+
+
+def wait_for_the_last_lines(session: Session, logs: RunLogs, run: Mapping[str, Any]) -> None:
+    """Until all that the tasks of an ended run have printed is here."""
+    give_up_at = session.now() + LAST_LINES_MAX_S
+    while _is_behind(logs, run) and session.now() < give_up_at:
+        session.pause(_LAST_LINES_LOOK_S)
+
+
+def _is_behind(logs: RunLogs, run: Mapping[str, Any]) -> bool:
+    away = {host.get("host") for host in run.get("hosts") or [] if host.get("link") != "CONNECTED"}
+    return any(
+        logs.end(str(run["run_id"]), str(task["task"]), int(task["generation"])) < task["log_bytes"]
+        for task in run.get("tasks") or []
+        if task.get("log_bytes") and task.get("host") not in away
+    )
 
 
 class Watch:
@@ -27,6 +45,7 @@ class Watch:
         say: Where the talk goes.
         progress: Say how far it is, every few seconds.
         from_now: Leave out the events that were there before the first look.
+        causes_are_shown: Leave out the events that only repeat a first cause, which the merged log shows.
     """
 
     def __init__(
@@ -40,6 +59,7 @@ class Watch:
         timeout_s: float | None = None,
         progress: bool = False,
         from_now: bool = False,
+        causes_are_shown: bool = False,
     ) -> None:
         self.run = run
         self._session, self._client = session, client
@@ -48,6 +68,7 @@ class Watch:
         self._timeout_s = timeout_s
         self._after = 0
         self._mute = from_now
+        self._causes_are_shown = causes_are_shown
         self._said = ""
         self._said_at = session.now()
         self._away_since: float | None = None
@@ -89,7 +110,8 @@ class Watch:
         for event in found.get("events") or []:
             self._after = event["seq"]
             # A coordinator that takes the id for a name must not mix in the runs of before.
-            if event.get("run") == self.run["run_id"] and not self._mute:
+            repeated = self._causes_are_shown and "first_cause" in (event.get("data") or {})
+            if event.get("run") == self.run["run_id"] and not self._mute and not repeated:
                 self._say(render.event(event, self._session.paint_err))
                 self._said_at = self._session.now()
         self._mute = False

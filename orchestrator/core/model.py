@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from orchestrator.core.ends import Cause as Cause
+from orchestrator.core.ends import Exit as Exit
+from orchestrator.core.ends import FirstCause as FirstCause
+from orchestrator.core.ends import Follower as Follower
 from orchestrator.core.placement import seated
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 
@@ -99,64 +103,6 @@ class Standing(Enum):
     """Holds a process that cannot be killed: no task beside it, until a reboot."""
 
 
-class Cause(Enum):
-    """Why a task ended, as a class. What counts against the restart budget is in `restart`."""
-
-    FINISHED = "finished"
-    SCRIPT = "script"
-    IMPORT = "import"
-    DATA = "data"
-    """How the data set is split, or a file of it."""
-    DEVICES = "devices"
-    """Not the GPUs that the strategy needs."""
-    OOM = "out of memory"
-    GPU_OOM = "GPU out of memory"
-    GPU = "GPU error"
-    NCCL = "NCCL"
-    NETWORK = "network"
-    CHECKPOINT = "checkpoint"
-    DISK = "disk full"
-    SIGNAL = "signal"
-    CRASH = "crash"
-    """A signal that a process brings upon itself."""
-    PREEMPTED = "preempted"
-    PORT = "port"
-    FOLLOWER = "follower"
-    SHIM = "shim died"
-    REBOOTED = "host rebooted"
-    HOST_LOST = "host lost"
-    START = "start"
-    RESUME_MISMATCH = "resume-mismatch"
-    ORDERED = "ordered"
-    STALLED = "stalled"
-    ROLLED_BACK = "rolled back"
-    """By the user's word."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How a task's process ended."""
-
-    cause: Cause
-    code: int | None = None
-    signal: int | None = None
-    at: float = 0.0
-    """By the host's clock, carried over: when it ended, not when we heard of it."""
-    ended_time: float | None = None
-    error: str | None = None
-    """The exception's last line, where the runtime could tell."""
-    last_lines: tuple[str, ...] = ()
-    peak_rss_bytes: int | None = None
-    swept: str | None = None
-    left: tuple[str, ...] = ()
-    """What could not be killed: `pid 4242: D state`."""
-
-    @property
-    def last_line(self) -> str:
-        """The line that says most: the exception, else the last that was printed."""
-        return self.error or next((line for line in reversed(self.last_lines) if line.strip()), "")
-
-
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What the last heartbeat said of a task."""
@@ -187,44 +133,6 @@ class Budget:
     """The verified step at the last restart; a newer one clears the counts."""
     signature: str | None = None
     """The common last line of the last generation, where all its tasks failed alike and early."""
-
-
-@dataclass(frozen=True, slots=True)
-class Follower:
-    """A task that died because another had gone."""
-
-    task: TaskId
-    host: str
-    after_s: float | None = None
-    """After the first, by the hosts' clocks; None where that is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class FirstCause:
-    """What ended a generation: which task went first, why, and what became of it."""
-
-    task: TaskId | None
-    generation: int
-    cause: Cause
-    sentence: str
-    last_lines: tuple[str, ...] = ()
-    """Of a stalled task: its stack."""
-    followers: int = 0
-    host: str | None = None
-    global_step: int | None = None
-    ended_time: float | None = None
-    """Unix time, by the host's clock."""
-    means: str = ""
-    """What it means, in a plain sentence."""
-    advice: str = ""
-    """What a person can do."""
-    followed: tuple[Follower, ...] = ()
-    alike: tuple[TaskId, ...] = ()
-    """The others that failed in the same way by themselves."""
-    stopped: int = 0
-    """How many tasks were stopped because of it."""
-    done: str = ""
-    """What was done: started again, from where; or given up, and why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,6 +210,8 @@ def _conclude(turn: Turn) -> None:
         reason = f"{run.chief} ended with exit code 0" + (f" at step {step}" if step is not None else "")
         for warning in warnings:
             turn.note("warning", warning)
+    elif phase is Phase.FAILED and run.first_cause is not None and not run.first_cause.done:
+        _say_done(turn, "given up: starting again would end in the same way")
     finish(turn, phase, reason)
 
 

@@ -51,7 +51,7 @@ class LogCopier:
     def put_first_cause(self, run_id: str, found: Mapping[str, Any] | None) -> None:
         """Keep it beside the logs: it is read without a coordinator too. A convenience; the journal has it."""
         try:
-            self._logs.put_first_cause(run_id, found)
+            self._logs.put_first_cause(run_id, found, now=time.time())
         except OSError as e:
             log.warning("%s: the first cause cannot be put down: %s", run_id, e)
 

@@ -197,3 +197,28 @@ def test_a_run_id_leads_nowhere_else(logs: RunLogs, run_id: str) -> None:
 def test_a_task_leads_nowhere_else(logs: RunLogs) -> None:
     with pytest.raises(ValueError, match="not a task"):
         logs.append(RUN, "../../x:0", 1, 0, b"x")
+
+
+def test_the_end_of_a_generation_comes_while_it_is_followed_and_once(logs: RunLogs) -> None:
+    logs.append(RUN, "worker:0", 1, 0, b"1.000000 o a\n")
+    died = {"generation": 1, "sentence": "worker:0 died", "done": ""}
+    steps = iter(
+        (
+            lambda: logs.put_first_cause(RUN, died, now=2.0),
+            lambda: logs.put_first_cause(RUN, {**died, "done": "restart"}, now=3.0),
+            lambda: logs.put_first_cause(RUN, {**died, "done": "generation 2 resumes"}, now=4.0),
+            lambda: logs.put_first_cause(RUN, None, now=5.0),
+        )
+    )
+
+    def pause() -> bool:
+        step = next(steps, None)
+        if step is not None:
+            step()
+        return step is not None
+
+    lines = [(line.time, line.task, line.text) for line in logs.follow(RUN, pause=pause)]
+    assert lines == [(1.0, "worker:0", "a"), (2.0, "orch", "first cause: worker:0 died; restart")]
+    assert logs.first_cause(RUN) is None
+    assert [cause["done"] for cause in logs.first_causes(RUN)] == ["generation 2 resumes"]
+    assert list(logs.follow(RUN, ["worker:0"], pause=lambda: False))[-1].task == "worker:0"

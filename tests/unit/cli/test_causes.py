@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.cli import causes, render
+from orchestrator.cli import causes, render, terminal
 from orchestrator.cli.session import Paint
 from tests.contract.fake_api import run_document
 
@@ -92,4 +92,4 @@ def test_what_the_reason_repeats_is_said_once() -> None:
     ],
 )
 def test_cut(text: str, width: int | None, expected: str) -> None:
-    assert render.cut(text, width) == expected
+    assert terminal.cut(text, width) == expected

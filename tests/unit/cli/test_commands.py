@@ -15,6 +15,7 @@ from orchestrator import __version__
 from orchestrator.adapters.runlogs import RunLogs
 from orchestrator.cli.main import COMMANDS, run
 from orchestrator.cli.session import Session
+from orchestrator.cli.watching import LAST_LINES_MAX_S
 from tests.contract.fake_api import FakeApi, event_document, run_document, task_document
 
 RUN = "mnist-20261120-1"
@@ -321,9 +322,55 @@ def test_logs_as_json(orch: Desk, logs: RunLogs) -> None:
 
 def test_the_first_cause_is_the_headline(orch: Desk, logs: RunLogs) -> None:
     cause = {"task": "worker:1", "generation": 1, "sentence": "worker:1 was killed", "last_lines": ["also"]}
-    Path(logs.runs_dir, RUN, "first_cause.json").write_text(json.dumps(cause))
+    logs.put_first_cause(RUN, cause, now=993.0)
     assert orch("logs") == 0
-    assert orch.said == "first cause: worker:1 was killed\n  worker:1 | also\n\n"
+    assert orch.said == "first cause: worker:1 was killed\n\n"
+    assert "orch" not in orch.put_out  # not decided yet
+
+
+def test_the_first_cause_stands_at_its_place_in_the_log_and_is_ours(orch: Desk, logs: RunLogs) -> None:
+    cause = {"task": "worker:1", "generation": 1, "sentence": "worker:1 was killed", "done": "restart"}
+    logs.put_first_cause(RUN, cause, now=993.0)
+    assert orch("logs") == 0
+    assert orch.put_out == (
+        "worker:0 | loading\n"
+        "worker:1 | also\n"
+        "orch     | first cause: worker:1 was killed; restart\n"
+        "worker:0 | oops\n"
+    )
+    orch.stdout.truncate(0)
+    orch.stdout.seek(0)
+    assert orch("logs", "--json", "--tail", "2") == 0
+    own = json.loads(orch.put_out.splitlines()[0])
+    assert (own["task"], own["stream"], own["time"]) == (None, "orch", "1970-01-01T00:16:33.000000Z")
+    assert orch("logs", RUN, "worker:0") == 0
+
+
+def test_logs_follow_waits_for_lines_that_are_on_their_way(orch: Desk, logs: RunLogs, api: FakeApi) -> None:
+    late = b"999.000000 e the last word\n"
+    here = logs.end(RUN, "worker:1", 1)
+    task = {"task": "worker:1", "host": "gpu-b", "generation": 1, "log_bytes": here + len(late)}
+    api.runs.append(run_document(phase="FAILED", tasks=[task]))
+
+    def arrive() -> None:
+        if orch.clock > 1.0:
+            logs.append(RUN, "worker:1", 1, here, late)
+
+    orch.on_pause = arrive
+    assert orch("logs", "-f", "--tail", "0") == 0
+    assert orch.put_out.endswith("worker:1 | the last word\n")
+    assert orch.clock < 2.0
+
+
+def test_logs_follow_does_not_wait_for_a_host_that_is_gone(orch: Desk, logs: RunLogs, api: FakeApi) -> None:
+    tasks = [{"task": f"worker:{n}", "host": f"h{n}", "generation": 1, "log_bytes": 1 << 20} for n in (0, 1)]
+    api.runs.append(run_document(phase="FAILED", tasks=tasks, hosts=[{"host": "h1", "link": "UNREACHABLE"}]))
+    assert orch("logs", "-f") == 0
+    assert orch.clock == pytest.approx(LAST_LINES_MAX_S, abs=0.1)  # h0 answers, and its lines do not come
+    api.runs[0]["tasks"] = tasks[1:]
+    before = orch.clock
+    assert orch("logs", "-f") == 0
+    assert orch.clock == before
 
 
 WHY = {"task": "worker:1", "generation": 1, "sentence": "worker:1 was killed", "last_lines": ["also"]}
@@ -356,9 +403,9 @@ def test_why_of_an_unknown_run(orch: Desk, request: pytest.FixtureRequest, is_th
 
 
 def test_why_works_without_a_coordinator(orch: Desk, logs: RunLogs) -> None:
-    logs.put_first_cause(RUN, {**WHY, "generation": 1})
-    logs.put_first_cause(RUN, {**WHY, "generation": 2})
-    logs.put_first_cause(RUN, {**WHY, "generation": 2, "done": "generation 3 starts"})
+    logs.put_first_cause(RUN, {**WHY, "generation": 1}, now=1.0)
+    logs.put_first_cause(RUN, {**WHY, "generation": 2}, now=2.0)
+    logs.put_first_cause(RUN, {**WHY, "generation": 2, "done": "generation 3 starts"}, now=3.0)
     assert orch("why", "--all") == 0
     assert orch.put_out.count("worker:1 was killed") == 2
     assert "this is what it put down before" in orch.said
@@ -581,6 +628,20 @@ def test_up_follow_shows_the_logs_and_the_outcome(orch: Desk, api: FakeApi, spec
     assert orch("up", spec, "--follow") == 0
     assert orch.put_out == f"{RUN}\nworker:0 | loading\nworker:1 | also\nworker:0 | oops\n"
     assert f"{RUN}  SUCCEEDED" in orch.said
+
+
+def test_up_follow_says_a_first_cause_once(orch: Desk, api: FakeApi, spec: str, logs: RunLogs) -> None:
+    decided = {**WHY, "done": "restart at once"}
+    phases(api, {"phase": "RUNNING"}, {"phase": "SUCCEEDED", "reason": "accuracy"})
+    api.events += [
+        event_document(1, "stopping", "it stops"),
+        event_document(2, "backoff", "restart: worker:1 was killed", data={"first_cause": decided}),
+    ]
+    logs.put_first_cause(RUN, decided, now=996.0)
+    assert orch("up", spec, "--follow") == 0
+    assert orch.put_out.count("first cause: worker:1 was killed; restart at once") == 1
+    assert "it stops" in orch.said
+    assert "worker:1 was killed" not in orch.said
 
 
 def test_ctrl_c_in_follow_leaves_it_running(orch: Desk, api: FakeApi, spec: str) -> None:

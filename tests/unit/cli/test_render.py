@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.adapters.runlogs import LogLine
-from orchestrator.cli import render
+from orchestrator.adapters.runlogs import OWN, LogLine
+from orchestrator.cli import render, terminal
 from orchestrator.cli.log_lines import LogPainter
 from orchestrator.cli.session import Paint
 from tests.contract.fake_api import event_document, run_document, task_document
@@ -181,10 +181,62 @@ def test_paces(steps: float, text: str) -> None:
     ],
 )
 def test_what_a_log_line_may_do_to_the_terminal(raw: str, shown: str) -> None:
-    assert render.printable(raw) == shown
+    assert terminal.printable(raw) == shown
 
 
 def test_log_lines_are_aligned_by_their_tasks() -> None:
     painter = LogPainter(PLAIN, ("worker:0", "worker:10"))
     assert painter.line(LogLine(1.0, "worker:0", 1, "o", "a")) == "worker:0  | a"
     assert painter.line(LogLine(1.0, "worker:10", 1, "e", "")) == "worker:10 |"
+
+
+def test_an_endless_line_is_cut_on_a_terminal_only() -> None:
+    line = LogLine(1.0, "worker:0", 1, "e", "UNAVAILABLE: " + "x" * 2000)
+    assert len(LogPainter(PLAIN, columns=80).line(line)) == len("worker:0 | ") + 240
+    assert len(LogPainter(PLAIN, columns=200).line(line)) == len("worker:0 | ") + 400
+    assert LogPainter(PLAIN).line(line).endswith("x" * 2000)
+
+
+def test_a_line_of_ours_is_told_from_those_of_the_tasks() -> None:
+    line = LogLine(1.0, "orch", 1, OWN, "first cause: so")
+    assert LogPainter(PLAIN, ("worker:0",)).line(line) == "orch     | first cause: so"
+    assert (
+        LogPainter(COLOUR, ("worker:0",)).line(line)
+        == "\x1b[31morch     |\x1b[0m \x1b[31;1mfirst cause: so\x1b[0m"
+    )
+
+
+def test_what_the_disk_of_a_host_did_not_take_of_a_log_is_said() -> None:
+    tasks = [task_document(0), task_document(1, log_dropped_bytes=5 << 20)]
+    assert (
+        "  warning: 5.0 MiB of the log of worker:1 were dropped: the disk of gpu-b did not take them"
+        in render.run(run_document(tasks=tasks), PLAIN)
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["step 1", "Traceback (most recent call last):", "  File x", "E: y"], 1),
+        (["Traceback (most recent call last):", "E: a", "Traceback (most recent call last):", "E: b"], 2),
+        ([str(n) for n in range(20)], 12),
+        (["one"], 0),
+        ([], 0),
+    ],
+)
+def test_of_the_last_lines_those_are_shown_that_tell(lines: list[str], expected: int) -> None:
+    assert list(render.telling(lines)) == lines[expected:]
+
+
+def test_sentences_are_folded_to_the_terminal_between_words() -> None:
+    cause = {"sentence": "worker:0 on gpu-a failed: " + "word " * 40, "means": "m " * 60, "advice": "a " * 60}
+    shown = render.outcome(
+        run_document(phase="FAILED", reason="given up", first_cause=cause), PLAIN, width=60
+    )
+    assert max(map(len, shown.splitlines()[1:])) <= 60
+    assert "\n    word word" in shown
+
+
+def test_who_was_stopped_by_us_has_no_signal() -> None:
+    task = task_document(0, phase="EXITED", exit_code=None, signal=9, cause="ordered")
+    assert render.ended_tasks([task]) == ["worker:0 on gpu-a: stopped by orch"]

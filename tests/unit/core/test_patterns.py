@@ -6,6 +6,7 @@ import pytest
 
 from orchestrator.core import cause, patterns
 from orchestrator.core.model import Cause, Exit
+from orchestrator.core.signs import SIGNS
 
 NODE = "{{function_node __wrapped__SaveV2_dtypes_3_device_/job:localhost/replica:0/task:0/device:CPU:0}}"
 ERRORS = "tensorflow.python.framework.errors_impl"
@@ -205,7 +206,7 @@ def test_each_text(text: str, expected: Cause, means: str, known: bool) -> None:
 def test_each_row_has_its_text() -> None:
     shown = [patterns.sign_of(Exit(Cause.SCRIPT, code=1, error=text)) for text, _, _ in TEXTS]
     rows = [found[0] for found in shown if found]
-    assert [sign.means for sign in patterns.SIGNS if sign not in rows] == []
+    assert [sign.means for sign in SIGNS if sign not in rows] == []
 
 
 @pytest.mark.parametrize(
@@ -270,5 +271,5 @@ def test_a_signal_of_its_own_making_is_told_from_one_that_was_sent(
 @pytest.mark.parametrize("of", [c for c in Cause if c is not Cause.ORDERED])
 def test_every_class_says_what_it_means(of: Cause) -> None:
     means, _ = patterns.of_class(of, host="gpu-a")
-    rows = [sign for sign in patterns.SIGNS if sign.cause is of]
+    rows = [sign for sign in SIGNS if sign.cause is of]
     assert means or rows

@@ -1,0 +1,46 @@
+"""Text as a terminal shows it well: what tasks print, and long sentences."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, and movements
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC: titles, links, the clipboard
+    r"|\x1b.?|[\x00-\x08\x0a-\x1f\x7f-\x9f]"
+)
+_SGR = re.compile(r"\x1b\[[0-9;:]*m")
+
+
+def printable(text: str) -> str:
+    """A log line as it looked in the end: of what carriage returns overwrote, the last.
+
+    Its colours stay, within the line. Whatever else would move, clear or retitle the terminal is left out.
+    """
+    shown = next((part for part in reversed(text.split("\r")) if part.strip()), "")
+    shown = _CONTROL.sub(lambda found: found[0] if _SGR.fullmatch(found[0]) else "", shown)
+    return f"{shown}\x1b[0m" if "\x1b[" in shown and not shown.endswith("\x1b[0m") else shown
+
+
+def cut(text: str, width: int | None) -> str:
+    """At most `width` columns, as a terminal shows them; None leaves it whole. Colours do not count."""
+    if width is None or len(_SGR.sub("", text)) <= width:
+        return text
+    shown, left = [], width - 1
+    for part in re.split(f"({_SGR.pattern})", text):
+        if not part.startswith("\x1b"):
+            part = part[:left]
+            left -= len(part)
+        shown.append(part)
+    return "".join(shown) + "…"
+
+
+def fold(text: str, width: int | None, *, indent: str = "") -> list[str]:
+    """Whole words on lines of at most `width` columns, all but the first indented; None leaves one line."""
+    if width is None:
+        return [text]
+    wrapped = textwrap.wrap(
+        text, max(20, width), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return wrapped or [""]

@@ -1,0 +1,374 @@
+"""What dying processes print, what it means, and what a person can do: a table, read from above.
+
+Each text is one that TensorFlow, Keras, CUDA, NCCL or Python prints; the tests hold one for each row. To teach `orch`
+another: a row here, and its text there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from orchestrator.core.ends import Cause
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One row."""
+
+    cause: Cause
+    patterns: tuple[str, ...]
+    """Regular expressions; one of them is found. Named groups fill the braces in `means` and `advice`."""
+    means: str
+    advice: str
+    in_the_error_only: bool = False
+    """Not looked for in the lines around the error: processes that live print it too."""
+
+    def found_in(self, text: str) -> re.Match[str] | None:
+        """The match of the first pattern that is there."""
+        return next(filter(None, (_compiled(pattern).search(text) for pattern in self.patterns)), None)
+
+
+SIGNS: tuple[Sign, ...] = (
+    Sign(
+        Cause.PORT,
+        ("Could not start gRPC server",),
+        "another process took the task's port between its choice and TensorFlow's bind",
+        "nothing: the next generation has other ports. If it comes back, keep `ports:` out of the range of outgoing "
+        "connections (`sysctl net.ipv4.ip_local_port_range`)",
+    ),
+    Sign(
+        Cause.PORT,
+        ("Address already in use", "EADDRINUSE"),
+        "a port that the process wanted belongs to another",
+        "if the script opens a port of its own (a metrics page, a profiler), give each task its own",
+    ),
+    # A follower may repeat what its peer died of, and the peer never says this.
+    Sign(
+        Cause.FOLLOWER,
+        (
+            "Collective ops is aborted by",
+            "Restart your program to reset",
+            "has been set to ERROR in coordination service",
+            "The remote task has failed|remote task has failed, got preempted, or crashed",
+        ),
+        "TensorFlow ended it because a peer had gone",
+        "look at the peer that went first; where none did, at the network between the hosts",
+    ),
+    Sign(
+        Cause.DEVICES,
+        (r"has group_size (?P<a>\d+) and group_key ?\d+ but that group has size (?P<b>\d+)",),
+        "the tasks do not have the same number of GPUs: {a} replicas on one side, {b} on the other",
+        "give every task the same `gpus:`; hide the others' GPUs, or leave the smaller host out",
+    ),
+    Sign(
+        Cause.DEVICES,
+        ("is joining a group with incompatible device type",),
+        "one task trains on GPUs and another on CPUs: its TensorFlow sees no GPU",
+        "compare `tf.config.list_physical_devices('GPU')` on the hosts; a driver or CUDA is missing on one",
+    ),
+    Sign(
+        Cause.DISK,
+        ("No space left on device", r"\bENOSPC\b", r"errno = 28\b"),
+        "the disk that it wrote to is full; the last verified checkpoint is untouched",
+        "make room where the checkpoints or the script's files go (`df -h` there), or keep fewer (`checkpoint: keep`)",
+    ),
+    Sign(
+        Cause.DISK,
+        ("Disk quota exceeded", r"errno = 122\b"),
+        "the user's quota on that file system is used up",
+        "`quota -s` on the host; remove what is not needed, or have the quota raised",
+    ),
+    Sign(
+        Cause.CHECKPOINT,
+        (
+            r"unable to lock file, errno = 11",
+            r"BlockingIOError: \[Errno 11\] Unable to",
+        ),
+        "two processes write one HDF5 file: its lock is held by another",
+        "save into $ORCH_CHECKPOINT_DIR, which is each task's own, and not into one path from all workers",
+    ),
+    Sign(
+        Cause.CHECKPOINT,
+        (
+            "DataLossError",
+            "DATA_LOSS:",
+            "Read less bytes than requested",
+            "too short to be an sstable",
+            "truncated block read",
+            "Checksum does not match",
+            r"Unable to (?:synchronously )?open (?:file|object) \((?:truncated file|file signature not found|bad )",
+        ),
+        "a file that it read is damaged or cut short",
+        "if it is a checkpoint of your own, restore from $ORCH_CHECKPOINT_DIR, which holds only what was read whole; "
+        "if it is data, look at that file",
+    ),
+    Sign(
+        Cause.CHECKPOINT,
+        (
+            r"Received incompatible tensor with shape .* when attempting to restore",
+            r"Tensor name .* not found in checkpoint files",
+            r"Layer '?\S+'? expected \d+ variables, but received \d+",
+            r"Shape mismatch in layer",
+            r"axes don't match array|The shape of the target variable and the shape of the target value",
+        ),
+        "the checkpoint was saved by another model: shapes or names differ",
+        "if the model was changed on purpose, start over with `orch up --from-scratch` or another checkpoint directory",
+    ),
+    Sign(
+        Cause.GPU_OOM,
+        (
+            "CUDA_ERROR_OUT_OF_MEMORY",
+            r"OOM when allocating tensor(?s:.)*?(?:device:GPU|GPU_\d+_bfc)",
+            r"Allocator \(GPU_\d+_bfc\) ran out of memory trying to allocate \S+ \(rounded",
+            r"Out of memory while trying to allocate \d+ bytes",
+            "CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED",
+        ),
+        "a GPU has not enough memory for it",
+        "a smaller batch per replica or a smaller model; `nvidia-smi` shows whether another process holds the memory",
+    ),
+    Sign(
+        Cause.OOM,
+        (
+            "OOM when allocating tensor",
+            r"\bMemoryError\b",
+            r"std::bad_alloc",
+            r"Cannot allocate memory",
+            r"Unable to allocate .* for an array",
+        ),
+        "the host has not enough memory for it",
+        "a smaller batch, shuffle buffer or `cache()`; fewer tasks on this host",
+    ),
+    Sign(
+        Cause.GPU,
+        (
+            "CUDA_ERROR_ECC_UNCORRECTABLE|uncorrectable ECC error",
+            r"\bXid\b.*\d+",
+            "fallen off the bus",
+            "CUDA_ERROR_HARDWARE_STACK_ERROR|CUDA_ERROR_NVLINK_UNCORRECTABLE",
+        ),
+        "a GPU failed: its hardware, its power or its cooling",
+        "`nvidia-smi -q` and `dmesg | grep Xid` on {host}; reset it or reboot, and take the host out if it comes back",
+    ),
+    Sign(
+        Cause.DEVICES,
+        (
+            "CUDA driver version is insufficient for CUDA runtime version|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+            "kernel version .* does not match DSO version",
+            "CUDNN_STATUS_VERSION_MISMATCH|Loaded runtime CuDNN library: .* but source was compiled with",
+        ),
+        "TensorFlow's CUDA and the host's driver do not fit together",
+        "compare `nvidia-smi` on the hosts; after an upgrade of the driver the host must be rebooted",
+        in_the_error_only=True,
+    ),
+    Sign(
+        Cause.DEVICES,
+        ("CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_INVALID_DEVICE", "[Ff]ailed call to cuInit"),
+        "TensorFlow finds no GPU that it can use",
+        "`nvidia-smi` on {host}: is the driver loaded, and are the GPUs of the spec there?",
+        in_the_error_only=True,  # any process on a host without GPUs prints it, and trains on
+    ),
+    Sign(
+        Cause.GPU,
+        (
+            r"CUDA_ERROR_(?P<name>[A-Z_]+)",
+            "GPU sync failed",
+            "Unexpected Event status: 1",
+            "CUDNN_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)|CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)",
+        ),
+        "a GPU kernel failed",
+        "always on this host: suspect its GPU (`dmesg | grep Xid`); everywhere: an operation of the script's, or "
+        "versions of CUDA and cuDNN that do not fit",
+    ),
+    Sign(
+        Cause.FOLLOWER,
+        (
+            "remote process exited or there was a network error|ncclRemoteError",
+            r"NCCL.*[Cc]onnection closed by remote peer",
+        ),
+        "NCCL lost its connection to a peer",
+        "look at the peer that went first; where none did, at the network between the hosts",
+    ),
+    Sign(
+        Cause.NCCL,
+        (
+            r"ncclSystemError|(?i:nccl).*unhandled system error|Call to ibv_\w+ failed",
+            r"ncclUnhandledCudaError|(?i:nccl).*unhandled cuda error",
+            r"ncclInternalError|ncclInvalidUsage|(?i:nccl).*(?:internal error|invalid usage)",
+            r"NCCL WARN (?!NET/Plugin)",
+        ),
+        "NCCL could not set up or use the connections between the GPUs",
+        "run once with env NCCL_DEBUG=INFO; usual causes: a wrong interface (NCCL_SOCKET_IFNAME), InfiniBand without "
+        "locked memory (`ulimit -l`), a small /dev/shm. `communication: ring` does without NCCL",
+    ),
+    Sign(
+        Cause.FOLLOWER,
+        (
+            "UnavailableError",
+            "UNAVAILABLE:",
+            "DeadlineExceededError",
+            "DEADLINE_EXCEEDED:",
+            "Barrier timed out",
+            "heartbeat timeout",
+            "AbortedError",
+            "ConnectionResetError",
+            "Connection reset by peer",
+            "Socket closed",
+        ),
+        "it lost the connection to a peer",
+        "look at the peer that went first; where none did, at the network between the hosts",
+    ),
+    Sign(
+        Cause.NETWORK,
+        (
+            "No route to host",
+            "Network is unreachable",
+            "Connection refused",
+            "Temporary failure in name resolution|Name or service not known|getaddrinfo failed",
+            "Connection timed out|TimeoutError: \\[Errno 110\\]",
+            "URLError|Max retries exceeded with url|ConnectionError:",
+        ),
+        "it could not reach another machine",
+        "hosts often have no way to the internet: put data where the hosts can read it. Between the hosts: does a "
+        "firewall let the ports of the spec through?",
+        in_the_error_only=True,
+    ),
+    Sign(
+        Cause.IMPORT,
+        (r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)",),
+        "the Python on {host} has no module {module}",
+        "install it there for that Python ({python} -m pip …), or add it to the workdir, which is pushed to every host",
+    ),
+    Sign(
+        Cause.IMPORT,
+        (r"ImportError: cannot import name '?(?P<name>\w+)'? from '?(?P<module>[\w.]+)",),
+        "{module} on {host} is there in a version without {name}",
+        "compare `pip freeze` of the hosts with the machine where the script works",
+    ),
+    Sign(
+        Cause.IMPORT,
+        (
+            r"requires? .*tf[_-]keras|install (?:the )?`?tf[_-]keras`?",
+            "Keras cannot be imported|module 'keras' has no attribute|module 'tf_keras' has no attribute",
+            r"module 'tensorflow(?:\.[\w.]+)?' has no attribute '(?:_api|compat|__internal__)",
+        ),
+        "TensorFlow, Keras and tf_keras on {host} are of versions that do not fit together",
+        "install the tf_keras of TensorFlow's own minor version (TensorFlow 2.18: tf_keras 2.18), or none of it",
+    ),
+    Sign(
+        Cause.IMPORT,
+        (
+            r"ImportError: (?P<file>[\w.+-]+\.so[\w.]*): cannot open shared object",
+            r"ImportError: .*(?:undefined symbol|version `GLIBC\w*' not found)",
+        ),
+        "a library that a module needs is missing on {host}, or is of another version",
+        "install what the module is built for, or the module for what is there",
+    ),
+    Sign(
+        Cause.IMPORT,
+        (r"\bImportError\b",),
+        "a module cannot be imported on {host}",
+        "try it there: `{python} -c 'import …'`",
+    ),
+    Sign(
+        Cause.DATA,
+        (
+            r"Could not apply FILE based sharding",
+            r"There aren't enough elements in this dataset for each shard",
+            "[Ff]ound an unshardable source dataset",
+        ),
+        "the data set is to be split by files, and has not one for each worker",
+        "set `options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA`, or write "
+        "at least one file per worker",
+        in_the_error_only=True,
+    ),
+    Sign(
+        Cause.DATA,
+        ("OUT_OF_RANGE: End of sequence|OutOfRangeError|ran out of data",),
+        "its data ended before the others': the workers' shares differ",
+        "`repeat()` the data set and give `steps_per_epoch`, or split it evenly",
+        in_the_error_only=True,
+    ),
+    Sign(
+        Cause.SCRIPT,
+        (r"Attempt to convert a value \(PerReplica",),
+        "Keras 3 does not work under MultiWorkerMirroredStrategy by itself, and the runtime's mend was not in place",
+        "leave `runtime: on`, and let the script import Keras itself, in the main process; or install tf_keras and set "
+        'env TF_USE_LEGACY_KERAS: "1"',
+    ),
+    Sign(
+        Cause.SCRIPT,
+        ("PermissionError", r"\[Errno 13\]", "PermissionDeniedError", "PERMISSION_DENIED:"),
+        "the user of the task may not read or write that path",
+        "`ls -ld` it on {host} as the user of `ssh:`; hosts may have other user ids on a shared file system",
+        in_the_error_only=True,
+    ),
+    Sign(
+        Cause.SCRIPT,
+        (
+            r"FileNotFoundError: .*?(?P<path>'[^']+')",
+            r"NotFoundError: .*?(?P<path>/\S+?);? No such file or directory",
+        ),
+        "{path} is not on {host}",
+        "put it on every host, or into the workdir, which is pushed; paths of the head node mean nothing there",
+        in_the_error_only=True,
+    ),
+    Sign(
+        Cause.SCRIPT,
+        ("SyntaxError|IndentationError",),
+        "the script is not valid for the Python on {host}",
+        "try it there: `{python} -m py_compile SCRIPT`",
+        in_the_error_only=True,
+    ),
+)
+
+CLASSES = MappingProxyType(
+    {
+        Cause.FINISHED: ("it was done", ""),
+        Cause.SCRIPT: ("", ""),  # its own words say more
+        Cause.OOM: (
+            "the host ran out of memory, and the kernel chose this process",
+            "a smaller batch, shuffle buffer or `cache()`; fewer tasks on this host",
+        ),
+        Cause.SIGNAL: (
+            "somebody or something on {host} ended it: neither orch nor the kernel's memory killer",
+            "look there for a batch system, a clean-up job or a person (`last`, `journalctl`)",
+        ),
+        Cause.CRASH: (
+            "the process crashed in native code",
+            "run once with env PYTHONFAULTHANDLER: \"1\" for a Python stack; `dmesg` on {host} may name the library",
+        ),
+        Cause.PREEMPTED: ("the script saved, and wants to be started again", "nothing"),
+        Cause.SHIM: ("somebody killed the process that watches the task", "nothing; look on {host} for who did"),
+        Cause.REBOOTED: ("{host} was rebooted", "nothing; look there for why (`last -x`)"),
+        Cause.HOST_LOST: (
+            "{host} has not been heard for longer than `lost_after`",
+            "see whether it is up, and whether its network is",
+        ),
+        Cause.START: ("the task did not get as far as its script", "`orch events` has the steps before it"),
+        Cause.RESUME_MISMATCH: (
+            "the script does not go on from the checkpoint that it was given",
+            "restore from $ORCH_CHECKPOINT_DIR, or start over with `orch up --from-scratch`",
+        ),
+        Cause.ROLLED_BACK: (
+            "somebody went back to an older checkpoint",
+            "nothing; `orch ckpt ls` shows what was set aside, and going back to that brings it in again",
+        ),
+        Cause.STALLED: (
+            "the tasks live, and none gets further",
+            "the stack of the odd one says where; a legitimate pause needs a longer `timing: stall_after`",
+        ),
+        Cause.NETWORK: (
+            "the tasks lost each other, and none had gone before",
+            "look at the network between the hosts: cables, a firewall, a changed address",
+        ),
+    }
+)  # fmt: skip
+"""What is always so of a class: (what it means, what a person can do)."""

@@ -26,6 +26,7 @@ COMMANDS = {
     "kill": "End runs, and prove that nothing is left.",
     "stacks": "Where each task's Python is right now.",
     "tensorboard": "Bring a run's TensorBoard files here, and show them.",
+    "chaos": "Hurt a run that allows it, and measure how it comes back.",
     "validate": "Check cluster specs; all complaints at once.",
     "plan": "What a cluster spec resolves to, task by task.",
     "schema": "The JSON Schema of cluster.yaml, for editors.",

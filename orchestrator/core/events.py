@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from orchestrator.core.faults import Fault
 from orchestrator.core.model import Exit, Facts, Problem, Progress, Seed, Swept
 from orchestrator.core.plan import TaskId
 
@@ -182,6 +183,14 @@ class RolledBack:
 
 
 @dataclass(frozen=True, slots=True)
+class FaultInjected:
+    """`orch chaos` is about to hurt the run; so says the journal before it happens."""
+
+    at: float
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """A deadline of the state has come."""
 
@@ -205,5 +214,6 @@ Event = (
     | DrainRequested
     | UndrainRequested
     | RolledBack
+    | FaultInjected
     | Ticked
 )

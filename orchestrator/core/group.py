@@ -29,6 +29,7 @@ from orchestrator.core.events import (
     DrainRequested,
     EpochBegan,
     Event,
+    FaultInjected,
     HostDown,
     HostPrepared,
     HostRefused,
@@ -155,6 +156,8 @@ def _take(turn: Turn, event: Event) -> None:
             _kill(turn, event)
         case DrainRequested() | UndrainRequested():
             obey(turn, event)
+        case FaultInjected(fault=fault):
+            turn.note("chaos", fault.sentence, fault.task)
         case Ticked():
             pass
         case _:

@@ -152,6 +152,8 @@ class Plan:
     options: Options = Options()
     replicas_min: Mapping[str, int] = field(default_factory=dict)
     """By task type: how many must be left when a host is lost and no spare is there. Others are never left out."""
+    chaos: bool = False
+    """Whether `orch chaos` may hurt it."""
     runtime: bool = True
     """False (`runtime: off`): the script is started plain; only its life is watched, not its progress."""
 

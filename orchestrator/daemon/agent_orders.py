@@ -13,7 +13,7 @@ from orchestrator.adapters import codestore, hostdir, hostlog, summaries
 from orchestrator.adapters.channel import BLOB_BYTES_MAX, FrameError
 from orchestrator.adapters.checkpoints import ABOUT as CHECKPOINT_VERBS
 from orchestrator.adapters.hostdir import HostFault, fault_of
-from orchestrator.daemon import agent_runs, agent_start, agent_sweep
+from orchestrator.daemon import agent_faults, agent_runs, agent_start, agent_sweep
 from orchestrator.daemon.agent_jobs import Jobs, Result, answer_of
 from orchestrator.daemon.agent_tasks import Tasks
 
@@ -313,6 +313,9 @@ class Orders:
             "the removal",
             deadline_s=CHECKPOINT_S,
         )
+
+    def _on_fault(self, order: Order, _blob: bytes, reply: Reply) -> None:
+        agent_faults.inject(self, order, reply)
 
     # ---------------------------------------------------------------- jobs
 

@@ -174,6 +174,17 @@ class _Api:
             )
         )
 
+    async def chaos(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        try:
+            kind, target, for_s = str(body["fault"]), str(body["target"]), float(body["for_s"])
+        except (KeyError, TypeError, ValueError) as e:
+            raise UsageError(f"a fault has `fault`, `target` and `for_s`: {e!r}") from e
+        name = request.path_params["name"]
+        fault = await anyio.to_thread.run_sync(lambda: self._coordinator.chaos(name, kind, target, for_s))
+        document = {"fault": fault.kind, "host": fault.host, "task": fault.task and str(fault.task)}
+        return JSONResponse({**document, "for_s": fault.for_s})
+
     async def events(self, request: Request) -> JSONResponse:
         """Waits up to `wait_s` for a first one."""
         query = request.query_params
@@ -249,6 +260,7 @@ def application(coordinator: Coordinator) -> Starlette:
         Route("/v1/runs/{name}/why", api.why),
         Route("/v1/runs/{name}/checkpoints", api.checkpoints),
         Route("/v1/runs/{name}/checkpoints/{verb}", api.checkpoints, methods=["POST"]),
+        Route("/v1/runs/{name}/chaos", api.chaos, methods=["POST"]),
         Route("/v1/events", api.events),
         Route("/v1/stop", api.stop, methods=["POST"]),
     ]

@@ -29,13 +29,15 @@ from orchestrator.adapters.runlogs import RunLogs
 from orchestrator.adapters.secrets import Secrets
 from orchestrator.adapters.ssh import SshTransport
 from orchestrator.adapters.transport import Transport
+from orchestrator.core import faults
 from orchestrator.core.actions import Action
 from orchestrator.core.errors import JournalError, OrchestratorError, Refused, UsageError
-from orchestrator.core.events import KillRequested
+from orchestrator.core.events import FaultInjected, KillRequested
 from orchestrator.core.model import Run, new_run
 from orchestrator.core.plan import Plan
 from orchestrator.core.stopping import unproven
 from orchestrator.daemon import checkpoints, status, summaries
+from orchestrator.daemon.links import LinkDown, OrderRefused
 from orchestrator.daemon.logcopy import LogCopier
 from orchestrator.daemon.loop import Loop
 from orchestrator.daemon.performer import Performer
@@ -191,6 +193,22 @@ class Coordinator:
             self.loop.call(lambda: self.loop.decide(run.run_id, event))
             answer["active"] = not self.loop.runs[run.run_id].phase.is_terminal
         return answer
+
+    def chaos(self, name: str, kind: str, target: str, for_s: float) -> faults.Fault:
+        """Hurt the run, where its spec allows it. The journal says so before it happens."""
+
+        def command() -> tuple[Run, faults.Fault]:
+            run = self.find(name)
+            fault = faults.fault(run, kind, target, for_s)
+            self.loop.decide(run.run_id, FaultInjected(at=time.monotonic(), fault=fault))
+            return run, fault
+
+        run, fault = self.loop.call(command)
+        try:
+            self._performer.inject(run, fault)
+        except (LinkDown, OrderRefused) as e:
+            raise OrchestratorError(f"{fault.kind} {fault.target}: not done: {e}") from e
+        return fault  # type: ignore[no-any-return]
 
     # -- the loop's own ------------------------------------------------------------------------------------
 

@@ -118,6 +118,7 @@ class HostLink:
         self._connection: _Connection | None = None
         self._wake = threading.Event()
         self._closed = False
+        self._held_until = 0.0
         self._thread = threading.Thread(target=self._run, name=f"link-{host.name}", daemon=True)
         self._thread.start()
 
@@ -173,6 +174,11 @@ class HostLink:
         if connection is not None:
             connection.break_off(why)
 
+    def hold_off(self, seconds: float) -> None:
+        """Break the connection, and make none for so long: `orch chaos` plays a cut."""
+        self._held_until = time.monotonic() + seconds
+        self.reset(f"orch chaos cut it off for {seconds:g} s")
+
     def close(self) -> None:
         """End the connection; what runs on the host goes on."""
         with self._lock:
@@ -181,6 +187,10 @@ class HostLink:
         self._wake.set()
         if connection is not None:
             connection.flush_and_close()
+
+    def serves_others(self, run_id: str) -> bool:
+        """Whether more runs than that one share it."""
+        return any(served != run_id for served in self._served())
 
     @property
     def is_connected(self) -> bool:
@@ -192,6 +202,10 @@ class HostLink:
     def _run(self) -> None:
         tries = 0
         while not self._closed:
+            held_s = self._held_until - time.monotonic()
+            if held_s > 0:
+                self._wake.wait(held_s)
+                continue
             began_at = time.monotonic()
             try:
                 self._connect_and_read()

@@ -25,7 +25,7 @@ from orchestrator.core.actions import (
     SweepHost,
     VerifyCheckpoint,
 )
-from orchestrator.core.errors import SpecError
+from orchestrator.core.errors import Refused, SpecError
 from orchestrator.core.events import (
     CheckpointSeeded,
     CheckpointVerified,
@@ -37,6 +37,7 @@ from orchestrator.core.events import (
     OrderFailed,
     StacksCollected,
 )
+from orchestrator.core.faults import Fault
 from orchestrator.core.model import Problem, Run, Task
 from orchestrator.core.plan import HostPlan, TaskId
 from orchestrator.daemon import wire
@@ -71,6 +72,9 @@ _VERBS = {
 }
 
 STACKS_TIMEOUT_S = 10.0
+
+FAULT_TIMEOUT_S = 30.0
+"""To fill a disk may take a while."""
 
 DRAIN_S = 10.0
 """How long an ended run's link stays open for the rest of its logs."""
@@ -395,6 +399,20 @@ class Performer:
             return str((link.ask(order, timeout_s=STACKS_TIMEOUT_S).ok or {})["stacks"])
         except (LinkDown, OrderRefused) as e:
             return f"no stacks: {e}"
+
+    def inject(self, run: Run, fault: Fault) -> None:
+        """Do it, now. Blocks until it has begun; LinkDown, OrderRefused."""
+        link = self.link(run, fault.host)
+        if link is None:
+            raise LinkDown(f"{fault.host} is not connected")
+        if fault.kind == "cut":
+            if link.serves_others(run.run_id):
+                raise Refused(f"another run shares the connection to {fault.host}; it would be cut off too")
+            link.hold_off(fault.for_s)
+            return
+        order = {"order": "fault", "run": run.run_id, "epoch": run.epoch, "fault": fault.kind}
+        of = {"task": str(fault.task), "generation": fault.generation, "for_s": fault.for_s}
+        link.ask({**order, **of}, timeout_s=FAULT_TIMEOUT_S)
 
     def _close_host(self, run: Run, name: str) -> None:
         """Let the rest of the logs come, then serve the run no more."""

@@ -95,7 +95,12 @@ def connect(generation_dir: str, timeout_s: float = 5.0) -> socket.socket:
 
 def shim_identity(generation_dir: str) -> process.Identity | None:
     """Who the shim of that generation is, or was; None where none has got so far."""
-    return _identity((read_json(generation_dir, "shim.json") or {}).get("shim"))
+    return identity_of(generation_dir, "shim")
+
+
+def identity_of(generation_dir: str, part: str) -> process.Identity | None:
+    """Who the `task` or the `shim` of that generation is, or was; None where there is none yet."""
+    return _identity((read_json(generation_dir, "shim.json") or {}).get(part))
 
 
 def shim_alive(generation_dir: str) -> bool:

@@ -375,6 +375,8 @@ class Run(_Model):
     """How long the run waits for things."""
     on_stall: Literal["restart", "notify"] = "restart"
     """When the position stands still for longer than stall_after: restart from the checkpoint, or only say it."""
+    chaos: Literal["allowed", "refused"] = "refused"
+    """Whether `orch chaos` may hurt this run."""
     runtime: Annotated[bool, _Checked(_on_off, {"enum": [True, False, "on", "off"]}, instead=True)] = True
     """`off` starts the script plain: only its life is watched, not its progress."""
 

@@ -67,6 +67,7 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
         ),
         timing=_timing(spec),
         runtime=run.runtime,
+        chaos=run.chaos == "allowed",
         options=Options(
             transparent=run.transparent,
             batch=run.batch,

@@ -1,0 +1,107 @@
+"""The faults that `orch chaos` injects: what each is done to, and whether it lasts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from orchestrator.core.errors import Refused, UsageError
+from orchestrator.core.model import Link, Phase, Run
+from orchestrator.core.plan import TaskId
+
+LASTS_MAX_S = 600.0
+"""No fault outlasts this, whatever becomes of who injected it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One row of the table."""
+
+    name: str
+    of: str
+    """What it is done to: `task` or `host`."""
+    does: str
+    lasts: bool = False
+    """Whether it has an end of its own."""
+    restarts: bool = False
+    """Whether the task's process certainly dies of it."""
+
+
+KINDS = MappingProxyType(
+    {
+        kind.name: kind
+        for kind in (
+            Kind("kill", "task", "its process is killed (SIGKILL)", restarts=True),
+            Kind("freeze", "task", "its process is stopped (SIGSTOP), and let go afterwards", lasts=True),
+            Kind("kill-shim", "task", "its shim is killed (SIGKILL)", restarts=True),
+            Kind("kill-agent", "host", "the host's agent is killed (SIGKILL)"),
+            Kind("cut", "host", "the head's connection is closed, and not made again meanwhile", lasts=True),
+            Kind("fill", "host", "the file system of the tasks' logs is filled, and freed", lasts=True),
+        )
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault, about to be injected."""
+
+    kind: str
+    host: str
+    task: TaskId | None = None
+    generation: int = 0
+    for_s: float = 0.0
+
+    @property
+    def target(self) -> str:
+        """The task, or the host."""
+        return str(self.task) if self.task is not None else self.host
+
+    @property
+    def sentence(self) -> str:
+        """For the journal: a person must see later that it was no accident."""
+        where = f"{self.task} on {self.host}" if self.task is not None else self.host
+        lasting = f" for {self.for_s:g} s" if KINDS[self.kind].lasts else ""
+        return f"orch chaos: {self.kind} {where}{lasting}: {KINDS[self.kind].does}"
+
+
+def fault(run: Run, kind: str, target: str, for_s: float) -> Fault:
+    """The fault as it is now to be done to this run.
+
+    Raises:
+        UsageError: no such kind, task or host, or a duration out of bounds.
+        Refused: the run is not marked, or does not train, or the target is not there to be hurt.
+    """
+    if not run.plan.chaos:
+        raise Refused(
+            f"{run.run_id} is not marked for faults",
+            hint="write `chaos: allowed` under `run` in its cluster spec, and start it so",
+        )
+    if kind not in KINDS:
+        raise UsageError(f"no such fault: {kind!r}", hint=f"there are: {', '.join(KINDS)}")
+    if not 0 < for_s <= LASTS_MAX_S:
+        raise UsageError(f"a fault lasts more than 0 and at most {LASTS_MAX_S:g} seconds; got {for_s:g}")
+    if run.phase is not Phase.RUNNING:
+        raise Refused(f"{run.run_id} is {run.phase.value}; faults are for a run that trains")
+    if KINDS[kind].of == "task":
+        return _of_task(run, kind, target, for_s)
+    names = [host.name for host in run.hosts]
+    if target not in names:
+        raise UsageError(f"{run.run_id} has no host {target!r}", hint=f"it has: {', '.join(names)}")
+    return _reachable(run, Fault(kind, target, for_s=for_s))
+
+
+def _of_task(run: Run, kind: str, target: str, for_s: float) -> Fault:
+    known = {str(task.id): task for task in run.tasks}
+    if target not in known:
+        raise UsageError(f"{run.run_id} has no task {target!r}", hint=f"it has: {', '.join(known)}")
+    task = known[target]
+    if not task.phase.may_live:
+        raise Refused(f"{target} has no process now: it is {task.phase.value}")
+    return _reachable(run, Fault(kind, task.host, task.id, task.generation, for_s))
+
+
+def _reachable(run: Run, fault: Fault) -> Fault:
+    if run.host(fault.host).link is not Link.CONNECTED:
+        raise Refused(f"{fault.host} is not connected now; nothing can be injected there")
+    return fault

@@ -15,6 +15,9 @@ from orchestrator.core.faults import KINDS
 
 LOOK_EVERY_S = 0.05
 
+HEARD_AFTER_S = 0.5
+"""A host was heard since the fault only where it was heard so much later: what was on its way still came."""
+
 _NOT_A_NOTICE = ("chaos", "checkpoint", "checkpoint-rejected", "epoch")
 """Events that would have come without the fault."""
 
@@ -92,7 +95,7 @@ def _conclusion(
     if not render.is_active(run):
         succeeded = run["phase"] == "SUCCEEDED"
         return replace(seen, recovered=succeeded, done=f"{seen.done}; the run is {run['phase']}".lstrip("; "))
-    if not _trains(run):
+    if not _trains(run, elapsed - HEARD_AFTER_S):
         return None
     if _restarted(before, run):
         return replace(seen, recovered=True, again_s=elapsed, lost=_lost(before, run, seen.step))
@@ -107,12 +110,12 @@ def _restarted(before: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
     return any(task["generation"] > old.get(task["task"], 0) for task in run["tasks"])
 
 
-def _trains(run: Mapping[str, Any]) -> bool:
+def _trains(run: Mapping[str, Any], within_s: float) -> bool:
     """Every host heard, every task running, and the position known: it was reported in this generation."""
     return (
         run["phase"] == "RUNNING"
         and run["global_step"] is not None
-        and all(host["link"] == "CONNECTED" for host in run["hosts"])
+        and all(host["link"] == "CONNECTED" and host["heard_age_s"] < within_s for host in run["hosts"])
         and all(task["phase"] == "RUNNING" for task in run["tasks"])
     )
 

@@ -69,6 +69,7 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
     adopting = (
         task.heard_at is None and task.pid is not None
     )  # known from the journal, not heard in this epoch
+    _forgive_silence(turn, task)
     task = turn.set_task(
         task,
         pid=report.pid or task.pid,
@@ -101,6 +102,14 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
         task.phase
     ):  # a report that was sent before a release takes nothing back
         turn.set_task(task, phase=phase)
+
+
+def _forgive_silence(turn: Turn, task: Task) -> None:
+    """Where the position was while its task was not heard nobody knows: silence is no pause of the training."""
+    run, heard_at = turn.run, task.heard_at
+    silent = heard_at is None or turn.at - heard_at > run.plan.timing.unreachable_after_s
+    if silent and task.id == run.chief and run.moved_at is not None:
+        turn.set(moved_at=turn.at)
 
 
 def _is_there_after_all(turn: Turn, task: Task) -> Task:

@@ -61,7 +61,8 @@ def stalled_at(run: Run) -> float | None:
         return None
     if not _is_heard(run) or run.moved_at is None or run.evidence_at is not None or is_mending(run):
         return None
-    return run.moved_at + limit_s(run)
+    due_at, heard_at = run.moved_at + limit_s(run), run.task(run.chief).heard_at or 0.0
+    return due_at if due_at <= heard_at + run.plan.timing.unreachable_after_s else None
 
 
 def _is_heard(run: Run) -> bool:

@@ -176,7 +176,8 @@ class HostLink:
 
     def hold_off(self, seconds: float) -> None:
         """Break the connection, and make none for so long: `orch chaos` plays a cut."""
-        self._held_until = time.monotonic() + seconds
+        with self._lock:
+            self._held_until = time.monotonic() + seconds
         self.reset(f"orch chaos cut it off for {seconds:g} s")
 
     def close(self) -> None:
@@ -234,7 +235,7 @@ class HostLink:
             started = bootstrap.start_agent(channel, self.host, self._bundle())
             connection = _Connection(self.host.name, channel, started.hello)
             with self._lock:
-                if self._closed:  # while we were connecting
+                if self._closed or self._held_until > time.monotonic():  # since while we were connecting
                     return
                 self._connection = connection
                 watches = dict(self._watches)

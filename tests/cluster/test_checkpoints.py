@@ -1,0 +1,63 @@
+"""Checkpoints as people meet them: listed, pinned, gone back to; on a share that hangs, or that is none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.contract.hanging_disk import hanging
+
+pytestmark = pytest.mark.lab
+
+
+def listed(cluster: Cluster, *more: str) -> list[dict[str, Any]]:
+    return list(json.loads(cluster.ok("ckpt", "ls", "t", "--json", *more))["checkpoints"])
+
+
+def resumed_at(cluster: Cluster) -> int:
+    return int(cluster.events(kind="resumed")[-1]["data"]["global_step"])
+
+
+def test_a_person_looks_pins_and_goes_back_while_it_trains_and_when_it_has_ended(cluster: Cluster) -> None:
+    cluster.ok("up", cluster.spec("--steps", "60", "--save-every", "20"), "--wait")
+    (first,) = listed(cluster)
+    assert (first["global_step"], first["by"]["host"]) == (60, cluster.run()["tasks"][0]["host"])
+    assert "step 60 of generation" in cluster.ok("ckpt", "pin", "t", "60")
+    cluster.ok("up", cluster.spec("--steps", "5000", "--save-every", "20"))
+    assert resumed_at(cluster) == 60
+    before = cluster.wait(lambda run: run["checkpoint"] is not None and run["checkpoint"]["global_step"] > 60)
+    assert cluster.orch("ckpt", "verify", "t").returncode == 0
+    refused = cluster.orch("ckpt", "rollback", "t", "--to", "60")
+    assert (refused.returncode, "--restart" in refused.stderr) == (6, True)
+    assert cluster.orch("ckpt", "rollback", "t", "--to", "61", "--restart").returncode == 2
+    told = cluster.ok("ckpt", "rollback", "t", "--to", "60", "--restart")
+    assert "its tasks start again from it now" in told
+    after = cluster.wait(lambda run: run["generation"] > before["generation"] and run["phase"] == "RUNNING")
+    assert resumed_at(cluster) == 60
+    assert after["restarts"] == 1
+    cluster.wait_step(100)
+    aside = [found for found in listed(cluster) if found["set_aside"]]
+    assert [found["generation"] for found in aside] == [before["generation"]]
+    assert cluster.ok("kill", "t")
+    forward = cluster.ok("ckpt", "rollback", "t", "--to", f"gen-{before['generation']}")
+    assert "the next `orch up` starts from it" in forward
+    assert cluster.ok("up", cluster.spec("--steps", "5000", "--save-every", "20", "--pace", "0.01"))
+    cluster.wait_phase("RUNNING")
+    assert resumed_at(cluster) > 60
+
+
+def test_row_44_the_checkpoint_directory_hangs(local_cluster: Cluster) -> None:
+    cluster = local_cluster
+    cluster.ok("up", cluster.spec("--save-every", "1000000"))
+    before = cluster.wait_step(20)
+    with hanging(cluster.directory / "ckpt"):
+        said = cluster.wait(lambda run: "has not answered for" in run["reason"], timeout=40)
+        assert "the checkpoint directory on here" in said["reason"]
+        assert max(task["heartbeat_age_s"] for task in said["tasks"]) < 3
+        during = cluster.wait_step(said["global_step"] + 100)
+    after = cluster.wait(lambda run: "has not answered" not in run["reason"], timeout=40)
+    assert (during["restarts"], after["restarts"], after["phase"]) == (0, 0, "RUNNING")
+    assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]

@@ -70,7 +70,7 @@ def _row(found: Document, is_newest: bool, now: float) -> list[str]:
         "-" if step is None else str(step),
         size(found["bytes"]),
         f"{duration(max(0.0, now - found['saved_at']))} ago",
-        f"{by['task']} on {by['host']}" if by else "-",
+        "given to it" if found["given"] else f"{by['task']} on {by['host']}" if by else "-",
         _wholeness(found, now),
         ", ".join(notes),
         str(found["name"]),

@@ -24,6 +24,8 @@ class FakeApi:
         self.first_causes: list[Json] = []
         self.posted: list[tuple[str, Json]] = []
         self.stacks: Json = {}
+        self.checkpoints: Json = {}
+        """The answer to whatever is asked of checkpoints."""
         self.on_status: Callable[[], None] = lambda: None
         self.on_kill: Callable[[Json], None] = lambda _run: None
         self.raw: bytes | None = None
@@ -84,6 +86,8 @@ class FakeApi:
                     and (name is None or e["run"] == name or e["run"].startswith(f"{name}-"))
                 ]
                 return 200, {"events": found}
+        if path.endswith("/checkpoints"):
+            return 200, self.checkpoints
         if path.startswith("/v1/runs/") and path.endswith("/why"):
             run = next(r for r in self.runs if r["run_id"] == path.split("/")[3])
             return 200, {"schema": 1, **run, "first_causes": self.first_causes}
@@ -100,6 +104,8 @@ class FakeApi:
             self._closer = threading.Thread(target=self.close)
             self._closer.start()
             return 200, {}
+        if "/checkpoints/" in path:
+            return 200, self.checkpoints
         _, _, _, name, verb = path.split("/")
         for run in self.runs:
             if run["name"] == name:

@@ -37,6 +37,8 @@ class Entry:
         self.pins: list[str] = []
         marker = places.marker_of(chapter.source) or {}
         self.by: dict[str, Any] = marker.get("by") or {}
+        self.is_given = not chapter.is_pin and unit.saved_at <= _made_at(chapter.source)
+        """It was there when the generation began: a copy."""
 
     @property
     def counts(self) -> bool:
@@ -51,12 +53,11 @@ class Entry:
         """Find out whether it is whole: from its structure and the records, or by reading all of it."""
         record = None if read else records.find(self.unit)
         try:
+            self.unit.peek()
             if read:
                 self.unit.read()
                 records.add(self.unit, None)
                 record = records.find(self.unit)
-            else:
-                self.unit.peek()
         except Torn as e:
             self.whole, self.why = False, str(e)
             if read:
@@ -84,7 +85,16 @@ class Entry:
             "pinned": bool(self.pins),
             "set_aside": not self.counts,
             "by": self.by or None,
+            "given": self.is_given,
         }
+
+
+def _made_at(directory: str) -> float:
+    """When a generation's directory was complete: what is older was given to it. Unix time; 0 where not known."""
+    try:
+        return os.stat(os.path.join(directory, places.MARKER)).st_mtime
+    except OSError:
+        return 0.0
 
 
 def listed(root: str, *, read: bool = False) -> dict[str, Any]:

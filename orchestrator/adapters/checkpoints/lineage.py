@@ -1,8 +1,8 @@
 """What a new generation may resume from, in order: the generations before it, as far as nobody went back from them.
 
 Going back is a durable mark, `.orch/aside.json`: every generation that was newer then is set aside, and of the one
-that was chosen, what it saved later. Nothing is removed: going back to one that was set aside brings it in again. A
-mark knows how far the generations had got when it was made, so that those made after it count.
+that was chosen, and of those before it, what was saved later. Nothing is removed: going back to one that was set aside
+brings it in again. A mark knows how far the generations had got when it was made, so that those made after it count.
 """
 
 from __future__ import annotations
@@ -71,11 +71,13 @@ def chapters(root: str) -> list[Chapter]:
 
 def _set_aside(root: str, found: list[Chapter]) -> None:
     aside = _read(root)
-    left_behind = False
+    left_behind, until = False, None
     for chapter in found:
         name = str(chapter.generation)
         chapter.is_aside = left_behind or name in aside["generations"]
-        chapter.until = aside["cuts"].get(name, {}).get("saved_at")
+        cut = aside["cuts"].get(name, {}).get("saved_at")
+        # For all before it too: what is set aside here was perhaps given to it by one of them.
+        chapter.until = until = cut if until is None or (cut is not None and cut < until) else until
         if not chapter.is_aside and (places.marker_of(chapter.source) or {}).get("from_scratch"):
             left_behind = True  # what is older was left behind on purpose
 

@@ -49,14 +49,14 @@ def test_the_list_tells_step_size_whose_it_is_and_whether_it_was_read(tmp_path: 
     ]
     assert found["newest"] == "gen-000002/manager/ckpt-2"
     first = entry(tmp_path, "gen-000002/manager/ckpt-2")
-    assert first["by"] == BY
+    assert (first["by"], first["given"]) == (BY, True)
     assert first["bytes"] > 160_000
     assert (first["whole"], first["verified_at"]) == (None, None), (
         "its structure is right; nobody has read it"
     )
     source = entry(tmp_path, "gen-000001/manager/ckpt-2")
     assert source["whole"] is True, "read when it was given on"
-    assert source["by"] is None
+    assert (source["by"], source["given"]) == (None, False)
 
 
 def test_reading_all_of_them_finds_the_flipped_bit_that_a_glance_does_not(tmp_path: Path) -> None:
@@ -202,6 +202,14 @@ def test_what_the_generation_saves_after_one_went_back_within_it_does_not_count(
     for path in list(directory.glob("ckpt-2*")):  # the gang has not been stopped yet, and saves once more
         shutil.copy2(path, path.with_name(path.name.replace("ckpt-2", "ckpt-3")))
     assert seeded(tmp_path, 2)["global_step"] == 24
+
+
+def test_what_an_older_generation_saved_later_does_not_count_either(tmp_path: Path) -> None:
+    generation(tmp_path, 1, "manager")
+    given = Path(seeded(tmp_path, 2)["path"])
+    inventory.rollback(str(tmp_path), "gen-000002/manager/ckpt-1")
+    shutil.rmtree(given)
+    assert seeded(tmp_path, 3)["global_step"] == 24, "not step 32 of generation 1"
 
 
 def test_what_one_went_back_to_stays_though_its_script_removes_it(tmp_path: Path) -> None:

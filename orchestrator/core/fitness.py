@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from orchestrator.core.model import Host, Problem
-from orchestrator.core.plan import CheckpointPlan
+from orchestrator.core.plan import CheckpointPlan, Plan
+from orchestrator.core.strategy import STRATEGIES
 
 MUST_AGREE = ("tensorflow", "keras", "tf_keras")
 
@@ -52,6 +53,31 @@ def unshared(checkpoint: CheckpointPlan | None, hosts: Sequence[Host]) -> Proble
         "`checkpoint: {dir: …}`",
         exit_code=6,
     )
+
+
+def own_name(plan: Plan, own: Mapping[str, str | None]) -> Problem | None:
+    """Why gloo would break on this host, or None. It listens where the host's own name resolves to.
+
+    Horovod 0.28 obeys HOROVOD_GLOO_IFACE only in part (not for its process sets, of which one is that of all ranks), so
+    nothing in the environment helps: with 127.0.1.1, as Debian writes it, the other hosts connect to themselves.
+
+    Args:
+        own: `name`, what it resolves to (`address`), and `why` that is no place to listen, of the probe.
+    """
+    if not STRATEGIES[plan.strategy].gloo:
+        return None
+    name, address, why = own.get("name"), own.get("address"), own.get("why")
+    if why:
+        said = f"gloo listens where the host's own name resolves to, and {name} is no such place: {why}"
+    elif len(plan.hosts_used) > 1 and (address or "").startswith(("127.", "::1")):
+        said = (
+            f"its own name, {name}, resolves to {address}: gloo, by which {plan.strategy} connects the ranks, would "
+            "listen there, and the other hosts would connect to themselves"
+        )
+    else:
+        return None
+    hint = f"give {name} the host's address in its /etc/hosts (`getent hosts {name}` there shows what it finds now)"
+    return Problem(code="own-name", message=said, hint=hint)
 
 
 def _hint(differing: Mapping[str, object]) -> str:

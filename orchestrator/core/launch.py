@@ -12,11 +12,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.core.plan import Options, Plan, TaskId
+from orchestrator.core import horovod
+from orchestrator.core.plan import Options, Plan, TaskId, TaskPlan
 from orchestrator.core.strategy import STRATEGIES, Wiring, chief_of
 
 PORT_CANDIDATES_MAX = 16
 """How many ports a task may try. More than a few are never taken by strangers at once."""
+
+
+TPU_WAIT_SHARE = 0.4
+"""Of the start deadline: a run is given up when it fails twice alike, and both times fit into the deadline."""
 
 
 def endpoint(data_address: str, port: int) -> str:
@@ -56,8 +61,11 @@ def wiring(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict[st
     config = tf_config(plan, addresses, task)
     if config is not None:
         return {"TF_CONFIG": json.dumps(config)}
-    if STRATEGIES[plan.strategy].wiring is Wiring.RANKS:
-        return _ranks(plan, addresses, task)
+    match STRATEGIES[plan.strategy].wiring:
+        case Wiring.RANKS:
+            return _ranks(plan, addresses, task)
+        case Wiring.HOROVOD:
+            return _ranks(plan, addresses, task) | horovod.environment(plan, addresses, task)
     return {}
 
 
@@ -84,6 +92,8 @@ def runtime_options(plan: Plan) -> str:
     """ORCH_RUNTIME: what the runtime is asked to do for the script, as JSON; what is not there is the default."""
     defaults = asdict(Options())
     chosen = {name: value for name, value in asdict(plan.options).items() if value != defaults[name]}
+    if STRATEGIES[plan.strategy].tpu:  # TensorFlow would wait for one for many minutes, in silence
+        chosen["tpu_wait_s"] = TPU_WAIT_SHARE * plan.timing.start_after_s
     return json.dumps({"strategy": plan.strategy, **chosen})
 
 
@@ -143,7 +153,7 @@ def environment(
     """
     placed = plan.task(task)
     ours = {
-        "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in placed.gpus),
+        "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in _visible_gpus(plan, placed)),
         "ORCH_RUN": run_id,
         "ORCH_TASK": str(task),
         "ORCH_HOST": placed.host,
@@ -153,11 +163,23 @@ def environment(
     }
     if plan.options.keras == 2:
         ours["TF_USE_LEGACY_KERAS"] = "1"
+    if plan.options.tpu is not None:
+        ours["TPU_NAME"] = plan.options.tpu
     if log_dir is not None:  # else the agent's choice, on the host
         ours["ORCH_LOG_DIR"] = log_dir
     if checkpoint_dir is not None:
         ours["ORCH_CHECKPOINT_DIR"] = checkpoint_dir
     return {**plan.env, **ours}
+
+
+def _visible_gpus(plan: Plan, task: TaskPlan) -> tuple[int, ...]:
+    """Its own; or all of the run's on its host, in the order of local ranks, where the script picks by local rank."""
+    if not STRATEGIES[plan.strategy].gpu_by_local_rank:
+        return task.gpus
+    neighbours = sorted(
+        (other for other in plan.tasks if other.host == task.host), key=lambda other: other.id
+    )
+    return tuple(gpu for other in neighbours for gpu in other.gpus)
 
 
 def checkpoint_dir(plan: Plan, generation: int, task: TaskId) -> str | None:

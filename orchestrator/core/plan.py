@@ -126,6 +126,8 @@ class Options:
     """2: the script uses tf_keras (TF_USE_LEGACY_KERAS is set)."""
     serve: bool = False
     """parameter_server: the runtime is the server on worker and ps. False: the script starts its own."""
+    tpu: str | None = None
+    """Of the strategy tpu: the TPU's name, `grpc://address:port`, or `local` on a TPU VM."""
 
 
 @dataclass(frozen=True, slots=True)

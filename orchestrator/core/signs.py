@@ -50,6 +50,24 @@ SIGNS: tuple[Sign, ...] = (
         "a port that the process wanted belongs to another",
         "if the script opens a port of its own (a metrics page, a profiler), give each task its own",
     ),
+    Sign(
+        Cause.DEVICES,
+        (r"\bno TPU local: ",),
+        "there is no TPU here that TensorFlow can use",
+        "is {host} a TPU VM, with TensorFlow's TPU build, and does nobody else hold the TPU?",
+    ),
+    Sign(
+        Cause.DEVICES,
+        (r"\bno TPU (?P<tpu>\S+): ",),
+        "TensorFlow did not reach the TPU {tpu}",
+        "is it READY in the project and zone of {host}, and its port 8470 open from there? On a TPU VM: `tpu: local`",
+    ),
+    Sign(
+        Cause.NETWORK,
+        ("the rendezvous of rank 0 at .* does not answer",),
+        "the ranks of Horovod cannot reach rank 0",
+        "does a firewall between the hosts let the `ports` of the spec through?",
+    ),
     # A follower may repeat what its peer died of, and the peer never says this.
     Sign(
         Cause.FOLLOWER,
@@ -207,6 +225,12 @@ SIGNS: tuple[Sign, ...] = (
         "NCCL could not set up or use the connections between the GPUs",
         "run once with env NCCL_DEBUG=INFO; usual causes: a wrong interface (NCCL_SOCKET_IFNAME), InfiniBand without "
         "locked memory (`ulimit -l`), a small /dev/shm. `communication: ring` does without NCCL",
+    ),
+    Sign(
+        Cause.FOLLOWER,
+        ("HorovodInternalError", "Horovod has been shut down"),
+        "Horovod ended it because a rank had gone",
+        "look at the rank that went first; where none did, at the network between the hosts",
     ),
     Sign(
         Cause.FOLLOWER,

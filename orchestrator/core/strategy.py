@@ -20,6 +20,8 @@ class Wiring(Enum):
     TF_CONFIG = "TF_CONFIG"
     RANKS = "ranks"
     """ORCH_RANK and its kin, with the names that torch made common beside them."""
+    HOROVOD = "Horovod"
+    """The ranks, and HOROVOD_RANK and its kin, as `horovodrun` would give them; the rendezvous is beside rank 0."""
     NONE = "none"
 
 
@@ -45,15 +47,30 @@ class Strategy:
     """What that means for the training; `{share}` is what is left, as a fraction."""
     one_task: bool = False
     """All its replicas are devices of one process."""
+    gpu_by_local_rank: bool = False
+    """A task uses one GPU, which its script picks by its local rank: it sees all of the run's GPUs of its host."""
+    gloo: bool = False
+    """Its library always is gloo, which listens where the host's own name resolves to."""
+    needs_runtime: bool = False
+    """The runtime does for it what nobody else would: it cannot be off."""
+    tpu: bool = False
+    """It computes on the TPU that the spec names."""
+    transparent: bool = False
+    """An ordinary Keras script can be run within its scope."""
+    kerases: tuple[int, ...] = (2, 3)
+    """Major versions of Keras that train under it."""
 
 
-def _one_task(name: str) -> Strategy:
+def _one_task(name: str, *, transparent: bool = False, tpu: bool = False) -> Strategy:
     return Strategy(
         name=name,
         task_types=("worker",),
         required_types=(("worker",),),
         wiring=Wiring.NONE,
         one_task=True,
+        transparent=transparent,
+        tpu=tpu,
+        needs_runtime=tpu,
     )
 
 
@@ -67,6 +84,7 @@ _ROWS = (
         alone=frozenset({"evaluator"}),
         shrinks=frozenset({"worker"}),
         when_fewer="the global batch is {share} of what it was",
+        transparent=True,
     ),
     Strategy(
         name="parameter_server",
@@ -86,8 +104,21 @@ _ROWS = (
         shrinks=frozenset({"worker"}),
         when_fewer="the global batch is {share} of what it was, unless the script scales it",
     ),
-    _one_task("mirrored"),
-    _one_task("central_storage"),
+    Strategy(
+        name="horovod",
+        task_types=("worker",),
+        required_types=(("worker",),),
+        wiring=Wiring.HOROVOD,
+        shrinks=frozenset({"worker"}),
+        when_fewer="the global batch is {share} of what it was, unless the script scales it",
+        gpu_by_local_rank=True,
+        gloo=True,
+        needs_runtime=True,
+        kerases=(2,),
+    ),
+    _one_task("mirrored", transparent=True),
+    _one_task("central_storage", transparent=True),
+    _one_task("tpu", tpu=True),
     _one_task("single"),
 )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from orchestrator.adapters import codetree
+from orchestrator.core import fitness
 from orchestrator.core.errors import SpecError
 from orchestrator.core.events import HostPrepared, HostRefused
 from orchestrator.core.model import Facts, Problem, Run
@@ -85,7 +86,10 @@ def _probe(link: Asks, run: Run, name: str) -> Mapping[str, Any]:
 
 
 def _unfit(run: Run, probed: Mapping[str, Any]) -> Problem | None:
-    """What is installed on the host and cannot train this script."""
+    """What of the host cannot train this script: the way it knows itself, or what is installed."""
+    problem = fitness.own_name(run.plan, probed.get("own_name") or {})
+    if problem is not None:
+        return problem
     if not run.plan.runtime:
         return None
     source = _source(run)

@@ -44,6 +44,7 @@ def main(argv: list[str]) -> int:
         "checkpoint_why": why,
         "checkpoint_share": share,
         "gpus": _gpus(),
+        "own_name": own_name(os.uname().nodename),
         "disk_free_bytes": _free_bytes(wish.get("host_dir") or "."),
     }
     print(json.dumps(facts), flush=True)
@@ -91,6 +92,26 @@ def why_not_writable(directory: str) -> str | None:
     except OSError as e:
         return f"{e.strerror}: {e.filename or directory}"
     return None
+
+
+def own_name(name: str) -> dict[str, str | None]:
+    """Where a library listens that asks only for the host's own name, as gloo does: the first address that binds."""
+    import socket
+
+    found: dict[str, str | None] = {"name": name, "address": None, "why": None}
+    try:
+        addresses = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
+    except OSError as e:
+        return {**found, "why": e.strerror or str(e)}
+    for family, kind, protocol, _, address in addresses:
+        try:
+            with socket.socket(family, kind, protocol) as listener:
+                listener.bind(address)
+        except OSError as e:
+            found["why"] = f"it resolves to {address[0]}: {e.strerror}"
+        else:
+            return {"name": name, "address": str(address[0]), "why": None}
+    return found
 
 
 def _version(names: tuple[str, ...]) -> str | None:

@@ -74,11 +74,12 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         hooks.install(link, progress)
     try:
         if wanted:
-            from orchestrator.runtime import devices
+            from orchestrator.runtime import devices, horovod_ranks, tpu
 
-            hooks.when_imported(devices.patches(wanted, link))
+            hooks.when_imported(devices.patches(wanted, link) | tpu.patches(wanted, link))
             if server.wanted(wanted):
                 server.serve(link)
+            horovod_ranks.join(link)
         if wanted.get("transparent"):
             from orchestrator.runtime import transparent
 
@@ -125,12 +126,13 @@ def _versions() -> dict[str, str | None]:
 
 
 def _is_framework_missing(error: BaseException) -> bool:
-    return isinstance(error, ImportError) and (error.name or "").partition(".")[0] in FRAMEWORKS
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    return missing in (*FRAMEWORKS, "horovod")
 
 
 def _failed(link: Link, kind: str, error: BaseException, path: str) -> int:
     print_as_python_would(error, path)
-    message = last_line(error)
+    message = getattr(error, "orch_message", None) or last_line(error)
     if kind == "import":
         message = f"{os.path.basename(path)} cannot import what it needs: {message}"
     link.send({"error": {"kind": kind, "message": message}}, wait_s=ERROR_WAIT_S)

@@ -206,6 +206,13 @@ Python = Annotated[
         max_length=1024,
     ),
 ]
+Tpu = Annotated[
+    str,
+    _text(
+        r"(grpc://)?[A-Za-z0-9][A-Za-z0-9._:,/-]*",
+        "must be the name of a TPU, grpc://address:port, or local",
+    ),
+]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Gpus = Annotated[
     tuple[int, ...],
@@ -365,6 +372,8 @@ class Run(_Model):
     """2: the script uses tf_keras (sets TF_USE_LEGACY_KERAS)."""
     serve: Annotated[bool, _Checked(_on_off, {"enum": [True, False, "on", "off"]}, instead=True)] = True
     """parameter_server: orch runs the servers of worker and ps. `off`: the script starts them itself."""
+    tpu: Tpu | None = None
+    """Of the strategy tpu: the TPU's name, grpc://address:port, or `local` on a TPU VM."""
     ports: Ports = (20000, 20999)
     """The ports that the tasks listen on. Each generation takes others."""
     checkpoint: Checkpoint | None = None

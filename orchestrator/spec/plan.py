@@ -76,6 +76,7 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
             communication_timeout_s=run.communication_timeout,
             keras=run.keras,
             serve=run.serve and run.strategy == "parameter_server",
+            tpu=run.tpu,
         ),
     )
 

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 
 from orchestrator.core.launch import ports_needed
 from orchestrator.core.placement import place
-from orchestrator.core.plan import HostPlan, Plan
-from orchestrator.core.strategy import STRATEGIES
+from orchestrator.core.plan import HostPlan, Plan, TaskPlan
+from orchestrator.core.strategy import STRATEGIES, Strategy
 from orchestrator.spec.complaints import Loc
 from orchestrator.spec.durations import show_duration
 from orchestrator.spec.models import Run, TimingSpec, env_name_complaint
@@ -100,13 +100,14 @@ def _types(parts: Parts) -> Said:
             yield ("run", "tasks", type_, "replicas"), f"TensorFlow takes one {type_}; got {tasks.replicas}"
         if strategy.one_task and tasks.replicas > 1:
             said = f"{strategy.name} is one task with all its devices; got {tasks.replicas} replicas"
-            yield ("run", "tasks", type_, "replicas"), f"{said}; did you mean multi_worker_mirrored?"
+            meant = "" if strategy.tpu else "; did you mean multi_worker_mirrored?"
+            yield ("run", "tasks", type_, "replicas"), said + meant
     for one_of in strategy.required_types:
         if tasks_by_type.keys().isdisjoint(one_of):
             yield ("run", "tasks"), f"{strategy.name} needs a {' or a '.join(one_of)}"
 
 
-_TRANSPARENT = ("mirrored", "multi_worker_mirrored", "central_storage")
+_TRANSPARENT = [name for name, row in STRATEGIES.items() if row.transparent]
 
 
 def _options(parts: Parts) -> Said:
@@ -125,6 +126,18 @@ def _options(parts: Parts) -> Said:
         for key in ("communication", "communication_timeout"):
             if key in set_here:
                 yield ("run", key), f"is for multi_worker_mirrored; the strategy is {strategy}"
+    row = STRATEGIES[strategy]
+    if run.keras is not None and run.keras not in row.kerases:
+        yield ("run", "keras"), f"{strategy} trains with Keras {row.kerases[0]} only; got {run.keras}"
+    if row.tpu and run.tpu is None and parts.run.good("tpu"):
+        yield (
+            ("run", "strategy"),
+            "tpu needs `tpu:`, the TPU's name, grpc://address:port, or `local` on a TPU VM",
+        )
+    if run.tpu is not None and not row.tpu:
+        yield ("run", "tpu"), f"is for the strategy tpu; the strategy is {strategy}"
+    if row.needs_runtime and not run.runtime:
+        yield ("run", "runtime"), f"{strategy} needs the runtime; it cannot be off"
     if "serve" in set_here and strategy != "parameter_server":
         yield ("run", "serve"), f"is for parameter_server; the strategy is {strategy}"
     if not run.runtime and run.serve and strategy == "parameter_server":
@@ -156,6 +169,8 @@ def _places(parts: Parts) -> Said:
     for problem in problems:
         key = "replicas" if problem.kind == "slots" else "gpus"
         yield ("run", "tasks", problem.task_type, key), problem.message
+    if run.good("strategy") and STRATEGIES[run.value.strategy].gpu_by_local_rank:
+        yield from _one_gpu_each(tasks, STRATEGIES[run.value.strategy])
     if not run.good("ports") or len({host.name for host in hosts}) < len(hosts):
         return
     first, last = run.value.ports
@@ -163,6 +178,18 @@ def _places(parts: Parts) -> Said:
     if last - first + 1 < needed:
         said = "two for each task of the fullest machine, as every generation takes new ones"
         yield ("run", "ports"), f"{last - first + 1} ports are too few; {needed} are needed: {said}"
+
+
+def _one_gpu_each(tasks: tuple[TaskPlan, ...], strategy: Strategy) -> Said:
+    """A rank computes on one GPU; those that it was given beside that one would idle."""
+    ranks = [task for task in tasks if task.id.type in strategy.task_types]
+    most = max(ranks, key=lambda task: len(task.gpus), default=None)
+    if most is not None and len(most.gpus) > 1:
+        said = f"a rank uses one GPU, and {most.id} on {most.host} would have {len(most.gpus)}"
+        yield (
+            ("run", "tasks", most.id.type, "gpus"),
+            f"{said}; write `gpus: 1`, and a host's GPUs as its `slots`",
+        )
 
 
 def _data_address(parts: Parts, i: int) -> str:

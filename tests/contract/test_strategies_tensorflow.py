@@ -167,6 +167,24 @@ def test_an_example_runs_and_tells_its_steps(
     assert task.step() > 0
 
 
+@pytest.mark.parametrize(
+    ("tpu", "reason"),
+    [
+        ("local", "NotFoundError: TPUs not found in the cluster."),
+        ("grpc://127.0.0.1:9", "no answer within 2 s"),  # TensorFlow itself would wait on, and say nothing
+    ],
+)
+def test_without_a_tpu_tensorflows_reason_or_our_deadline_says_what_to_check(
+    cluster: Start, tpu: str, reason: str
+) -> None:
+    options = {"strategy": "tpu", "tpu": tpu, "tpu_wait_s": 2.0}
+    task = cluster(EXAMPLES / "tpu.py", tasks={"worker": 1}, options=options)["worker:0"]
+    assert task.ended() == 1
+    (error,) = task.all_of("error")
+    assert error["message"].startswith(f"no TPU {tpu}: ")
+    assert reason in error["message"]
+
+
 def test_fault_tolerance_goes_on_where_it_was_killed_and_knows_its_best_model(
     cluster: Start, tmp_path: Path
 ) -> None:

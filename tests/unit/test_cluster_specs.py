@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.launch import environment, port_candidates, tf_config
+from orchestrator.core.launch import environment, port_candidates, wiring
 from orchestrator.spec.models import json_schema
 from orchestrator.spec.plan import load_plan
 
@@ -26,9 +26,11 @@ def test_an_example_loads_plans_and_could_be_launched(file: Path) -> None:
     ports = {task.id: port_candidates(plan, "x-20260101-1", 1, task.id)[0] for task in plan.tasks}
     addresses = {task: f"host:{port}" for task, port in ports.items()}
     for task in plan.tasks:
-        config = tf_config(plan, addresses, task.id)
-        assert config is not None
-        assert config["task"] == {"type": task.id.type, "index": task.id.index}
+        told = wiring(plan, addresses, task.id)
+        if "TF_CONFIG" in told:
+            assert json.loads(told["TF_CONFIG"])["task"] == {"type": task.id.type, "index": task.id.index}
+        else:
+            assert told.get("ORCH_RANK", "0") == str(task.id.index)
         assert "CUDA_VISIBLE_DEVICES" in environment(plan, "x-20260101-1", 1, task.id, 0, None, "/logs")
 
 

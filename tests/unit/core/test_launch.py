@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.core.horovod import slots
 from orchestrator.core.launch import (
     checkpoint_dir,
     endpoint,
@@ -163,6 +164,68 @@ def test_processes_are_wired_by_rank() -> None:
         "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "20000",
     }
+
+
+def horovod_plan() -> Plan:
+    """Ranks 0 to 2 on h0, 3 and 4 on h1, 5 on h2."""
+    hosts = ["h0", "h0", "h0", "h1", "h1", "h2"]
+    slots = [0, 1, 2, 0, 1, 0]
+    tasks = [TaskPlan(TaskId("worker", i), hosts[i], (7 - i,), slots[i]) for i in range(6)]
+    return replace(plan_of(W0, hosts=3), strategy="horovod", tasks=tuple(tasks))
+
+
+def test_horovods_ranks_count_within_a_host_and_across_hosts() -> None:
+    found = [
+        (s.hostname, s.rank, s.local_rank, s.local_size, s.cross_rank, s.cross_size)
+        for s in slots(horovod_plan()).values()
+    ]
+    assert found == [
+        ("h0", 0, 0, 3, 0, 3),
+        ("h0", 1, 1, 3, 0, 2),
+        ("h0", 2, 2, 3, 0, 1),
+        ("h1", 3, 0, 2, 1, 3),
+        ("h1", 4, 1, 2, 1, 2),
+        ("h2", 5, 0, 1, 2, 3),
+    ]
+    assert all(s.size == 6 for s in slots(horovod_plan()).values())
+
+
+def test_horovod_is_told_what_horovodrun_would_tell_it_and_the_runtime_of_rank_0_all_places() -> None:
+    plan = horovod_plan()
+    addresses = {task.id: f"10.0.0.{i}:2000{i}" for i, task in enumerate(plan.tasks)}
+    told = wiring(plan, addresses, TaskId("worker", 4))
+    assert {name: value for name, value in told.items() if name.startswith("HOROVOD_")} == {
+        "HOROVOD_HOSTNAME": "h1",
+        "HOROVOD_RANK": "4",
+        "HOROVOD_SIZE": "6",
+        "HOROVOD_LOCAL_RANK": "1",
+        "HOROVOD_LOCAL_SIZE": "2",
+        "HOROVOD_CROSS_RANK": "1",
+        "HOROVOD_CROSS_SIZE": "2",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.0",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "20000",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+    }
+    assert (told["ORCH_RANK"], told["ORCH_LOCAL_RANK"]) == ("4", "1")
+    assert json.loads(told["ORCH_HOROVOD"]) == {"alone": False, "slots": []}
+    first = wiring(plan, addresses, W0)
+    assert [slot["rank"] for slot in json.loads(first["ORCH_HOROVOD"])["slots"]] == list(range(6))
+    by_mpi = replace(plan, env={"HOROVOD_CPU_OPERATIONS": "MPI"})
+    assert wiring(by_mpi, addresses, W0)["HOROVOD_CPU_OPERATIONS"] == "MPI"
+
+
+def test_a_rank_sees_the_runs_gpus_of_its_host_in_the_order_of_local_ranks() -> None:
+    plan = horovod_plan()
+    seen = [environment(plan, "x-1", 1, t.id, 0, None)["CUDA_VISIBLE_DEVICES"] for t in plan.tasks]
+    assert seen == ["7,6,5"] * 3 + ["4,3"] * 2 + ["2"]
+
+
+def test_a_tpu_is_named_and_waited_for_no_longer_than_a_start() -> None:
+    plan = replace(plan_of(W0), strategy="tpu", options=Options(tpu="v4-8"))
+    assert environment(plan, "x-1", 1, W0, 0, None)["TPU_NAME"] == "v4-8"
+    assert json.loads(runtime_options(plan)) == {"strategy": "tpu", "tpu": "v4-8", "tpu_wait_s": 120.0}
+    assert wiring(plan, ADDRESSES, W0) == {}
 
 
 def test_a_single_task_is_told_of_nobody() -> None:

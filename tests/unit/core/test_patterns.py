@@ -15,6 +15,20 @@ CUDA = "2024-03-05 10:00:01.000001: E tensorflow/compiler/xla/stream_executor/cu
 TEXTS: list[tuple[str, Cause, str]] = [
     (f"{ERRORS}.UnknownError: Could not start gRPC server", Cause.PORT, "took the task's port"),
     ("OSError: [Errno 98] Address already in use", Cause.PORT, "belongs to another"),
+    (f"no TPU local: {ERRORS}.NotFoundError: TPUs not found in the cluster.", Cause.DEVICES, "no TPU here"),
+    ("no TPU v4-8: <urlopen error [Errno -2] Name or service not known>", Cause.DEVICES, "the TPU v4-8"),
+    (
+        "orchestrator.runtime.horovod_ranks.NoAnswer: the rendezvous of rank 0 at 10.0.0.1:20000 does not answer: "
+        "Connection refused",
+        Cause.NETWORK,
+        "cannot reach rank 0",
+    ),
+    (
+        f"{ERRORS}.UnknownError: Graph execution error: Horovod has been shut down. This was caused by an exception "
+        "on one of the ranks",
+        Cause.FOLLOWER,
+        "a rank had gone",
+    ),
     (
         f"{ERRORS}.UnavailableError: Graph execution error: Collective ops is aborted by: OOM when allocating tensor "
         "with shape[8] on /job:worker/replica:0/task:1/device:GPU:0 by allocator GPU_0_bfc "

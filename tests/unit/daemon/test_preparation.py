@@ -140,6 +140,38 @@ def test_software_that_cannot_train_the_script_is_refused_before_the_push(workdi
     assert link.verbs() == ["probe"]
 
 
+@pytest.mark.parametrize(
+    ("own", "hosts", "said"),
+    [
+        ({"address": "127.0.1.1", "why": None}, ["a", "b"], "resolves to 127.0.1.1: gloo, by which horovod"),
+        (
+            {"address": None, "why": "Name or service not known"},
+            ["a"],
+            "no such place: Name or service not known",
+        ),
+        ({"address": "127.0.1.1", "why": None}, ["a"], None),
+        ({"address": "10.0.0.1", "why": None}, ["a", "b"], None),
+    ],
+)
+def test_a_host_that_knows_itself_as_loopback_breaks_gloos_ring(
+    workdir: Path, own: dict[str, Any], hosts: list[str], said: str | None
+) -> None:
+    link = FakeLink()
+    link.probe["own_name"] = {"name": "gpu-a", **own}
+    plan = replace(make_plan(hosts, checkpoint=True), workdir=str(workdir), strategy="horovod")
+    run = new_run("t-1", plan, epoch=4, at=0.0)
+    if said is None:
+        assert isinstance(prepare(link, run, "a", now=at_last), HostPrepared)
+    else:
+        problem = refused(link, run)
+        assert (problem.code, said in problem.message) == ("own-name", True), problem
+        assert "/etc/hosts" in (problem.hint or "")
+    mirrored = replace(plan, strategy="multi_worker_mirrored")
+    assert isinstance(
+        prepare(link, new_run("t-1", mirrored, epoch=4, at=0.0), "a", now=at_last), HostPrepared
+    )
+
+
 @pytest.mark.parametrize("changes", [{"runtime": False}, {"script": "empty"}])
 def test_keras_is_nobodys_business_where_fit_is_not_used(workdir: Path, changes: dict[str, Any]) -> None:
     link = FakeLink()

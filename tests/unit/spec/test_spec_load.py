@@ -217,8 +217,8 @@ VALUES = {
     "strategy": (
         changed("multi_worker_mirrored", "multi_worker_miror"),
         [
-            "7:13: run.strategy: must be one of multi_worker_mirrored, parameter_server, processes, mirrored, "
-            "central_storage, single; got 'multi_worker_miror'; "
+            "7:13: run.strategy: must be one of multi_worker_mirrored, parameter_server, processes, horovod, mirrored, "
+            "central_storage, tpu, single; got 'multi_worker_miror'; "
             "did you mean `multi_worker_mirrored`?"
         ],
     ),
@@ -409,9 +409,46 @@ RELATIONS = {
     "transparent with processes": (
         changed("multi_worker_mirrored", "processes") + "  transparent: true\n",
         [
-            "10:16: run.transparent: works with mirrored, multi_worker_mirrored, central_storage; "
+            "10:16: run.transparent: works with multi_worker_mirrored, mirrored, central_storage; "
             "the strategy is processes"
         ],
+    ),
+    "horovod as if it were TensorFlow's": (
+        changed("multi_worker_mirrored", "horovod").replace(
+            "worker: {replicas: 2}", "worker: {gpus: 1}, chief: {}"
+        )
+        + "  transparent: true\n  communication: nccl\n  keras: 3\n  runtime: off\n  tpu: v4\n",
+        [
+            "9:30: run.tasks.chief: horovod has no chief; it has worker",
+            "10:16: run.transparent: needs the runtime, which is off",
+            "10:16: run.transparent: works with multi_worker_mirrored, mirrored, central_storage; "
+            "the strategy is horovod",
+            "11:18: run.communication: is for multi_worker_mirrored; the strategy is horovod",
+            "12:10: run.keras: horovod trains with Keras 2 only; got 3",
+            "13:12: run.runtime: horovod needs the runtime; it cannot be off",
+            "14:8: run.tpu: is for the strategy tpu; the strategy is horovod",
+        ],
+    ),
+    "a rank with two GPUs": (
+        changed("multi_worker_mirrored", "horovod"),
+        [
+            "9:11: run.tasks.worker.gpus: a rank uses one GPU, and worker:0 on gpu-a would have 4; "
+            "write `gpus: 1`, and a host's GPUs as its `slots`"
+        ],
+    ),
+    "a TPU without a name": (
+        changed("multi_worker_mirrored", "tpu").replace("worker: {replicas: 2}", "worker: {replicas: 1}"),
+        [
+            "7:13: run.strategy: tpu needs `tpu:`, the TPU's name, grpc://address:port, or `local` on a TPU VM",
+        ],
+    ),
+    "two tasks for one TPU": (
+        changed("multi_worker_mirrored", "tpu") + "  tpu: local\n",
+        ["9:30: run.tasks.worker.replicas: tpu is one task with all its devices; got 2 replicas"],
+    ),
+    "a name that is none of a TPU": (
+        changed("multi_worker_mirrored", "tpu").replace("replicas: 2", "replicas: 1") + "  tpu: -x\n",
+        ["10:8: run.tpu: must be the name of a TPU, grpc://address:port, or local; got '-x'"],
     ),
     "a batch for a script that sets its own": (
         run("batch: global"),

@@ -1,0 +1,106 @@
+"""The strategy `tpu`: the plan's TPU brought to a resolver that a script builds without arguments, and a bound.
+
+TensorFlow's client finds a TPU by name in TPU_NAME, but `local` only as an argument, and
+KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS goes before TPU_NAME; so the name is handed over here. For a TPU that does not answer it
+waits in silence, longer than anybody would: so a deadline runs from the release until the TPU system is initialised.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+
+from orchestrator.runtime.script import last_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType, TracebackType
+    from typing import Any
+
+    from orchestrator.runtime.link import Link
+
+RESOLVER = "tensorflow.python.distribute.cluster_resolver.tpu.tpu_cluster_resolver"
+SYSTEM = "tensorflow.python.tpu.tpu_strategy_util"
+
+
+def patches(options: Mapping[str, Any], link: Link) -> dict[str, Callable[[ModuleType], None]]:
+    """What to do with TensorFlow's modules, by name, once the task is released; the deadline begins to run."""
+    name = options.get("tpu")
+    if not name:
+        return {}
+    watch = Watch(str(name), float(options.get("tpu_wait_s") or 0.0), link)
+
+    def resolver(module: Any) -> None:
+        cls = module.TPUClusterResolver
+        original = cls.__init__
+
+        @functools.wraps(original)
+        def __init__(self: Any, tpu: Any = None, *args: Any, **kwargs: Any) -> None:
+            with watch:
+                original(self, tpu or name, *args, **kwargs)
+
+        cls.__init__ = __init__
+        cls.cluster_spec = watch.over(cls.cluster_spec)
+
+    def system(module: Any) -> None:
+        original = module.initialize_tpu_system_impl
+
+        @functools.wraps(original)
+        def initialize_tpu_system_impl(*args: Any, **kwargs: Any) -> Any:
+            with watch:
+                topology = original(*args, **kwargs)
+            watch.answered()
+            return topology
+
+        module.initialize_tpu_system_impl = initialize_tpu_system_impl
+
+    return {RESOLVER: resolver, SYSTEM: system}
+
+
+class Watch:
+    """Ends the task if its TPU does not answer in time; as a context, says of an error that it is the TPU's.
+
+    What to check is in `core/patterns.py`, which knows these words.
+    """
+
+    def __init__(self, name: str, wait_s: float, link: Link) -> None:
+        """Args: wait_s: seconds from now; 0 for no deadline."""
+        self._name, self._wait_s, self._link = name, wait_s, link
+        self._timer = threading.Timer(wait_s, self._expired)
+        self._timer.daemon = True
+        if wait_s > 0 and link.attached:
+            self._timer.start()
+
+    def over(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, whose errors say what to check."""
+
+        @functools.wraps(function)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return watched
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception):
+            # What follows are the attributes of an operation, each time in another order.
+            reason = last_line(error).partition(" used by {{node")[0]
+            error.orch_message = f"no TPU {self._name}: {reason}"  # type: ignore[attr-defined]
+
+    def answered(self) -> None:
+        self._timer.cancel()
+
+    def _expired(self) -> None:
+        from orchestrator.runtime.orders import end, stacks
+
+        message = f"no TPU {self._name}: no answer within {self._wait_s:g} s"
+        print(f"orch: {message}\n{stacks()}orch: {message}", file=sys.stderr, flush=True)
+        self._link.send({"error": {"kind": "exception", "message": message}}, wait_s=1.0)
+        end(1)

@@ -1,0 +1,70 @@
+"""Horovod's ranks through `orch up`, wired and met as the real ones would be (those are under `make test-horovod`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from orchestrator.daemon.probe import own_name
+from tests.cluster.cluster import Cluster
+
+FAKE = Path(__file__).parents[1] / "contract/scripts/fake_horovod"
+
+
+def test_ranks_meet_at_our_rendezvous_and_a_killed_one_takes_all_back_to_rank_0s_checkpoint(
+    local_cluster: Cluster,
+) -> None:
+    cluster = local_cluster
+    cluster.ok("up", spec(cluster, tasks=3), timeout=60)
+    before = cluster.wait_step(40)
+    os.kill(before["tasks"][2]["pid"], signal.SIGKILL)
+    run = cluster.wait_phase("SUCCEEDED", "FAILED")
+    assert (run["phase"], run["restarts"]) == ("SUCCEEDED", 1), cluster.ok("logs", "t")
+    (resumed,) = cluster.events(kind="resumed")
+    given = resumed["data"]["global_step"]
+    assert given >= 10
+    log = cluster.ok("logs", "t")
+    for rank in range(3):
+        for start in (0, given):
+            assert f"rank {rank} of 3 (local {rank}) starts at step {start}\n" in log
+    # The others save nothing, and their copy of the checkpoint is thrown away.
+    assert [("scratch" in line) for line in sorted(log.splitlines()) if "is done at step 300" in line] == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_without_horovod_the_run_ends_by_the_same_failure_on_all_ranks(local_cluster: Cluster) -> None:
+    cluster = local_cluster
+    done = cluster.orch("up", spec(cluster, tasks=2, env={}), "--wait", timeout=60)
+    assert done.returncode == 1
+    run = cluster.run()
+    assert "No module named 'horovod'" in run["first_cause"]["sentence"]
+    assert run["restarts"] == 1
+
+
+@pytest.mark.lab
+def test_hosts_that_know_themselves_as_loopback_are_refused_before_the_start(cluster: Cluster) -> None:
+    known_as = own_name(os.uname().nodename)
+    if known_as["why"] is None and not (known_as["address"] or "").startswith(("127.", "::1")):
+        pytest.skip("THIS MACHINE'S NAME RESOLVES TO AN ADDRESS OF ITS OWN: no trap to find")
+    done = cluster.orch("up", spec(cluster, tasks=2), timeout=60)
+    assert done.returncode == 1, done.stderr
+    assert "gloo" in done.stderr
+    assert "/etc/hosts" in done.stderr
+    assert not cluster.events(kind="generation"), "nothing was started"
+
+
+def spec(cluster: Cluster, *, tasks: int, env: dict[str, str] | None = None) -> str:
+    return cluster.spec(
+        "--steps",
+        "300",
+        tasks=tasks,
+        strategy="horovod",
+        script="horovod_trainer.py",
+        env={"PYTHONPATH": str(FAKE)} if env is None else env,
+    )

@@ -3,6 +3,9 @@
 Two functions of Keras's TensorFlow trainer are at fault. `_maybe_symbolic_build` reduces a batch whose parts
 live on several workers, only to learn its shape; and `reduce_per_replica` averages the metrics over an axis
 that scalars do not have. Both are replaced, for several workers only; everything else runs Keras's own code.
+With steps_per_execution the step is a function of its own within a loop of TensorFlow's, and a collective in it never
+gets its key: the key is captured when the function is called, and a loop's body cannot hand that on. So there, Keras's
+code is run with a `tf.function` that leaves the step as it is, a part of the loop.
 One thing is added: Keras 3 lets each worker keep moving averages of its own in BatchNormalization, so that the
 workers' models differ although their trained weights do not. After each epoch they are averaged, once for all
 layers; tf_keras does the same whenever they are read.
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import types
 
 from orchestrator.runtime import keras3_central, keras_versions
 
@@ -37,6 +41,7 @@ def mend(trainer: ModuleType, link: Link) -> None:
         say = _once(lambda: _say(link, version))
         _mend_build(trainer, say)
         _mend_reduce(trainer)
+        _mend_several_steps(trainer)
         _average_statistics_after_epochs(trainer)
     else:
         _refuse(trainer, version, link)
@@ -84,6 +89,35 @@ def _mend_reduce(trainer: Any) -> None:
         return trainer.tree.map_structure(lambda leaf: strategy.reduce(how.upper(), leaf, axis=None), values)
 
     trainer.reduce_per_replica = reduce_per_replica
+
+
+class _StepInline:
+    """TensorFlow, as Keras's `_make_function` sees it: its step becomes no function of its own."""
+
+    def __init__(self, tf: Any) -> None:
+        self._tf = tf
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tf, name)
+
+    def function(self, function: Any, **options: Any) -> Any:
+        if function.__name__ == "one_step_on_data":
+            return function
+        return self._tf.function(function, **options)
+
+
+def _mend_several_steps(trainer: Any) -> None:
+    original = trainer.TensorFlowTrainer._make_function
+
+    def _make_function(self: Any, step_function: Any) -> Any:
+        strategy = self._distribute_strategy
+        if strategy is None or not multi_worker(strategy) or self.steps_per_execution == 1:
+            return original(self, step_function)
+        seen = {**vars(trainer), "tf": _StepInline(trainer.tf)}
+        inlined = types.FunctionType(original.__code__, seen, closure=original.__closure__)
+        return inlined(self, step_function)
+
+    trainer.TensorFlowTrainer._make_function = _make_function
 
 
 def _average_statistics_after_epochs(trainer: Any) -> None:

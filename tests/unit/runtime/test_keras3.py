@@ -38,12 +38,16 @@ def trainer_module() -> Any:
         def __init__(self, strategy: object) -> None:
             self._distribute_strategy = strategy
             self.built = False
+            self.steps_per_execution = 4
 
         def _maybe_symbolic_build(self, iterator: object = None, data_batch: object = None) -> None:
             self.built = iterator is None and data_batch is None
 
         def fit(self, epochs: int = 1) -> int:
             return epochs
+
+        def _make_function(self, step: object) -> object:
+            return step
 
         def _get_metrics_result_or_logs(self, logs: object) -> object:
             return logs
@@ -91,6 +95,7 @@ def test_one_process_runs_keras_own_code_with_any_version(
     model = module.TensorFlowTrainer(strategy)
     model._maybe_symbolic_build()
     assert model.built
+    assert model._make_function("step") == "step"
     assert model._get_metrics_result_or_logs({"loss": 1}) == {"loss": 1}
     assert module.reduce_per_replica(5, strategy, "auto") == (5, "auto")
     assert link.messages == []

@@ -32,6 +32,7 @@ COMMANDS = {
     "schema": "The JSON Schema of cluster.yaml, for editors.",
     "trust": "Show hosts' keys, and add them to the known ones.",
     "coordinator": "Run, start, stop, restart and show the coordinator.",
+    "gc": "Find and remove what is left of runs that nobody knows.",
     "recover": "Rebuild a lost journal from the hosts.",
     "service": "The coordinator as a systemd unit.",
     "completion": "Print the shell's completion script.",

@@ -1,0 +1,143 @@
+"""`orch gc`: what is left of runs that nobody knows goes, and what somebody drives stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+
+STRANGER = "stranger-20200101-000000"
+
+
+@pytest.fixture
+def other(local_cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
+    """Another head node, with the same host."""
+    made = Cluster(tmp_path / "other")
+    made.directory.mkdir()
+    made.env["ORCH_HOST_DIR"] = local_cluster.env["ORCH_HOST_DIR"]
+    yield made
+    made.orch("coordinator", "stop")
+    made._short.cleanup()
+
+
+def unwatched_for_long(cluster: Cluster, run_id: str) -> None:
+    """No agent is there, and the last one was long ago."""
+    path = cluster.directory / "host" / "runs" / run_id / "watched"
+    deadline = time.monotonic() + 10
+    while _is_locked(path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.utime(path, (time.time() - 3600, time.time() - 3600))
+
+
+def _is_locked(path: Path) -> bool:
+    done = subprocess.run(["flock", "--nonblock", "--exclusive", str(path), "true"], check=False)
+    return done.returncode != 0
+
+
+def found(cluster: Cluster, *arguments: str) -> dict[str, list[dict[str, Any]]]:
+    document: dict[str, list[dict[str, Any]]] = json.loads(cluster.ok("gc", "--json", *arguments))
+    return document
+
+
+def test_what_another_head_node_drives_is_left_alone(local_cluster: Cluster, other: Cluster) -> None:
+    spec = local_cluster.spec(checkpoint=False)
+    run_id = local_cluster.ok("up", spec).strip()
+    before = local_cluster.wait_step(5)
+    assert "nothing was found" in local_cluster.ok("gc"), "its own runs are known"
+    other.ok("coordinator", "start")  # it has a journal, which knows nothing of that run
+    looked = other.orch("gc", "--hosts", spec, "--yes")
+    assert looked.returncode == 0
+    assert f"{run_id} is driven by another head node and is left alone" in looked.stderr
+    (item,) = found(other, "--hosts", spec, "--yes")["found"]
+    assert (item["run"], item["state"]) == (run_id, "driven")
+    local_cluster.kill_coordinator()
+    (item,) = found(other, "--hosts", spec, "--yes")["found"]
+    assert item["state"] == "driven", "its coordinator may come back any moment"
+    local_cluster.ok("coordinator", "start")
+    after = local_cluster.wait_step(before["global_step"] + 5)
+    assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in before["tasks"]]
+    assert after["restarts"] == 0
+    shutil.rmtree(other.directory / "state")
+    assert other.orch("coordinator", "stop").returncode == 0
+    ended = other.orch("gc", "--hosts", spec, "--yes", "--even-alive", run_id)
+    assert ended.returncode == 0, ended.stderr
+    assert local_cluster.marked() == [], "unless the user says so"
+
+
+def test_orphans_are_shown_and_go_when_somebody_says_yes(local_cluster: Cluster, other: Cluster) -> None:
+    spec = local_cluster.spec(checkpoint=False)
+    run_id = local_cluster.ok("up", spec).strip()
+    pids = sorted(task["pid"] for task in local_cluster.wait_step(5)["tasks"])
+    local_cluster.kill_coordinator()
+    shutil.rmtree(local_cluster.directory / "state")
+    unwatched_for_long(local_cluster, run_id)
+    without = other.orch("gc", "--hosts", spec, "--yes")
+    assert f"{run_id} is alive and is left alone" in without.stderr, "without a journal it may be ours"
+    assert sorted(local_cluster.marked()) != []
+    other.ok("coordinator", "start")
+    shown = other.orch("gc", "--hosts", spec)
+    assert shown.returncode == 0
+    assert run_id in shown.stdout
+    assert "nothing was removed: nobody is there to ask; add --yes" in shown.stderr
+    document = found(other, "--hosts", spec, "--yes", "--dry-run")
+    assert document["removed"] == []
+    (item,) = document["found"]
+    assert (item["state"], sorted(item["pids"])) == ("alive", pids)
+    (gone,) = found(other, "--hosts", spec, "--yes")["removed"]
+    assert gone["run"] == run_id
+    assert local_cluster.marked() == []
+    assert list((local_cluster.directory / "host" / "runs").iterdir()) == []
+    assert "nothing was found" in other.ok("gc", "--hosts", spec)
+
+
+def test_a_marked_process_without_a_directory_and_logs_that_nobody_knows(local_cluster: Cluster) -> None:
+    cluster = local_cluster
+    cluster.ok("coordinator", "start")
+    spec = cluster.spec()
+    lost = cluster.directory / "state" / "runs" / STRANGER
+    lost.mkdir(parents=True)
+    (lost / "worker-0.log").write_text("1.0 o of old\n")
+    host_dir = os.path.realpath(cluster.env["ORCH_HOST_DIR"])
+    marked = {"ORCH_HOST_DIR": host_dir, "ORCH_RUN": STRANGER, "ORCH_GENERATION": "3"}
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=marked)
+    others = {**marked, "ORCH_HOST_DIR": str(cluster.directory / "elsewhere")}
+    foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=others)
+    try:
+        removed = found(cluster, "--hosts", spec, "--yes")["removed"]
+        assert {(item["what"], item["state"]) for item in removed} == {
+            ("processes only", "alive"),
+            ("logs", "dead"),
+        }
+        assert sleeper.wait(5) == -9
+        assert foreign.poll() is None, "of another host's directory"
+        assert not lost.exists()
+    finally:
+        for process in (sleeper, foreign):
+            process.kill()
+            process.wait()
+
+
+def test_what_cannot_be_is_said(local_cluster: Cluster) -> None:
+    nowhere = local_cluster.orch("gc")
+    assert (nowhere.returncode, "name a cluster spec" in nowhere.stderr) == (2, True)
+    local_cluster.ok("coordinator", "start")
+    unknown = local_cluster.orch("gc", "--hosts", local_cluster.spec(), "--even-alive", "no-such-run")
+    assert (unknown.returncode, "nothing was found of no-such-run" in unknown.stderr) == (2, True)
+    local_cluster.ok("coordinator", "stop")
+    for journal in (local_cluster.directory / "state").glob("journal.db*"):
+        journal.write_bytes(b"\xff" * 4096)
+    damaged = local_cluster.orch("gc", "--hosts", local_cluster.spec(), "--yes")
+    assert damaged.returncode == 6
+    assert "which runs are ours cannot be told" in damaged.stderr
+    for journal in (local_cluster.directory / "state").glob("journal.db*"):
+        journal.unlink()

@@ -26,13 +26,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of the rows that were asked for."""
+    """Keep the tests of the rows that were asked for; without --long none that lasts too long for CI."""
+    kept = items
     chosen = config.getoption("--fault-rows")
-    if not chosen:
-        return
-    wanted = {int(number) for number in chosen.split(",")}
-    kept = [item for item in items if wanted & set(_rows_of(item))]
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    if chosen:
+        wanted = {int(number) for number in chosen.split(",")}
+        kept = [item for item in kept if wanted & set(_rows_of(item))]
+    if not config.getoption("--long"):
+        kept = [item for item in kept if item.get_closest_marker("long_fault") is None]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept
 
 

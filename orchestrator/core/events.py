@@ -34,6 +34,8 @@ class HostUp:
     boot_id: str
     warning: str | None = None
     """What on this host may end tasks although nothing is wrong with them."""
+    slow: str | None = None
+    """What took longer than it should on the way, for people."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ def host_up(turn: Turn, event: HostUp) -> None:
             host = turn.set_host(host, standing=Standing.OPEN, standing_why="")
     if event.warning is not None and event.warning != host.warning:
         turn.note("host-warning", f"{host.name}: {event.warning}")
+    if event.slow is not None:
+        turn.note("slow", f"{host.name} answers slowly: {event.slow}")
     turn.set_host(host, boot_id=event.boot_id, problem=None, retry_at=None, warning=event.warning)
     turn.do(*outstanding(turn.run, event.host))
 

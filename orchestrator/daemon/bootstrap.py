@@ -313,6 +313,14 @@ class _Talk:
                 code="no-python",
             )
         last = _last_line(printed.replace("orch-shell", ""))
+        if self.channel.exit_status() is None:
+            # Whoever ends by itself says with what code: a connection that broke is no fault of the host's Python.
+            return ConnectFailed(
+                name,
+                "the connection broke while its agent was being started"
+                + (f"; it said: {last}" if last else ""),
+                hint=f"see whether its Python ({self.host.python}) dies of a signal there",
+            )
         if not shell:
             return HostUnfit(
                 name,

@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 
 READ_BYTES = 1 << 16
 
+SLOW_CONNECT_S = 5.0
+"""An sshd that takes longer to let us in is worth a word: every command over SSH waits as long."""
+
 
 class LinkDown(Exception):
     """The connection broke before the reply came; the order may or may not have been done."""
@@ -229,10 +232,15 @@ class HostLink:
             self._wake.wait(delay * random.uniform(0.75, 1.25))
 
     def _connect_and_read(self) -> None:
+        began_at = time.monotonic()
         channel = self._transport.open(self.host, bootstrap.COMMAND)
+        connect_s = time.monotonic() - began_at
         connection: _Connection | None = None
         try:
             started = bootstrap.start_agent(channel, self.host, self._bundle())
+            if connect_s > SLOW_CONNECT_S:
+                slow = started.hello.setdefault("slow", {})
+                slow["connect_s"] = round(connect_s, 1)
             connection = _Connection(self.host.name, channel, started.hello)
             with self._lock:
                 if self._closed or self._held_until > time.monotonic():  # since while we were connecting

@@ -171,7 +171,13 @@ class Performer:
 
     def up(self, run_id: str, host: str, hello: Mapping[str, Any]) -> None:
         """See `Listener`."""
-        event = HostUp(at=self._now(), host=host, boot_id=str(hello["boot_id"]), warning=hello.get("warning"))
+        event = HostUp(
+            at=self._now(),
+            host=host,
+            boot_id=str(hello["boot_id"]),
+            warning=hello.get("warning"),
+            slow=wire.slowness(hello),
+        )
         self._post(run_id, event)
 
     def down(self, run_id: str, host: str, problem: str) -> None:

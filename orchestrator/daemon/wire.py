@@ -37,6 +37,17 @@ class WireError(ValueError):
     """An agent said something that is not in the contract."""
 
 
+def slowness(hello: Mapping[str, Any]) -> str | None:
+    """What the head found slow while it connected, as a sentence; None where nothing was."""
+    slow = hello.get("slow") or {}
+    said = []
+    if "connect_s" in slow:
+        said.append(f"sshd let us in after {slow['connect_s']:.0f} s")
+    if "shell_s" in slow:
+        said.append(f"the rc files of its login shell took {slow['shell_s']:.1f} s")
+    return "; ".join(said) or None
+
+
 def host_reported(host: str, run_id: str, report: Mapping[str, Any], *, at: float) -> HostReported:
     """One heartbeat, as far as it concerns one run."""
     try:

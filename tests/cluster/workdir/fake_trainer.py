@@ -1,7 +1,8 @@
 """A trainer without TensorFlow: real sockets between the tasks, real checkpoint files, the same manners in failing.
 
 It keeps a connection to every peer and dies of a broken one as TensorFlow does, with an UnavailableError a second
-later; it takes SIGTERM for a notice and trains on; it finds its port taken with TensorFlow's words.
+later; it takes SIGTERM for a notice and trains on; it finds its port taken with TensorFlow's words. With `--lockstep`
+no step ends before all have done it, so that a peer that is cut off holds up everyone, as an all-reduce does.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -30,6 +32,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fail-early", action="store_true", help="before the peers are met")
     parser.add_argument("--fail-once", action="store_true", help="in the first generation only")
     parser.add_argument("--restore-nothing", action="store_true")
+    parser.add_argument("--lockstep", action="store_true", help="a step ends when all have done it")
+    parser.add_argument("--remove-backup", action="store_true", help="at the end, as BackupAndRestore does")
     parser.add_argument("--late-failure", action="store_true", help="others fail after the chief's exit 0")
     return parser.parse_args()
 
@@ -64,7 +68,10 @@ def save(step: int) -> None:
 class Gang:
     """Connections to all peers; a broken one ends this process as TensorFlow would end it."""
 
-    def __init__(self) -> None:
+    def __init__(self, lockstep: bool = False) -> None:
+        self.lockstep = lockstep
+        self._accepted = []
+        self._to_chief = None
         config = json.loads(os.environ.get("TF_CONFIG", "{}"))
         self.workers = config.get("cluster", {}).get("worker", [])
         self.index = config.get("task", {}).get("index", 0)
@@ -83,10 +90,11 @@ class Gang:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
-        self._accepted = []
         while True:
             connection, _ = self._server.accept()
             self._accepted.append(connection)
+            if self.lockstep and self.index == 0:
+                continue  # read by the steps
             threading.Thread(target=self._watch, args=(connection,), daemon=True).start()
 
     def _connect(self) -> None:
@@ -101,11 +109,39 @@ class Gang:
                 except OSError:
                     time.sleep(0.05)
             connection.settimeout(None)
+            if self.lockstep and i == 0:
+                self._to_chief = connection
+                continue
             threading.Thread(target=self._watch, args=(connection,), daemon=True).start()
+
+    def step(self) -> None:
+        """All-reduce, of nothing: the chief hears everyone, then everyone hears the chief."""
+        if not self.lockstep:
+            return
+        try:
+            if self._to_chief is not None:
+                self._to_chief.sendall(b".")
+                self._heard(self._to_chief)
+                return
+            while len(self._accepted) < len(self.workers) - 1:
+                time.sleep(0.01)
+            for connection in self._accepted:
+                self._heard(connection)
+            for connection in self._accepted:
+                connection.sendall(b".")
+        except OSError:
+            self._end()
+
+    def _heard(self, connection: socket.socket) -> None:
+        if not connection.recv(1):
+            self._end()
 
     def _watch(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):
             connection.recv(1)
+        self._end()
+
+    def _end(self) -> None:
         if not DONE.is_set():
             time.sleep(0.3)
             print("UnavailableError: a peer went away", file=sys.stderr, flush=True)
@@ -120,7 +156,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: print("SIGTERM: a preemption notice", flush=True))
     if options.fail_early:
         raise ValueError("no data set here")
-    gang = Gang()
+    gang = Gang(options.lockstep)
     me = os.environ.get("ORCH_TASK", "worker:0")
     step = 0 if options.restore_nothing else restore()
     print(f"{me} starts at step {step}, restart {os.environ.get('ORCH_RESTARTS')}", flush=True)
@@ -133,11 +169,14 @@ def main() -> int:
                 return 42
             raise ValueError(f"the data ends at step {step}")
         time.sleep(options.pace)
+        gang.step()
         step += 1
         runtime.report(step, loss=1.0 / step)
         if step % options.save_every == 0:
             save(step)
     DONE.set()
+    if options.remove_backup and os.environ.get("ORCH_CHECKPOINT_DIR"):
+        shutil.rmtree(os.environ["ORCH_CHECKPOINT_DIR"])
     print(f"{me} done at step {step}", flush=True)
     return 3 if options.late_failure and gang.index else 0
 

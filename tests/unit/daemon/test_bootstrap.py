@@ -153,6 +153,15 @@ def test_what_can_be_no_path_is_not_sent(login: Open, python: str) -> None:
     assert refusal(login(), python).code == "no-python"
 
 
+@pytest.mark.parametrize("rc", ["kill -9 $$; ", "trap 'kill -9 $$' EXIT; exit; "])
+def test_a_connection_that_breaks_is_no_fault_of_the_hosts_python(
+    login: Open, tmp_path: Path, rc: str
+) -> None:
+    error = refusal(login(rc, HOME=str(tmp_path)))
+    assert type(error) is ConnectFailed
+    assert "the connection broke" in str(error)
+
+
 @pytest.mark.parametrize("python", ["/bin/false", "/bin/cat", "/tmp"])
 def test_a_program_that_is_no_python(login: Open, tmp_path: Path, python: str) -> None:
     error = refusal(login(HOME=str(tmp_path)), python)

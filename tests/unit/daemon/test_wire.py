@@ -56,6 +56,14 @@ def told(task: dict[str, Any], host: dict[str, Any] | None = None) -> HostReport
     return wire.host_reported("a", "r", {**report, "runs": {"r": [task], "other": []}}, at=100.0)
 
 
+def test_what_is_slow_on_the_way_to_a_host() -> None:
+    assert wire.slowness({"boot_id": "b"}) is None
+    assert wire.slowness({"slow": {"connect_s": 15.2}}) == "sshd let us in after 15 s"
+    assert wire.slowness({"slow": {"connect_s": 6.0, "shell_s": 2.5}}) == (
+        "sshd let us in after 6 s; the rc files of its login shell took 2.5 s"
+    )
+
+
 def test_a_report_is_read_whole() -> None:
     event = told(TASK)
     assert (event.at, event.host, event.cpu_percent, event.memory_percent) == (100.0, "a", 5.0, 50.0)

@@ -1,0 +1,273 @@
+"""Cuts, one-way cuts, bad wires and resets: SSH trouble is told from the end of a host, and neither from our own."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.conftest import MakeLab
+from tests.cluster.lab import Lab, LabHost
+from tests.cluster.proxy import Proxy, Wire
+from tests.faults.times import FaultTimes
+
+pytestmark = pytest.mark.lab
+
+QUICK = {"heartbeat": "0.3s", "unreachable_after": "1.5s", "lost_after": "3s", "kill_grace": "5s"}
+
+
+def lab_of(cluster: Cluster) -> Lab:
+    assert cluster.lab is not None
+    return cluster.lab
+
+
+def placed_on(run: dict[str, Any], host: str) -> dict[str, Any]:
+    return next(dict(task) for task in run["tasks"] if task["host"] == host)
+
+
+@pytest.fixture
+def victim(cluster: Cluster) -> Iterator[Callable[[int], LabHost]]:
+    """Hosts that the test may cut; they are mended whatever happens, for the tests that follow."""
+    taken: list[LabHost] = []
+
+    def take(index: int) -> LabHost:
+        taken.append(lab_of(cluster).hosts[index])
+        return taken[-1]
+
+    yield take
+    for host in taken:
+        host.mend()
+
+
+@pytest.mark.fault(25)
+def test_row_25_a_host_that_is_cut_off_from_everyone_is_lost_and_waited_for(
+    cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
+) -> None:
+    cluster.ok("up", cluster.spec("--lockstep", timing=QUICK))
+    before = cluster.wait_step(40)
+    host = victim(1)
+    fault_times.inject(before["generation"])
+    host.cut()
+    waiting = cluster.wait_phase("BACKOFF", timeout=30)
+    fault_times.noticed_by(cluster.events(kind="host-unreachable"))
+    lost = cluster.wait(lambda run: "waiting for host-1" in run["reason"], timeout=20)
+    assert placed_on(waiting, "host-0")["phase"] in ("EXITED", "LOST"), (
+        "nobody is left at a gate that never opens"
+    )
+    assert lost["first_cause"]["cause"] == "host lost"
+    host.mend()
+    after = fault_times.wait_again(cluster)
+    assert after["restarts"] == 1
+    (resumed,) = cluster.events(kind="resumed")
+    assert resumed["data"]["global_step"] >= 30, "from a checkpoint, which was saved every 10 steps"
+    assert not {t["pid"] for t in after["tasks"]} & {t["pid"] for t in before["tasks"]}
+
+
+@pytest.mark.parametrize("direction", ["to the host", "to the head"])
+@pytest.mark.fault(26)
+def test_row_26_a_cut_in_one_direction_changes_the_state_once_each_way(
+    cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes, direction: str
+) -> None:
+    cluster.ok("up", cluster.spec(tasks=3, timing=QUICK))
+    before = cluster.wait_step(20)
+    head = lab_of(cluster).head_address
+    host = victim(1)
+    fault_times.inject()
+    host.drop(**({"source": head} if direction == "to the host" else {"to": head}))
+    cut = cluster.wait(lambda run: placed_on(run, "host-1")["phase"] == "UNREACHABLE", timeout=20)
+    fault_times.noticed_by(cluster.events(kind="host-unreachable"))
+    cluster.wait_step(cut["global_step"] + 150)
+    host.mend()
+    after = cluster.wait(lambda run: placed_on(run, "host-1")["phase"] == "RUNNING", timeout=40)
+    assert (after["restarts"], after["phase"]) == (0, "RUNNING")
+    assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]
+    assert len(cluster.events(kind="host-unreachable")) == 1, "no flapping"
+    assert len(cluster.events(kind="host-back")) == 1
+
+
+@pytest.mark.fault(32)
+def test_row_32_when_most_hosts_vanish_it_is_the_head_that_is_cut_off(
+    cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
+) -> None:
+    cluster.ok("up", cluster.spec("--lockstep", tasks=3, timing=QUICK))
+    before = cluster.wait_step(20)
+    hosts = [victim(1), victim(2)]
+    fault_times.inject()
+    for host in hosts:
+        host.cut()
+    cluster.wait(lambda _: bool(cluster.events(kind="cut-off")), timeout=20)
+    fault_times.noticed_by(cluster.events(kind="cut-off"))
+    time.sleep(4.0)  # longer than lost_after: that nothing happens takes its time
+    for host in hosts:
+        host.mend()
+    after = cluster.wait_step(before["global_step"] + 100, timeout=60)
+    assert (after["restarts"], after["phase"]) == (0, "RUNNING")
+    assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]
+    assert len(cluster.events(kind="cut-off")) == 1, "one notice"
+    assert cluster.events(kind="stopping") == []
+
+
+def zombie(cluster: Cluster, host: LabHost, *args: str) -> tuple[dict[str, Any], Path]:
+    """A chief that trains on behind a cut, and the directory that it writes into."""
+    spec = cluster.spec(*args, tasks=1, hosts=cluster.hosts(3)[:1], timing=QUICK)
+    cluster.ok("up", spec)
+    before = cluster.wait_step(20)
+    host.cut()
+    return before, cluster.directory / "ckpt" / f"gen-{before['generation']:06d}"
+
+
+def host_lives(run: dict[str, Any]) -> bool:
+    return Path(f"/proc/{run['tasks'][0]['pid']}").exists()
+
+
+def digests(directory: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def trained_elsewhere(cluster: Cluster, zombies: Path, head: Cluster) -> Path:
+    """A run over the other hosts, from the same checkpoints, to its end; the directory that it wrote into."""
+    known = set(zombies.parent.iterdir())
+    spec = cluster.spec("--steps", "150", name="u", hosts=cluster.hosts(3)[1:], timing=QUICK)
+    done = head.orch("up", spec, "--wait", timeout=60)
+    assert done.returncode == 0, done.stderr
+    (resumed,) = head.events("u", kind="resumed")
+    assert resumed["data"]["global_step"] > 0, "from the zombie's checkpoint"
+    (made,) = set(zombies.parent.iterdir()) - known
+    return made
+
+
+@pytest.mark.fault(27)
+@pytest.mark.long_fault
+def test_row_27_what_comes_back_is_killed_and_has_not_touched_the_new_files(
+    cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
+) -> None:
+    host = victim(0)
+    before, old = zombie(cluster, host)
+    assert cluster.orch("kill", "t", "--force").returncode in (4, 6), "its host could not be asked"
+    assert host_lives(before), "it trains on"
+    new = trained_elsewhere(cluster, old, cluster)
+    files, stamp = digests(new), (old / "model.weights.h5").stat().st_mtime_ns
+    deadline = time.monotonic() + 20
+    while (old / "model.weights.h5").stat().st_mtime_ns == stamp and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (old / "model.weights.h5").stat().st_mtime_ns > stamp, "the zombie saves, into its own"
+    fault_times.inject()
+    host.mend()
+    deadline = time.monotonic() + 60
+    while host_lives(before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    fault_times.noticed()
+    assert not host_lives(before)
+    assert digests(new) == files, "bit for bit"
+
+
+@pytest.mark.fault(28)
+def test_row_28_a_zombie_chief_can_remove_only_its_own_backup(
+    cluster: Cluster, victim: Callable[[int], LabHost]
+) -> None:
+    before, old = zombie(cluster, victim(0), "--steps", "450", "--remove-backup")
+    other = Cluster(
+        cluster.directory / "another-head", lab_of(cluster)
+    )  # this one would refuse its own directory
+    try:
+        new = trained_elsewhere(cluster, old, other)
+    finally:
+        other.orch("coordinator", "stop")
+    files = digests(new)
+    deadline = time.monotonic() + 60
+    while host_lives(before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not old.exists(), "it has come to its end, and removed what it took for its backup"
+    assert digests(new) == files
+
+
+def behind(cluster: Cluster, proxies: list[Proxy]) -> list[dict[str, Any]]:
+    """The hosts of a spec whose sshds are reached through the proxies."""
+    lab = lab_of(cluster)
+    for host, proxy in zip(lab.hosts, proxies, strict=False):
+        key = host.known_hosts_line.partition(" ")[2]
+        with lab.known_hosts.open("a") as known:
+            known.write(f"[{proxy.address}]:{proxy.port} {key}")
+    return [
+        {"name": host.name, "address": proxy.address, "port": proxy.port, "data_address": host.address}
+        for host, proxy in zip(lab.hosts, proxies, strict=False)
+    ]
+
+
+class Wires:
+    """Puts the hosts of a cluster behind wires; answers what a spec calls them then."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self.proxies: list[Proxy] = []
+
+    def __call__(self, cluster: Cluster, *wires: Wire) -> list[dict[str, Any]]:
+        hosts = lab_of(cluster).hosts
+        for host, wire in zip(hosts, wires, strict=False):
+            proxy = Proxy((host.address, host.port), wire, f"127.0.0.{2 + host.index}")
+            self.proxies.append(self._stack.enter_context(proxy))
+        return behind(cluster, self.proxies)
+
+
+@pytest.fixture
+def wired() -> Iterator[Wires]:
+    """Proxies, closed at the end."""
+    with ExitStack() as stack:
+        yield Wires(stack)
+
+
+@pytest.mark.fault(29)
+def test_row_29_a_slow_and_lossy_wire_is_no_reason_for_a_restart(
+    cluster: Cluster, wired: Wires, long: bool
+) -> None:
+    bad = Wire(one_way_s=0.1, loss=0.05)
+    timing = {"heartbeat": "0.5s", "unreachable_after": "2s", "lost_after": "4s", "kill_grace": "5s"}
+    cluster.ok("up", cluster.spec("--lockstep", hosts=wired(cluster, bad, bad), timing=timing))
+    before = cluster.wait_step(20)
+    pace_s = 0.02
+    cluster.wait_step(before["global_step"] + int((60 if long else 8) * 0.6 / pace_s), timeout=120)
+    after = cluster.run()
+    assert (after["restarts"], after["phase"]) == (0, "RUNNING")
+    assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]
+    assert cluster.orch("kill", "t").returncode == 0
+
+
+@pytest.mark.fault(30)
+def test_row_30_an_sshd_that_takes_its_time_is_not_lost(cluster: Cluster, wired: Wires, long: bool) -> None:
+    hold_s = 15.0 if long else 6.0
+    hosts = wired(cluster, Wire(), Wire(hold_s=hold_s))
+    done = cluster.orch("up", cluster.spec("--steps", "20", hosts=hosts, timing=QUICK), "--wait", timeout=90)
+    assert done.returncode == 0, done.stderr
+    assert cluster.run()["restarts"] == 0
+    (slow,) = cluster.events(kind="slow")
+    assert "host-1" in slow["message"]
+    assert cluster.events(kind="host-unreachable") == []
+
+
+@pytest.mark.fault(33)
+def test_row_33_an_order_within_a_reset_is_asked_again_and_done_once(
+    tmp_path: Path, make_lab: MakeLab, wired: Wires
+) -> None:
+    cluster = Cluster(tmp_path, make_lab(2))  # fresh hosts: the agent is pushed as well
+    # Within the login, that push, its first orders, and those of the start.
+    hosts = wired(cluster, Wire(resets=(2_500, 30_000, 6_200)), Wire(resets=(60_000, 5_500, 6_800)))
+    try:
+        done = cluster.orch("up", cluster.spec("--steps", "100", hosts=hosts), "--wait", timeout=90)
+        assert done.returncode == 0, done.stderr
+        run = cluster.run()
+        assert (run["phase"], run["restarts"], run["generation"]) == ("SUCCEEDED", 0, 1)
+        assert sum(proxy.resets for proxy in wired.proxies) >= 5, "some were reset, or this shows nothing"
+        for task in ("worker:0", "worker:1"):
+            assert cluster.ok("logs", "t", task).count("starts at step 0") == 1
+    finally:
+        cluster.close()

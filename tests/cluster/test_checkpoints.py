@@ -49,6 +49,7 @@ def test_a_person_looks_pins_and_goes_back_while_it_trains_and_when_it_has_ended
     assert resumed_at(cluster) > 60
 
 
+@pytest.mark.fault(44)
 def test_row_44_the_checkpoint_directory_hangs(local_cluster: Cluster) -> None:
     cluster = local_cluster
     cluster.ok("up", cluster.spec("--save-every", "1000000"))

@@ -91,6 +91,7 @@ def test_a_lost_journal_is_rebuilt_from_the_hosts_and_nothing_is_restarted(local
 
 
 @pytest.mark.fault(38)
+@pytest.mark.fault(38)
 def test_a_damaged_journal_is_put_aside_and_rebuilt(local_cluster: Cluster) -> None:
     cluster = local_cluster
     spec = cluster.spec()

@@ -52,6 +52,7 @@ def test_a_person_lists_pins_and_goes_back_on_the_oldest_python_too(agent: Clien
     assert about(agent, root, "burn")["error"]["code"] == "bad-order"
 
 
+@pytest.mark.fault(45)
 def test_row_45_two_hosts_tell_of_one_directory_the_same_and_of_two_another(
     agent: Client, tmp_path: Path
 ) -> None:
@@ -62,6 +63,7 @@ def test_row_45_two_hosts_tell_of_one_directory_the_same_and_of_two_another(
     assert share("one") == share("one") != share("two")
 
 
+@pytest.mark.fault(44)
 def test_row_44_a_directory_that_hangs_stops_no_heartbeat_and_is_told_of(agent: Client, root: Path) -> None:
     agent.ok("watch", heartbeat_s=0.1)
     with hanging(root):

@@ -295,6 +295,7 @@ def test_through_any_number_of_bad_generations_the_last_good_one_is_kept(tmp_pat
 # A full disk
 
 
+@pytest.mark.fault(36)
 def test_row_36_a_full_disk_leaves_nothing_half_and_the_source_whole(tmp_path: Path, capsys: Any) -> None:
     with mounted(tmp_path / "disk") as disk:
         source = generation(disk.path / "c", 1, "keras3_backup")
@@ -312,6 +313,7 @@ def test_row_36_a_full_disk_leaves_nothing_half_and_the_source_whole(tmp_path: P
         assert seeded(disk.path / "c", 2)["global_step"] == 20
 
 
+@pytest.mark.fault(36)
 def test_row_36_a_full_scratch_is_left_empty_and_filled_when_there_is_room(tmp_path: Path) -> None:
     generation(tmp_path / "c", 1, "manager")
     given = seeded(tmp_path / "c", 2)["path"]
@@ -354,6 +356,7 @@ def test_who_holds_the_lock_for_too_long_is_said(tmp_path: Path) -> None:
 # One directory for all hosts
 
 
+@pytest.mark.fault(45)
 def test_row_45_all_who_share_a_directory_find_what_the_first_wrote(tmp_path: Path) -> None:
     first = share.token(str(tmp_path / "shared"), "t-1")
     assert len(first) == 32

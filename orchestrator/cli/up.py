@@ -166,7 +166,17 @@ def command(
     if as_json:
         session.put_json(document)
     _say_outcome(document, session)
+    _say_place(document, session, file)
     return exit_code(document)
+
+
+def _say_place(document: Mapping[str, Any], session: Session, file: str) -> None:
+    """Where in the file stands what a host could not do."""
+    problem = document.get("problem") or {}
+    if document.get("phase") == "FAILED" and problem.get("key"):
+        from orchestrator.spec.load import located
+
+        session.say(located(file, tuple(problem["key"].split(".")), "this is what the hosts refuse"))
 
 
 def _say_outcome(document: Mapping[str, Any], session: Session) -> None:

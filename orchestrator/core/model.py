@@ -184,6 +184,8 @@ class Problem:
     message: str
     hint: str | None = None
     exit_code: int = 1
+    key: str | None = None
+    """What in the cluster spec says so, such as `run.strategy`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,6 +255,11 @@ def _refuse_conflict(run: Run, plan: Plan) -> None:
                 )
 
 
+def transports(paths: Paths) -> dict[str, Transport]:
+    """By the name that a host's spec gives."""
+    return {"ssh": SshTransport(Path(paths.known_hosts)), "local": LocalTransport()}
+
+
 def run(paths: Paths) -> int:
     """`orch coordinator run`: in the foreground, until SIGTERM, SIGINT or `orch coordinator stop`. Exit code."""
     from orchestrator.daemon import api
@@ -262,11 +267,7 @@ def run(paths: Paths) -> int:
     paths.ensure()
     lock = take_lock(paths)
     _set_up_logging(paths)
-    transports: dict[str, Transport] = {
-        "ssh": SshTransport(Path(paths.known_hosts)),
-        "local": LocalTransport(),
-    }
-    coordinator = Coordinator(paths, transports)
+    coordinator = Coordinator(paths, transports(paths))
     server = api.Server(coordinator)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: coordinator.loop.stop())

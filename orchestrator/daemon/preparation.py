@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from orchestrator.adapters import codetree
@@ -33,22 +34,28 @@ class Asks(Protocol):
 def prepare(link: Asks, run: Run, name: str, *, now: Callable[[], float]) -> HostPrepared | HostRefused:
     """The whole conversation, which may take minutes; the event is of its end. LinkDown passes through."""
     try:
-        probed = _probe(link, run, name)
-        problem = _unfit(run, probed)
-        if problem is not None:
-            return HostRefused(at=now(), host=name, problem=_named(name, problem))
+        facts = look(link, run, name)
         code = _push(link, run)
         highest = _highest(link, run)
     except OrderRefused as e:
         return HostRefused(at=now(), host=name, problem=_named(name, e.problem))
-    facts = Facts(
+    return HostPrepared(at=now(), host=name, facts=replace(facts, code=code, highest_generation=highest))
+
+
+def look(link: Asks, run: Run, name: str) -> Facts:
+    """What the host has; OrderRefused, with the host in its sentence, where it cannot train this script."""
+    try:
+        probed = _probe(link, run, name)
+    except OrderRefused as e:
+        raise OrderRefused(_named(name, e.problem)) from e
+    problem = _unfit(run, probed)
+    if problem is not None:
+        raise OrderRefused(_named(name, problem))
+    return Facts(
         python=probed["python"],
         versions=probed["versions"],
-        code=code,
-        highest_generation=highest,
         checkpoint_share=probed.get("checkpoint_share") or "",
     )
-    return HostPrepared(at=now(), host=name, facts=facts)
 
 
 def _order(run: Run, verb: str, **fields: object) -> dict[str, Any]:
@@ -59,7 +66,7 @@ def _named(host: str, problem: Problem) -> Problem:
     """The same problem with the host in its sentence."""
     if problem.message.startswith(f"{host}:"):
         return problem
-    return Problem(problem.code, f"{host}: {problem.message}", problem.hint, problem.exit_code)
+    return replace(problem, message=f"{host}: {problem.message}")
 
 
 def _probe(link: Asks, run: Run, name: str) -> Mapping[str, Any]:
@@ -80,6 +87,7 @@ def _probe(link: Asks, run: Run, name: str) -> Mapping[str, Any]:
                 f"the checkpoint directory {plan.checkpoint.dir} cannot be written"
                 + (f": {ok['checkpoint_why']}" if ok.get("checkpoint_why") else ""),
                 "it must exist on every host, on a file system that they share, and be writable by the SSH user",
+                key="run.checkpoint.dir",
             )
         )
     return ok
@@ -93,12 +101,21 @@ def _unfit(run: Run, probed: Mapping[str, Any]) -> Problem | None:
     if not run.plan.runtime:
         return None
     source = _source(run)
-    if ".fit(" not in source:
+    by_env = run.plan.env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    asked = run.plan.options.keras == 2 or by_env
+    if ".fit(" not in source and not asked:
         return None  # a custom loop needs no Keras trainer, so its version is nobody's business
-    asked = run.plan.env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
-    legacy = asked or run.plan.options.keras == 2 or asks_for_legacy(source)
-    sentence = unsupported(run.plan.strategy, probed["versions"], legacy)
-    return Problem("keras", sentence) if sentence else None
+    sentence = unsupported(run.plan.strategy, probed["versions"], asked or asks_for_legacy(source))
+    if sentence is None:
+        return None
+    key = (
+        "run.keras"
+        if run.plan.options.keras == 2
+        else "run.env.TF_USE_LEGACY_KERAS"
+        if by_env
+        else "run.strategy"
+    )
+    return Problem("keras", sentence, exit_code=2, key=key)
 
 
 def _source(run: Run) -> str:

@@ -100,6 +100,7 @@ def _problem(run: Run) -> dict[str, Any] | None:
         "message": problem.message,
         "hint": problem.hint,
         "exit_code": problem.exit_code,
+        "key": problem.key,
     }
 
 

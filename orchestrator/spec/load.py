@@ -56,6 +56,15 @@ def check_spec(path: str | Path) -> tuple[ClusterSpec | None, list[Complaint]]:
     return (None, sorted(set(complaints))) if complaints else (spec, [])
 
 
+def located(path: str | Path, loc: Loc, words: str) -> str:
+    """`file:line:column: key: words`, of something that was found out later than by reading the file."""
+    text, said = _read(path)
+    root = parse(text)[0] if text is not None else None
+    if root is None:
+        return render(str(path), said) if said else words
+    return render(str(path), list(_complaint(root, loc, words)))
+
+
 def _told(error: ValidationError, root: Node) -> Iterator[Complaint]:
     """pydantic's errors as complaints. The values stay out: one of env may be among them."""
     found = [(tuple(e["loc"]), e) for e in error.errors(include_url=False, include_input=False)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -189,3 +190,28 @@ def test_a_missing_tensorflow_is_reported_as_just_that(one: Cluster) -> None:
     done = one.orch("up", spec, "--wait", timeout=60)
     assert done.returncode == 1
     assert "tensorflow" in one.run()["first_cause"]["sentence"]
+
+
+def test_validate_with_hosts_says_it_before_anything_is_started(one: Cluster) -> None:
+    examples = Path(__file__).parents[2] / "examples"
+    here: list[dict[str, object]] = [{"name": "here", "transport": "local", "slots": 3}]
+    fit: dict[str, Any] = {"strategy": "parameter_server", "script": "digits.py", "workdir": str(examples)}
+    spec = one.spec(hosts=here, types={"chief": 1, "worker": 1, "ps": 1}, **fit)
+    found = one.orch("validate", "--hosts", spec)
+    assert found.returncode == 2
+    line = next(line for line in found.stderr.splitlines() if ": run.strategy: " in line)
+    number = next(i for i, text in enumerate(Path(spec).read_text().splitlines(), 1) if "  strategy:" in text)
+    assert line.startswith(f"{spec}:{number}:")
+    assert "here: Keras 3" in line
+    assert "cannot train with model.fit under ParameterServerStrategy" in line
+    said = refused(one, spec, exit_code=2)  # and so does `orch up`, at the same place
+    assert f"{spec}:{number}:" in said
+
+    fine = one.spec(tasks=1)
+    assert one.ok("validate", "--hosts", fine) == f"{fine}: ok\n"
+    host = lab_of(one).hosts[0]
+    assert not Path(host.host_dir, "runs").exists()  # nothing of a run that never was
+    host.stop_sshd()
+    away = one.orch("validate", "--hosts", fine)
+    assert away.returncode == 4
+    assert ": hosts[0]: host-0: " in away.stderr

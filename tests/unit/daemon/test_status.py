@@ -125,7 +125,8 @@ def test_an_ended_run_says_why_and_what_was_proven() -> None:
     )
     (shown,) = json.loads(json.dumps(status.document([run], now=NOW)))["runs"]
     assert shown["reason"] == "worker:0 on a was killed by SIGKILL"
-    assert shown["problem"] == {"code": "failed", "message": "it failed", "hint": "do that", "exit_code": 1}
+    problem = {"code": "failed", "message": "it failed", "hint": "do that", "exit_code": 1, "key": None}
+    assert shown["problem"] == problem
     assert shown["first_cause"] == {
         "task": None,
         "host": None,

@@ -29,18 +29,18 @@ def why(document: Document, paint: Paint, *, width: int | None = None) -> str:
 
 
 def _now(document: Document, causes: list[Any], paint: Paint, width: int | None) -> list[str]:
-    """How it is now, where that is not what the cause says already."""
+    """How it is now, where that is not what the newest cause says already."""
     phase, reason = document.get("phase"), str(document.get("reason") or "")
     if phase is None:
         return [] if causes else ["nothing had gone wrong when the coordinator last wrote"]
-    if phase == "RUNNING":
-        well = "training" if causes else "training; nothing has gone wrong"
-        return [*_wrapped("now", f"{well}: {reason}", paint, width)] if causes else [f"{well}: {reason}"]
-    if phase == "SUCCEEDED" and not causes:
-        return [f"nothing went wrong: {reason}"]
-    if causes and (phase == "FAILED" or reason.startswith(str(causes[-1].get("sentence")))):
-        return []
-    return [*_wrapped("now", reason, paint, width)] if causes else fold(reason, width and width - 2)
+    if causes:
+        if reason.startswith(str(causes[-1].get("sentence"))):
+            return []
+        lines = _wrapped("now", f"training: {reason}" if phase == "RUNNING" else reason, paint, width)
+    else:
+        well = {"RUNNING": "training; nothing has gone wrong: ", "SUCCEEDED": "nothing went wrong: "}
+        lines = fold(well.get(str(phase), "") + reason, width and width - 2)
+    return lines + _wrapped("you can", (document.get("problem") or {}).get("hint"), paint, width)
 
 
 def block(cause: Document, paint: Paint, width: int | None = None) -> list[str]:
@@ -48,7 +48,7 @@ def block(cause: Document, paint: Paint, width: int | None = None) -> list[str]:
     lines = [paint(line, "red", "bold") for line in fold(str(cause.get("sentence")), width and width - 2)]
     lines += _wrapped("when", _when(cause), paint, width)
     lines += _wrapped("means", cause.get("means"), paint, width)
-    lines += _wrapped("followed", _followed(cause), paint, width)
+    lines += _wrapped("others", _followed(cause), paint, width)
     lines += _wrapped("done", cause.get("done"), paint, width)
     lines += _wrapped("you can", cause.get("advice"), paint, width)
     shown = last_lines(cause, paint, width)

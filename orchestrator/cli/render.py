@@ -73,13 +73,14 @@ def sentences(run: Document, paint: Paint, width: int | None = None) -> list[str
     """What went wrong first, and the reason of the phase; what both say is said once."""
     reason, cause = str(run.get("reason") or ""), run.get("first_cause")
     if not cause or run.get("phase") == "SUCCEEDED":
-        return [reason] if reason else []
+        return fold(reason, width and width - 2, indent="  ") if reason else []
     sentence, done = str(cause.get("sentence")), str(cause.get("done") or "")
     rest = reason.removeprefix(sentence).removeprefix("; ")
     style = "red" if rest != reason else "yellow"
     if is_active(run) and done and rest:
         sentence = f"{sentence}; {done}"
-    return [*labelled("first cause:", sentence, paint, style, width), *([rest] if rest else [])]
+    lines = labelled("first cause:", sentence, paint, style, width)
+    return [*lines, *(fold(rest, width and width - 2, indent="  ") if rest else [])]
 
 
 def labelled(label: str, text: object, paint: Paint, style: str, width: int | None = None) -> list[str]:

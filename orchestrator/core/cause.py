@@ -14,6 +14,7 @@ from dataclasses import replace
 from orchestrator.core import patterns
 from orchestrator.core.model import Cause, Exit, FirstCause, Follower, Run, Task
 from orchestrator.core.plan import TaskId
+from orchestrator.core.words import plain
 
 SAVED_CODE = 42
 """TensorFlow's PreemptionCheckpointHandler: "saved, start me again"."""
@@ -108,7 +109,7 @@ _NODE = re.compile(r"\{\{function_node [^}]*\}\} ?")
 
 def in_short(line: str) -> str:
     """A process's words as they fit into a sentence: without the module of its exception, and not endless."""
-    line = _NODE.sub("", _MODULE_OF_AN_ERROR.sub("", line.strip()))
+    line = _NODE.sub("", _MODULE_OF_AN_ERROR.sub("", plain(line)))
     return line if len(line) <= SENTENCE_MAX else f"{line[: SENTENCE_MAX - 1].rstrip()}…"
 
 

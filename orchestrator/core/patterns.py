@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from orchestrator.core.ends import Cause, Exit
 from orchestrator.core.signs import CLASSES, SIGNS, Sign
+from orchestrator.core.words import plain
 
 _OWN_WORDS = re.compile(r"(?:builtins\.)?(?:[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning))\b")
 _ENDS_A_TRACEBACK = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
@@ -47,7 +48,8 @@ def explained(ended: Exit, *, host: str, python: str) -> tuple[str, str]:
     facts = {"host": host, "python": python}
     if found is not None and found[0].cause is ended.cause:
         sign, match = found
-        return _filled(sign.means, sign.advice, {**match.groupdict(), **facts})
+        said = {name: plain(words or "") for name, words in match.groupdict().items()}
+        return _filled(sign.means, sign.advice, {**said, **facts})
     return of_class(ended.cause, **facts)
 
 

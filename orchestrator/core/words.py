@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
+_CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.?)|[\x00-\x1f\x7f-\x9f]+")
+
+
+def plain(text: str) -> str:
+    """A process's words as one line that does nothing to a terminal.
+
+    >>> plain("a\\x1b[31mb\\x1b[0m\\tc\\n")
+    'ab c'
+    """
+    return _CONTROL.sub(lambda found: "" if found[0].startswith("\x1b") else " ", text).strip()
+
 
 def counted(number: int, noun: str) -> str:
     """A number with its noun.

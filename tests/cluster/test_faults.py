@@ -199,6 +199,10 @@ def test_row_15_one_task_dies_and_all_start_again_from_the_checkpoint(
     assert resumed["data"]["steps_lost"] <= 40
     assert after["first_cause"]["task"] == "worker:2"
     assert "SIGKILL" in after["first_cause"]["sentence"]
+    (why,) = json.loads(cluster.ok("why", "t", "--json"))["first_causes"]
+    assert (why["task"], why["cause"], why["stopped"] + why["followers"]) == ("worker:2", "signal", 2)
+    assert f"resumes from step {resumed['data']['global_step']}" in why["done"]
+    assert f"first cause: {why['sentence']}" in cluster.ok("logs", "t")
     started = f"starts at step {resumed['data']['global_step']},"
     # The logs follow the reports: the chief's first step is shown before the others' first lines are here.
     cluster.wait(lambda _: cluster.ok("logs", "t").count(started) == 3)

@@ -37,7 +37,7 @@ def test_a_death_that_is_over() -> None:
         "  worker:1 on gpu-b was killed by SIGKILL at step 57\n"
         "  when     generation 1, class: signal\n"
         "  means    somebody or something on gpu-b ended it\n"
-        "  followed worker:0 on gpu-a after 1.4 s, worker:2 on gpu-a after 1.4 s, worker:3 on gpu-a after 1.4 s, "
+        "  others   worker:0 on gpu-a after 1.4 s, worker:2 on gpu-a after 1.4 s, worker:3 on gpu-a after 1.4 s, "
         "worker:4 on gpu-a after 1.4 s, 2 more; 1 task stopped by orch\n"
         "  done     generation 2 resumes from step 50; 7 steps are lost\n"
         "  you can  look there for a batch system\n"
@@ -61,12 +61,19 @@ def test_it_fits_the_terminal() -> None:
         ({}, "training; nothing has gone wrong: step 90"),
         ({"phase": "SUCCEEDED", "reason": "worker:0 ended"}, "nothing went wrong: worker:0 ended"),
         ({"phase": "PENDING", "reason": "1/2 hosts are ready"}, "1/2 hosts are ready"),
+        ({"phase": "FAILED", "reason": "gpu-b: no Python", "problem": {"hint": ""}}, "gpu-b: no Python"),
         ({"phase": "KILLED", "reason": "killed by the user"}, "killed by the user"),
         ({"phase": None, "reason": None}, "nothing had gone wrong when the coordinator last wrote"),
     ],
 )
 def test_nothing_went_wrong(changes: dict[str, object], expected: str) -> None:
     assert why(None, **changes).splitlines()[1:] == [f"  {expected}"]
+
+
+def test_a_run_that_failed_of_something_else_in_the_end() -> None:
+    problem = {"message": "gpu-b has another TensorFlow", "hint": "install the same"}
+    shown = why(phase="FAILED", reason="gpu-b has another TensorFlow", problem=problem, first_causes=[KILLED])
+    assert shown.endswith("  now      gpu-b has another TensorFlow\n  you can  install the same")
 
 
 def test_what_the_reason_repeats_is_said_once() -> None:

@@ -168,6 +168,7 @@ def test_where_nobody_had_gone_before_a_follower_it_was_the_network() -> None:
         ("tensorflow.python.framework.errors_impl.InternalError: x", "InternalError: x"),
         ("ValueError: a.b", "ValueError: a.b"),
         ("x" * 500, "x" * 199 + "…"),
+        ("KeyError: '\x1b]0;title\x07\x1b[2Ja\tb'", "KeyError: 'a b'"),
         (
             "UnknownError: {{function_node __wrapped__Fill_device_/job:a/device:CPU:0}} OOM",
             "UnknownError: OOM",

@@ -172,7 +172,6 @@ def completed(run: Run, found: FirstCause) -> FirstCause:
     """With what can be told only once the others have ended too, and what is always so of its class."""
     first = run.task(found.task) if found.task is not None else None
     host = first.host if first else None
-    ended = first.exit if first else None
     others = [t for t in run.tasks if first is None or t.id != first.id]
     fell = [t for t in others if t.exit and t.exit.cause is Cause.FOLLOWER]
     means, advice = patterns.of_class(found.cause, host=host or "the host")
@@ -183,7 +182,7 @@ def completed(run: Run, found: FirstCause) -> FirstCause:
         means=found.means or means,
         advice=found.advice or advice,
         followers=len(fell),
-        followed=tuple(_follower(task, ended) for task in sorted(fell, key=_ended_at)),
+        followed=tuple(_follower(task, first) for task in sorted(fell, key=_ended_at)),
         stopped=sum(1 for t in others if t.exit and t.exit.cause is Cause.ORDERED),
     )
 
@@ -192,9 +191,14 @@ def _ended_at(task: Task) -> float:
     return task.exit.at if task.exit else 0.0
 
 
-def _follower(task: Task, first: Exit | None) -> Follower:
-    after_s = round(max(0.0, _ended_at(task) - first.at), 3) if first else None
-    return Follower(task.id, task.host, after_s)
+def _follower(task: Task, first: Task | None) -> Follower:
+    if first is None or first.exit is None or task.exit is None:
+        return Follower(task.id, task.host)
+    after_s = task.exit.at - first.exit.at
+    times = first.exit.ended_time, task.exit.ended_time
+    if task.host == first.host and times[0] is not None and times[1] is not None:
+        after_s = times[1] - times[0]  # one clock, and no report's delay
+    return Follower(task.id, task.host, round(max(0.0, after_s), 3))
 
 
 def as_data(found: FirstCause) -> dict[str, object]:

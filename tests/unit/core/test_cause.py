@@ -182,3 +182,15 @@ def test_its_words_in_short(line: str, expected: str) -> None:
 def test_a_number_that_differs_makes_no_other_failure() -> None:
     words = (f"E: /scratch/worker-{n}/gen-000003: port 2000{n}, at 0x7f{n}a" for n in (0, 1))
     assert cause.common_failure(run_of(*(replace(SCRIPT, error=said) for said in words))) is not None
+
+
+def test_on_one_host_its_own_clock_says_how_much_later_a_follower_ended() -> None:
+    """The reports of both may come late, and together."""
+    run = run_of(
+        Exit(cause=Cause.FOLLOWER, code=1, at=20.0, ended_time=1000.0),
+        Exit(cause=Cause.SIGNAL, signal=9, at=20.0, ended_time=990.5),
+    )
+    run = run.with_task(replace(run.tasks[0], host="h1"))
+    found = cause.first_cause(run)
+    assert found is not None
+    assert [f.after_s for f in found.followed] == [9.5]

@@ -20,7 +20,8 @@ _LABEL_WIDTH = 9
 def why(document: Document, paint: Paint, *, width: int | None = None) -> str:
     """The whole of `orch why`. `width`: the terminal's columns; None leaves lines whole."""
     causes = document.get("first_causes") or []
-    blocks = [render.headline(document, paint)]
+    is_known = document.get("phase") is not None
+    blocks = [render.headline(document, paint) if is_known else paint(render.title(document), "bold")]
     blocks += ["\n".join(render.indent(block(cause, paint, width))) for cause in causes]
     now = "\n".join(render.indent(_now(document, causes, paint, width)))
     if now:

@@ -11,6 +11,7 @@ from orchestrator.adapters.runlogs import RunLogs
 from orchestrator.cli import render
 from orchestrator.cli.log_lines import LogPainter
 from orchestrator.cli.session import Session
+from orchestrator.cli.terminal import fold
 from orchestrator.cli.watching import Watch, wait_for_the_last_lines
 
 if TYPE_CHECKING:
@@ -33,7 +34,10 @@ def follow(
     put: Callable[[str], None] = session.say if logs_on_stderr else session.put
     say: Callable[[str], None] = session.say
     if live is not None:
-        put = say = _above(live)
+        put = _above(live)
+
+        def say(text: str) -> None:
+            put("\n".join(fold(text, session.width, indent="    ")))
 
     watch = Watch(
         session,

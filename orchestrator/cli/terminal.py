@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, and movements
@@ -37,10 +36,20 @@ def cut(text: str, width: int | None) -> str:
 
 
 def fold(text: str, width: int | None, *, indent: str = "") -> list[str]:
-    """Whole words on lines of at most `width` columns, all but the first indented; None leaves one line."""
+    """Whole words on lines of at most `width` columns, all but the first indented; None leaves one line.
+
+    Colours do not count; a word that is longer than a line has one of its own.
+    """
     if width is None:
         return [text]
-    wrapped = textwrap.wrap(
-        text, max(20, width), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
-    return wrapped or [""]
+    lines: list[str] = []
+    line, columns, is_blank = "", 0, True
+    for word in re.findall(r"\s*\S+", text):
+        taken = len(_SGR.sub("", word))
+        if columns + taken > width and not is_blank:
+            lines.append(line)
+            word = indent + word.lstrip()
+            line, columns = "", 0
+            taken = len(_SGR.sub("", word))
+        line, columns, is_blank = line + word, columns + taken, False
+    return [*lines, line]

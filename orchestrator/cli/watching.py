@@ -20,6 +20,9 @@ _LAST_LINES_LOOK_S = 0.05
 AWAY_MAX_S = 60.0
 """How long a coordinator may be gone before we stop to wait for it. Training goes on without it."""
 
+_OF_A_CAUSE = ("backoff", "failed")
+"""Events that say what is done about a first cause, after its sentence."""
+
 
 def wait_for_the_last_lines(session: Session, logs: RunLogs, run: Mapping[str, Any]) -> None:
     """Until all that the tasks of an ended run have printed is here."""
@@ -69,6 +72,7 @@ class Watch:
         self._after = 0
         self._mute = from_now
         self._causes_are_shown = causes_are_shown
+        self._event_said: object = None
         self._said = ""
         self._said_at = session.now()
         self._away_since: float | None = None
@@ -110,9 +114,11 @@ class Watch:
         for event in found.get("events") or []:
             self._after = event["seq"]
             # A coordinator that takes the id for a name must not mix in the runs of before.
-            repeated = self._causes_are_shown and "first_cause" in (event.get("data") or {})
+            repeated = self._causes_are_shown and event.get("kind") in _OF_A_CAUSE
+            repeated |= event.get("message") == self._event_said  # an end, and the stop for that very reason
             if event.get("run") == self.run["run_id"] and not self._mute and not repeated:
                 self._say(render.event(event, self._session.paint_err))
+                self._event_said = event.get("message")
                 self._said_at = self._session.now()
         self._mute = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core import restart
+from orchestrator.core import cause, restart
 from orchestrator.core.events import CheckpointSeeded, CheckpointVerified, RolledBack
 from orchestrator.core.model import Budget, Cause, Checkpoint, FirstCause, Intent, Phase
 from orchestrator.core.regroup import at_checkpoint
@@ -32,8 +32,7 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     if seed.source is None:
         reached = f"; {run.best_step} steps are lost" if run.best_step and run.generation > 1 else ""
         sentence = f"there is no checkpoint yet: generation {seed.generation} starts at step 0{reached}"
-        turn.note("from-start", sentence)
-        _say_done(turn, sentence)
+        turn.note("from-start", sentence, None, **_done(turn, sentence))
         return
     known = Checkpoint(
         global_step=seed.global_step, path=seed.source, generation=seed.generation, verified_at=turn.at
@@ -47,21 +46,18 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     step = seed.global_step if seed.global_step is not None else "unknown"
     counted = f"; {lost} steps are lost" if lost is not None else ""
     sentence = f"generation {seed.generation} resumes from step {step}{counted}"
-    _say_done(turn, sentence)
-    turn.note(
-        "resumed",
-        f"{sentence} ({seed.source})",
-        global_step=seed.global_step,
-        steps_lost=lost,
-        path=seed.source,
-    )
+    facts = {"global_step": seed.global_step, "steps_lost": lost, "path": seed.source}
+    turn.note("resumed", f"{sentence} ({seed.source})", None, **facts, **_done(turn, sentence))
 
 
-def _say_done(turn: Turn, sentence: str) -> None:
-    """What became of the end of the generation before."""
+def _done(turn: Turn, sentence: str) -> dict[str, object]:
+    """What became of the end of the generation before: in the state, and for the event, which outlives it."""
     found = turn.run.first_cause
-    if found is not None and found.generation < turn.run.generation:
-        turn.set(first_cause=replace(found, done=sentence))
+    if found is None or found.generation >= turn.run.generation:
+        return {}
+    found = replace(found, done=sentence)
+    turn.set(first_cause=found)
+    return {"first_cause": cause.as_data(found)}
 
 
 def verified(turn: Turn, event: CheckpointVerified) -> None:

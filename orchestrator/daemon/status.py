@@ -57,13 +57,10 @@ def why_document(run: Run, ended: Sequence[dict[str, Any]], *, now: float) -> di
     """The document of `orch why --json`: how the run is, and what ended its generations, oldest first.
 
     Args:
-        ended: the first causes that the events hold; the state knows of the newest what became of it since.
+        ended: the first causes that the events hold, of each maybe several: a later one knows what became of it.
     """
     newest = first_cause(run)
-    causes: list[dict[str, Any]] = list(ended)
-    if newest is not None:
-        causes = [c for c in causes if (c["generation"], c["task"]) != (newest["generation"], newest["task"])]
-        causes.append(newest)
+    latest = {(c["generation"], c["task"]): c for c in (*ended, *([newest] if newest else ()))}
     return {
         "schema": SCHEMA,
         "name": run.plan.name,
@@ -74,7 +71,7 @@ def why_document(run: Run, ended: Sequence[dict[str, Any]], *, now: float) -> di
         "restarts": run.budget.restarts,
         "global_step": run.global_step,
         "problem": _problem(run),
-        "first_causes": causes,
+        "first_causes": list(latest.values()),
     }
 
 

@@ -25,6 +25,10 @@ KILLED = {
 }
 
 
+def test_without_a_coordinator_no_phase_is_claimed() -> None:
+    assert why(phase=None, reason=None, first_causes=[KILLED]).startswith("mnist-1\n\n  worker:1 on")
+
+
 def why(width: int | None = None, **changes: object) -> str:
     document = {"phase": "RUNNING", "run_id": "mnist-1", "generation": 2, "reason": "step 90", **changes}
     return causes.why({"first_causes": [], **document}, PLAIN, width=width)
@@ -100,3 +104,19 @@ def test_what_the_reason_repeats_is_said_once() -> None:
 )
 def test_cut(text: str, width: int | None, expected: str) -> None:
     assert terminal.cut(text, width) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a b c", ["a b c"]),
+        ("aaaa bbbb cccc", ["aaaa bbbb", "  cccc"]),
+        ("\x1b[31maaaa\x1b[0m bbbb cccc", ["\x1b[31maaaa\x1b[0m bbbb", "  cccc"]),
+        ("aaaaaaaaaaaaaaa b", ["aaaaaaaaaaaaaaa", "  b"]),
+        ("aa  bb  cc  dd", ["aa  bb  cc", "  dd"]),
+        ("", [""]),
+    ],
+)
+def test_fold(text: str, expected: list[str]) -> None:
+    assert terminal.fold(text, 10, indent="  ") == expected
+    assert terminal.fold(text, None) == [text]

@@ -168,3 +168,17 @@ def test_an_ended_run_says_why_and_what_was_proven() -> None:
     assert first["heartbeat_age_s"] is None
     assert (second["phase"], second["exit_code"]) == ("LOST", 3)
     assert shown["steps_per_s"] is None, "nobody trains any more"
+
+
+def test_of_each_end_the_latest_word_counts_and_the_order_stays() -> None:
+    one = {"generation": 1, "task": "worker:0", "done": "restart in 5.0 s"}
+    two = {"generation": 2, "task": "worker:1", "done": "given up"}
+    later = {**one, "done": "generation 2 resumes from step 10"}
+    found = status.why_document(a_run(), [one, later, two], now=NOW)
+    assert found["first_causes"] == [later, two]
+    run = replace(a_run(), first_cause=FirstCause(W0, 3, Cause.OOM, "x"))
+    assert [c["generation"] for c in status.why_document(run, [later, two], now=NOW)["first_causes"]] == [
+        1,
+        2,
+        3,
+    ]

@@ -7,8 +7,13 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.faults.times import FaultTimes
+
+# How fast examples are made says how busy the machine is, not whether the code is right.
+settings.register_profile("orch", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("orch")
 
 REPORT = pytest.StashKey[dict[str, dict[str, object]]]()
 

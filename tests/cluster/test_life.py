@@ -115,3 +115,48 @@ def test_a_damaged_journal_is_put_aside_and_rebuilt(local_cluster: Cluster) -> N
     after = cluster.wait_step(before["global_step"] + 20)
     assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in before["tasks"]]
     assert after["restarts"] == 0
+
+
+JUMPING = """
+import datetime, os, time
+_path, _time, _datetime = os.environ["JUMP"], time.time, datetime.datetime
+
+def _jumped():
+    try:
+        with open(_path) as file:
+            return float(file.read())
+    except (OSError, ValueError):
+        return 0.0
+
+class Jumping(_datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return _datetime.now(tz) + datetime.timedelta(seconds=_jumped())
+
+time.time = lambda: _time() + _jumped()
+datetime.datetime = Jumping
+"""
+
+
+@pytest.mark.fault(41)
+def test_the_head_nodes_clock_jumps_an_hour_and_nothing_fires(local_cluster: Cluster) -> None:
+    cluster = local_cluster
+    (cluster.directory / "sitecustomize.py").write_text(JUMPING)
+    ours = cluster.env.get("PYTHONPATH", str(PACKAGE.parent))
+    cluster.env.update(
+        PYTHONPATH=f"{cluster.directory}:{ours}", JUMP=str(cluster.directory / "jump"), PYTHONSAFEPATH="1"
+    )
+    cluster.ok("up", cluster.spec())
+    before = cluster.wait_step(10)
+    for jump_s in (3600, -3600):
+        (cluster.directory / "jump").write_text(str(jump_s))
+        now = cluster.run()["global_step"]
+        cluster.wait_step(now + 100)  # two seconds: longer than unreachable_after
+    assert cluster.orch("kill", "t").returncode == 0
+    after = cluster.run()
+    assert (after["restarts"], after["generation"]) == (0, before["generation"])
+    events = cluster.events()
+    assert not {event["kind"] for event in events} & {"host-unreachable", "stalled", "task-lost", "backoff"}
+    assert [event["seq"] for event in events] == sorted(event["seq"] for event in events)
+    times = [event["time"] for event in events]
+    assert times != sorted(times), "the clock was set back, and the order is kept all the same"

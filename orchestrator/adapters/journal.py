@@ -307,7 +307,7 @@ def _meta(db: sqlite3.Connection, path: str, key: str) -> str:
 
 def _load(path: str, run_id: str, state: str) -> Run:
     try:
-        return _adapter(Run).validate_json(state)  # type: ignore[no-any-return]
+        return read_run(state)
     except ValidationError as e:
         found = e.errors()[0]
         where = ".".join(map(str, found["loc"]))
@@ -337,6 +337,16 @@ def _unusable(path: str, error: OSError) -> JournalError:
 def now_utc() -> str:
     """ISO 8601 in UTC, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def dump_run(run: Run) -> str:
+    """A run as JSON, as the journal keeps it."""
+    return _dump(Run, run)
+
+
+def read_run(state: str) -> Run:
+    """The inverse. ValueError where it is none that this program understands."""
+    return _adapter(Run).validate_json(state)  # type: ignore[no-any-return]
 
 
 def _row(time: str, run: Run, note: Note) -> tuple[object, ...]:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from orchestrator.adapters.channel import FrameError
+from orchestrator.adapters.journal import dump_run, read_run
 from orchestrator.core.model import Phase, Run
 from orchestrator.daemon.links import HostLink, Reply
 
 log = logging.getLogger(__name__)
-
-_RUN: TypeAdapter[Run] = TypeAdapter(Run)
 
 
 class Records:
@@ -31,7 +28,7 @@ class Records:
         if self._given.get((run.run_id, host)) == mark:
             return
         self._given[run.run_id, host] = mark
-        record = {"written_at": now, "epoch": run.epoch, "state": _RUN.dump_json(run).decode()}
+        record = {"written_at": now, "epoch": run.epoch, "state": dump_run(run)}
 
         def on_reply(reply: Reply) -> None:
             if reply.error is not None:
@@ -51,6 +48,6 @@ class Records:
 def read(record: Any) -> tuple[int, float, Run] | None:
     """(epoch, written_at, run) of what a host has kept; None where it is none that this program understands."""
     try:
-        return int(record["epoch"]), float(record["written_at"]), _RUN.validate_json(record["state"])
-    except (KeyError, TypeError, ValueError, ValidationError):
+        return int(record["epoch"]), float(record["written_at"]), read_run(record["state"])
+    except (KeyError, TypeError, ValueError):
         return None

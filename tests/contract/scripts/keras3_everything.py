@@ -37,12 +37,10 @@ def trained(steps_per_execution: int) -> list[float]:
     """The same training, told to the last digit; eight steps are three times three but for one."""
     keras.utils.set_random_seed(4)
     with strategy.scope():
-        fresh = keras.Sequential(
-            [keras.Input((6,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
-        )
+        fresh = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
         fresh.compile("adam", "mse", steps_per_execution=steps_per_execution)
-    history = fresh.fit(data, epochs=1, verbose=0, validation_data=data).history
-    return [*history["loss"], *history["val_loss"], float(fresh.optimizer.iterations.numpy())]
+    history = fresh.fit(data, epochs=1, verbose=0).history
+    return [*history["loss"], float(fresh.optimizer.iterations.numpy())]
 
 
 weights = b"".join(np.asarray(w).tobytes() for w in model.get_weights())

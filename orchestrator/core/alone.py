@@ -19,6 +19,9 @@ from orchestrator.core.stopping import SWEEP_WAIT_S, stop_all
 from orchestrator.core.turn import Turn, is_due
 from orchestrator.core.words import duration
 
+_OF_ITS_PLACE = (Cause.START, Cause.PORT)
+"""What a restart alone did not mend, with its old port on its old host: one of all may."""
+
 _BEFORE_ITS_RELEASE = (TaskPhase.WAITING, TaskPhase.STARTING, TaskPhase.READY)
 
 
@@ -106,7 +109,8 @@ def _restart(turn: Turn, task: Task) -> None:
         identity=f"{run.run_id}/{task.id}/{task.generation}",
     )
     if isinstance(decided, restart.GiveUp):
-        stop_all(turn, Intent.FAIL, f"{sentence}; given up: {decided.reason}")
+        intent = Intent.RESTART if blamed in _OF_ITS_PLACE else Intent.FAIL
+        stop_all(turn, intent, f"{sentence}; given up: {decided.reason}")
         return
     # The first is at once, since nothing is lost by it; the new generation begins here, so that the record of the
     # old one, which its host goes on reporting, is not taken for another end.

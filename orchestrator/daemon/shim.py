@@ -23,6 +23,9 @@ __all__ = ["connect", "main", "recover", "shim_alive"]
 
 _REQUIRED = ("host_dir", "bundle", "run", "epoch", "generation", "task", "python", "script", "code", "hold")
 
+PORT_WAIT_S = 5.0
+"""How long the one port that a task may take is waited for."""
+
 
 class CannotStart(Exception):
     """The shim cannot be; what the agent is told."""
@@ -130,7 +133,30 @@ def _already(directory: str) -> int | None:
 
 
 def _take_port(ports: list[int]) -> socket.socket | None:
-    """The first of the ports that nobody has, bound, so that nobody takes it; None where none is asked for."""
+    """The first of the ports that nobody has, bound, so that nobody takes it; None where none is asked for.
+
+    A task that is restarted alone needs its old port and no other. What holds it is most likely what is left of
+    its old generation, which is being killed: so that is waited for.
+    """
+    if not ports:
+        return None
+    give_up_at = time.monotonic() + (PORT_WAIT_S if len(ports) == 1 else 0.0)
+    while True:
+        holder, why = _bind_one(ports)
+        if holder is not None:
+            return holder
+        if time.monotonic() >= give_up_at:
+            break
+        time.sleep(0.05)
+    raise CannotStart(
+        "no-port",
+        f"none of the {len(ports)} ports {ports[0]}-{ports[-1]} can be bound: {why}",
+        "choose another range with run.ports, or end what listens there",
+    )
+
+
+def _bind_one(ports: list[int]) -> tuple[socket.socket | None, str]:
+    """The socket that holds the first free one, or None and why the last is not free."""
     import socket
 
     why = ""
@@ -142,17 +168,11 @@ def _take_port(ports: list[int]) -> socket.socket | None:
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             holder.bind(("0.0.0.0", int(port)))
             holder.listen(1)
-            return holder
+            return holder, ""
         except OSError as e:
             holder.close()
             why = e.strerror or str(e)
-    if not ports:
-        return None
-    raise CannotStart(
-        "no-port",
-        f"none of the {len(ports)} ports {ports[0]}-{ports[-1]} can be bound: {why}",
-        "choose another range with run.ports, or end what listens there",
-    )
+    return None, why
 
 
 def _detach(directory: str) -> int:

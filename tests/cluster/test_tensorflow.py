@@ -141,7 +141,10 @@ def test_a_lost_ps_and_a_lost_chief_take_the_run_back_to_its_checkpoint(local_cl
     cluster = local_cluster
     tasks = {name: {"replicas": 1} for name in ("chief", "worker", "ps")}
     args = ("--steps", "500", "--save-every", "20")
-    cluster.ok("up", shown(cluster, "parameter_server.yaml", *args, tasks=tasks), timeout=120)
+    spec = shown(
+        cluster, "parameter_server.yaml", *args, tasks=tasks, serve=False
+    )  # the script has servers of its own
+    cluster.ok("up", spec, timeout=120)
     reached = 0
     for generation, name in ((1, "ps:0"), (2, "chief:0")):
         reached = _killed_at(cluster, generation, name, reached + 60)

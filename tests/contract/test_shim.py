@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -312,14 +313,27 @@ def test_a_taken_port_gives_way_to_the_next(host: Host) -> None:
 
 
 def test_no_port_at_all_is_an_answer_and_a_record(host: Host) -> None:
-    with socket.socket() as taken:
-        taken.bind(("0.0.0.0", 0))
-        taken.listen()
-        answer = host.start(FOREVER, ports=[taken.getsockname()[1]])
+    with socket.socket() as taken, socket.socket() as other:
+        for each in (taken, other):
+            each.bind(("0.0.0.0", 0))
+            each.listen()
+        answer = host.start(FOREVER, ports=[taken.getsockname()[1], other.getsockname()[1]])
     assert answer["error"]["code"] == "no-port"
     task = shim.recover(str(host.generation_dir))
     assert task is not None
     assert (task["exit"]["cause"], task["error"]["message"]) == ("start-failed", answer["error"]["message"])
+
+
+def test_a_task_that_needs_its_old_port_waits_for_what_still_holds_it(host: Host) -> None:
+    with socket.socket() as old_self:
+        old_self.bind(("0.0.0.0", 0))
+        old_self.listen()
+        port = old_self.getsockname()[1]
+        end = threading.Timer(0.5, old_self.close)  # while the shim tries
+        end.start()
+        host.start(FOREVER, ports=[port])
+        end.join()
+    assert host.agent().until_phase("ready")["port"] == port
 
 
 @pytest.mark.fault(33)

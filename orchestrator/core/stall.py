@@ -108,6 +108,7 @@ def _silent(run: Run) -> list[Task]:
         if is_served(run, task)
         and task.phase is TaskPhase.RUNNING
         and task.ending is None
+        and task.heard_at is not None  # what the journal remembers of an age is old itself
         and run.host(task.host).link is Link.CONNECTED
         and (task.progress.runtime_age_s or 0.0) >= SILENT_SHARE * _frozen_after_s(run)
     ]

@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench faults docker-demo clean
+.PHONY: help demo test check format bench faults sim mutants docker-demo clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## / - /'
@@ -48,6 +48,9 @@ bench: $(VENV)/.dev  ## the measured claims: start, detection, overhead
 
 faults: $(VENV)/.dev  ## inject every fault of docs/faults.md for real, and write that page (ROWS=15,24: only these)
 	$(BIN)/python -m tests.faults $(if $(ROWS),--rows $(ROWS))
+
+sim: $(VENV)/.dev  ## the simulator: make sim SEEDS=200 [SEED=first] [TRACE=1]; exit 1 where a rule is broken
+	$(BIN)/python -m tests.sim $(or $(SEEDS),200) --first $(or $(SEED),0) $(if $(TRACE),--trace)
 
 docker-demo:  ## the same training across containers, one of which is killed on the way
 	$(PYTHON) docker/demo.py

@@ -295,6 +295,40 @@ def rebased(run: Run, delta_s: float) -> Run:
     return _moved(run, delta_s)  # type: ignore[no-any-return]
 
 
+def stood_still(run: Run, waited_s: float, at: float) -> Run:
+    """The run after nothing could be decided for `waited_s` seconds, up to `at`.
+
+    No deadline came meanwhile, and nobody counts as silent for that time: what was said could not be taken.
+    """
+
+    def later(due_at: float | None) -> float | None:
+        return None if due_at is None else due_at + waited_s
+
+    def since(then: float) -> float:
+        return min(then + waited_s, at)
+
+    hosts = tuple(
+        replace(
+            host,
+            since_at=since(host.since_at),
+            heard_at=None if host.heard_at is None else since(host.heard_at),
+            retry_at=later(host.retry_at),
+        )
+        for host in run.hosts
+    )
+    return replace(
+        run,
+        hosts=hosts,
+        tasks=tuple(replace(task, start_at=later(task.start_at)) for task in run.tasks),
+        deadline_at=later(run.deadline_at),
+        force_at=later(run.force_at),
+        verify_at=later(run.verify_at),
+        evidence_at=later(run.evidence_at),
+        progress_at=since(run.progress_at),
+        moved_at=None if run.moved_at is None else since(run.moved_at),
+    )
+
+
 def _moved(value: Any, delta_s: float) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         changes = {}

@@ -52,8 +52,12 @@ class Loop:
         self.runs: Mapping[str, Run] = {}
         self._held: deque[tuple[str, Event]] = deque()
         """What has happened and the journal could not take."""
+        self._reports: dict[tuple[str, str], HostReported] = {}
+        """The last of each run's host that it could not take either."""
         self._retry_at: float | None = None
         """When it is tried again; None while the journal can be written."""
+        self._stood_at = 0.0
+        """Until when the runs know of the time in which nothing could be decided."""
         self._complained = False
         self.seq = 0
         """Counts the turns that were journaled: who waits for news compares it."""
@@ -152,18 +156,26 @@ class Loop:
         if isinstance(
             event, HostReported
         ):  # a level: the next one says it again, so it need not wait its turn
-            self._try(run_id, event)
+            if self._try(run_id, event):
+                self._reports.pop((run_id, event.host), None)
+            else:
+                self._reports[run_id, event.host] = event
             return
         self._held.append((run_id, event))
         if self._retry_at is None:
             self._catch_up()
 
     def _catch_up(self) -> None:
-        """Decide what is held, in its order, as far as the journal takes it."""
+        """Decide what is held, in its order, as far as the journal takes it; then what was reported last."""
         while self._held:
             if not self._try(*self._held[0]):
                 return
             self._held.popleft()
+        while self._reports:
+            (run_id, host), report = next(iter(self._reports.items()))
+            if not self._try(run_id, replace(report, at=self._now())):
+                return
+            del self._reports[run_id, host]
 
     def _try(self, run_id: str, event: Event) -> bool:
         try:
@@ -173,7 +185,8 @@ class Loop:
                 log.error("%s; what happens is held until it can be", e)
             self._complained = True
             if self._retry_at is None:
-                self._retry_at = self._now() + JOURNAL_RETRY_S
+                self._stood_at = self._now()
+                self._retry_at = self._stood_at + JOURNAL_RETRY_S
             return False
         return True
 
@@ -190,6 +203,9 @@ class Loop:
             if now < self._retry_at:
                 return
             self._retry_at = None
+            # Hosts have spoken meanwhile and were not heard: nobody is to be given up for that.
+            waited_s = now - self._stood_at
+            self.runs = {run_id: group.stood_still(run, waited_s, now) for run_id, run in self.runs.items()}
             # Waits that follow from what was held begin now: it is only now that anything is done about it.
             self._held = deque((run_id, replace(event, at=now)) for run_id, event in self._held)
             self._catch_up()

@@ -188,6 +188,25 @@ def test_a_deadline_that_comes_while_the_disk_is_full_waits_for_it(rig: Rig) -> 
     assert rig.run.hosts[0].link.value == "UNREACHABLE"
 
 
+def test_nobody_is_given_up_for_the_time_in_which_the_disk_was_full(rig: Rig) -> None:
+    """The host was heard all the time, and what it said could not be taken."""
+    rig.come_to_rendezvous()
+    rig.play(rig.report(phase="ready"))
+    assert rig.is_in(Phase.RUNNING)
+    rig.journal.full = True
+    rig.play(HostDown(rig.now, "a", "gone"))
+    rig.play(rig.report(phase="exited"), rig.report(phase="exited"))
+    rig.journal.full = False
+    rig.now += 10 * rig.run.plan.timing.start_after_s
+    before = rig.run.hosts[0].heard_at
+    rig.tick()
+    assert rig.run.hosts[0].link.value == "CONNECTED"
+    assert rig.run.hosts[0].heard_at == rig.now != before
+    found = rig.run.first_cause
+    assert found is not None
+    assert found.cause.value == "shim died", "what it said last is not lost, and it is not lost with its host"
+
+
 def test_a_report_that_only_moves_numbers_is_not_kept_but_seen(rig: Rig) -> None:
     rig.come_to_rendezvous()
     rig.play(rig.report(), rig.report(phase="running", progress=Progress(global_step=1)))

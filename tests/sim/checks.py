@@ -1,0 +1,295 @@
+"""What must hold after every event, and what no component could see: only the world sees both ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core import actions as do
+from orchestrator.core import events as ev
+from orchestrator.core.errors import InvariantViolated
+from orchestrator.core.fate import gang, is_alone
+from orchestrator.core.invariants import check
+from orchestrator.core.model import Cause, Intent, Link, Phase, Run, TaskPhase
+from orchestrator.core.plan import TaskId
+from orchestrator.core.restart import IN_A_ROW_FACTOR, NOT_THE_SCRIPTS_FAULT
+from tests.sim.heap import Violation
+
+if TYPE_CHECKING:
+    from tests.sim.machine import Machine, Record
+    from tests.sim.process import Process
+    from tests.sim.world import World
+
+
+def demand(holds: bool, name: str, sentence: str) -> None:
+    """Raise what does not hold."""
+    if not holds:
+        raise Violation(name, sentence)
+
+
+class Checks:
+    """Told of everything by everybody; remembers what it must."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.submitted = False
+        self.killed = False
+        """Acknowledged."""
+        self.chief_finished = False
+        self._epochs: dict[str, int] = {}
+        self._told: dict[str, dict[TaskId, dict[int, str]]] = {}
+        """By host and task, what the coordinator was told of each generation."""
+        self._heard_at: dict[str, float] = {}
+        self._verified: dict[str, int] = {}
+        self._ever_verified = False
+        self._generation = 0
+        self._since_progress = 0
+        self._blamed = 0
+        self._ports: dict[TaskId, tuple[int, int]] = {}
+        self._seed_wants: int | None = None
+
+    # -- the hosts' side -----------------------------------------------------------------------------------
+
+    def spawned(self, process: Process) -> None:
+        """I1, I2: nobody else of the run writes its directory, or is the same task on the same machine."""
+        for other in self.world.processes():
+            if other is process or not other.alive or other.task != process.task:
+                continue
+            demand(
+                other.directory is None
+                or other.directory != process.directory
+                or process.task.type == "evaluator",
+                "one-writer",
+                f"{process!r} and {other!r} both write {process.directory}",
+            )
+            demand(
+                other.generation != process.generation,
+                "started-twice",
+                f"{process!r} beside {other!r}",
+            )
+
+    def saves(self, chief: Process) -> None:
+        """I1: a checkpoint goes where no other living process writes."""
+        for other in self.world.processes():
+            same = other.directory == chief.directory and other.task.type != "evaluator"
+            demand(other is chief or not other.alive or not same, "one-writer", f"{chief!r} and {other!r}")
+
+    def obeys(self, machine: Machine, order: dict[str, Any]) -> None:
+        """An agent does what a coordinator says: none that is older than one it has obeyed."""
+        epoch = int(order["epoch"])
+        seen = self._epochs.get(machine.name, 0)
+        demand(
+            epoch >= seen, "older-epoch", f"{machine.name} obeys epoch {epoch} after {seen}: {order['order']}"
+        )
+        self._epochs[machine.name] = epoch
+
+    def obeyed(self, machine: Machine, record: Record, order: dict[str, Any]) -> None:
+        """A shim does what is meant for its generation."""
+        demand(
+            int(order["generation"]) == record.key[1],
+            "older-generation",
+            f"the shim of {record.key} on {machine.name} obeys an order for {order['generation']}",
+        )
+
+    def restored(self, chief: Process, step: int | None) -> None:
+        """I5: never below what was verified and still reads whole, and never silently from the start."""
+        if chief.task != self.world.chief:
+            return
+        wants = self._seed_wants
+        demand(
+            wants is None or (step is not None and step >= wants),
+            "resumed-below",
+            f"{chief!r} starts at {step}, and the checkpoint of step {wants} was verified",
+        )
+
+    def finished(self) -> None:
+        """The script is done."""
+        self.chief_finished = True
+
+    # -- what the coordinator hears ------------------------------------------------------------------------
+
+    def heard(self, host: str, tasks: list[dict[str, Any]]) -> None:
+        """A report arrived."""
+        self._heard_at[host] = self.world.heap.now
+        told = self._told.setdefault(host, {})
+        told.clear()
+        for task in tasks:
+            told.setdefault(TaskId.parse(task["task"]), {})[int(task["generation"])] = task["phase"]
+
+    def posted(self, event: ev.Event) -> None:
+        """A fault of ours is said as a problem; here it is a failure."""
+        problem = getattr(event, "problem", None)
+        demand(getattr(problem, "code", "") != "internal", "internal", str(problem))
+
+    # -- what the coordinator decides ----------------------------------------------------------------------
+
+    def changed(self, before: Run, after: Run) -> None:
+        """After every turn."""
+        try:
+            check(after)
+        except InvariantViolated as e:
+            raise Violation("invariant", str(e)) from e
+        demand(bool(after.reason), "says-why", f"{after.phase.value} has no reason")
+        demand(not before.phase.is_terminal or after.phase is before.phase, "terminal", "it is for ever")
+        if after.generation != self._generation:
+            self._begins(after)
+        if after.phase is not before.phase:
+            self.world.say(
+                f"-- {before.phase.value} -> {after.phase.value} ({after.generation}): {after.reason[:90]}"
+            )
+            self._enters(after)
+        self._losses(before, after)
+        self._checkpoints(before, after)
+        if self.killed:
+            decided = after.phase.is_terminal or after.intent in (Intent.KILL, Intent.SUCCEED, Intent.FAIL)
+            demand(decided, "kill-lost", f"an acknowledged kill, and the run is in {after.phase.value}")
+
+    def _begins(self, after: Run) -> None:
+        demand(
+            after.generation > self._generation,
+            "generation-reused",
+            f"{after.generation} after {self._generation}",
+        )
+        known = max((g for m in self.world.machines.values() for _, g in m.records), default=0)
+        demand(
+            after.generation > known, "generation-reused", f"{after.generation} begins, {known} was started"
+        )
+        self._generation = after.generation
+        self._since_progress += 1
+        limit = IN_A_ROW_FACTOR * after.plan.restart.without_progress_max
+        demand(
+            self._since_progress <= limit,
+            "budget",
+            f"{self._since_progress} generations without a newer checkpoint",
+        )
+        blamed_max = after.plan.restart.without_progress_max
+        demand(
+            self._blamed < blamed_max,
+            "budget",
+            f"{self._blamed} failures of the script without a newer checkpoint",
+        )
+
+    def _enters(self, after: Run) -> None:
+        scenario = self.world.scenario
+        if after.phase is Phase.BACKOFF:
+            demand(scenario.kind == "chaos", "false-restart", after.reason)
+        if after.phase is Phase.BACKOFF and after.first_cause is not None:
+            lost = any(task.phase is TaskPhase.LOST for task in after.tasks)
+            if not lost and after.first_cause.cause not in NOT_THE_SCRIPTS_FAULT and self._since_progress:
+                self._blamed += 1
+        if after.phase is Phase.SUCCEEDED:
+            demand(self.chief_finished, "success", "SUCCEEDED, and the chief never ended with 0")
+        if after.phase is Phase.KILLED:
+            self._proven(after)
+        if after.phase is Phase.RUNNING:
+            self._rotated(after)
+
+    def _proven(self, run: Run) -> None:
+        for name, swept in (run.proof or {}).items():
+            machine = self.world.machines[name]
+            living = [] if swept.left or machine.cut_up else machine.living
+            demand(not living, "killed-and-alive", f"KILLED with proof of {name}, where {living} live")
+
+    def _rotated(self, run: Run) -> None:
+        for task in gang(run):
+            generation, port = self._ports.get(task.id, (0, 0))
+            demand(
+                task.generation == generation or task.port != port,
+                "port-reused",
+                f"{task.id} has port {task.port} in generations {generation} and {task.generation}",
+            )
+            self._ports[task.id] = (task.generation, task.port or 0)
+
+    def _losses(self, before: Run, after: Run) -> None:
+        for was, now in zip(before.tasks, after.tasks, strict=True):
+            if now.phase is not TaskPhase.LOST or was.phase is TaskPhase.LOST or now.exit is None:
+                continue
+            if now.exit.cause is not Cause.HOST_LOST or before.intent is Intent.KILL:
+                continue
+            silent_s = self.world.heap.now - max(self._heard_at.get(now.host, 0.0), self.world.head_since)
+            waited = silent_s >= 0.99 * min(
+                after.plan.timing.lost_after_s, 10.0 + after.plan.timing.lost_after_s
+            )
+            demand(waited, "lost-too-soon", f"{now.id} on {now.host} is given up after {silent_s:.1f} s")
+
+    def _checkpoints(self, before: Run, after: Run) -> None:
+        known = after.checkpoint
+        if known is not None and known != before.checkpoint:
+            of_now = known.generation == after.generation
+            demand(of_now, "checkpoint-stale", f"{known.path} is believed in generation {after.generation}")
+            if known.global_step is not None and known.global_step > max(self._verified.values(), default=-1):
+                self._since_progress = self._blamed = 0
+            if known.global_step is not None:
+                self._verified[known.path] = known.global_step
+        if after.seed is not None and after.seed != before.seed:
+            self._seeded(after)
+
+    def _seeded(self, after: Run) -> None:
+        assert after.seed is not None
+        share = self.world.share
+        found = {path: share.find(path) for path in self._verified}
+        whole = [saved.step for saved in found.values() if saved is not None and saved.whole]
+        self._verified = {path: step for path, step in self._verified.items() if found[path] is not None}
+        self._seed_wants = max(whole, default=None)
+        given = after.seed.global_step
+        demand(
+            self._seed_wants is None or (given is not None and given >= self._seed_wants),
+            "resumed-below",
+            f"generation {after.generation} is given step {given}; that of step {self._seed_wants} was verified",
+        )
+        actual = share.given(after.generation)
+        demand(
+            given == actual,
+            "seed-unlike",
+            f"generation {after.generation} is said to begin at {given}, and was given {actual}",
+        )
+
+    def performed(self, run: Run, action: do.Action) -> None:
+        """Before an order is sent."""
+        if isinstance(action, do.StartTask):
+            self._starts(run, action)
+        if isinstance(action, do.StartTask | do.ReleaseTask):
+            demand(not run.phase.is_terminal, "terminal", f"{action} in {run.phase.value}")
+            demand(not self.killed, "kill-lost", f"an acknowledged kill, and {action}")
+
+    def _starts(self, run: Run, action: do.StartTask) -> None:
+        task = run.task(action.task)
+        demand(action.generation == task.generation, "older-generation", f"{action}")
+        known = run.host(action.host).facts is not None
+        demand(known, "started-unprepared", f"{action} on a host of which nothing is known")
+        beside = [task] if is_alone(run, task) and task.generation > run.generation else list(run.tasks)
+        for other in beside:
+            if run.host(other.host).link is not Link.CONNECTED:
+                continue
+            for generation, phase in self._told.get(other.host, {}).get(other.id, {}).items():
+                lives = phase != "exited" and generation < other.generation
+                demand(
+                    not lives,
+                    "beside-the-old",
+                    f"{action}: {other.host} says {other.id} of {generation} lives",
+                )
+
+    # -- afterwards ----------------------------------------------------------------------------------------
+
+    def after_a_crash(self, kept: list[Run], found: list[Run]) -> None:
+        """I6: what was acknowledged is there; the state is one that was written, whole."""
+        demand(bool(found) or not self.submitted, "submit-lost", "an acknowledged run is not in the journal")
+        if found and kept:
+            demand(found[0] in kept, "journal-mixed", "the journal holds a state that was never written")
+
+    def at_the_end(self, run: Run | None) -> None:
+        """All is healed, and time enough has passed."""
+        demand(run is not None, "submit-lost", "there is no run")
+        assert run is not None
+        told = f"{run.phase.value} ({run.intent}): {run.reason}"
+        demand(run.phase.is_terminal, "liveness", f"after {self.world.scenario.bound_s:.0f} s it is {told}")
+        living = self.world.processes_living()
+        demand(not living, "left-behind", f"{run.phase.value}, and there live {living}")
+        scenario = self.world.scenario
+        if scenario.kind != "chaos":
+            demand(run.phase is Phase.SUCCEEDED, "false-end", told)
+        if scenario.kind in ("calm", "harmless"):
+            demand(run.budget.restarts == 0, "false-restart", f"{run.budget.restarts} restarts")
+        if scenario.kind == "alone":
+            demand(run.generation == 1, "false-restart", f"the gang is in generation {run.generation}")
+        if self.killed and not self.chief_finished:
+            demand(run.phase in (Phase.KILLED, Phase.FAILED), "kill-lost", told)

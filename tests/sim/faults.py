@@ -1,0 +1,303 @@
+"""What goes wrong: a table of faults, each with how often, whom it may not harm, and how it heals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.core.strategy import STRATEGIES
+from tests.sim.machine import Machine
+from tests.sim.process import Process
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+Mend = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row."""
+
+    name: str
+    weight: int
+    happen: Callable[[World, float], Mend | None]
+    """Given how long it lasts."""
+    harmless: bool = False
+    alone: bool = False
+    """Ends only a task that is restarted alone."""
+
+
+def _machine(world: World) -> Machine:
+    return world.chance.choice(list(world.machines.values()))
+
+
+def _process(world: World) -> Process | None:
+    living = world.processes_living()
+    return world.chance.choice(living) if living else None
+
+
+def _cut(world: World, machines: list[Machine], up: bool, down: bool, peers: bool) -> Mend:
+    for machine in machines:
+        machine.cut_up |= up
+        machine.cut_down |= down
+        machine.cut_peers |= peers
+    world.training.network_changed()
+
+    def mend() -> None:
+        for machine in machines:
+            machine.cut_up = machine.cut_down = machine.cut_peers = False
+            for wire in world.wires[machine.name]:
+                wire.mend()
+        world.training.network_changed()
+
+    return mend
+
+
+def _cut_from_head(world: World, _lasts_s: float) -> Mend:
+    return _cut(world, [_machine(world)], True, True, False)
+
+
+def _cut_one_way(world: World, _lasts_s: float) -> Mend:
+    up = world.chance.random() < 0.5
+    return _cut(world, [_machine(world)], up, not up, False)
+
+
+def _cut_from_all(world: World, _lasts_s: float) -> Mend:
+    return _cut(world, [_machine(world)], True, True, True)
+
+
+def _cut_head_off(world: World, _lasts_s: float) -> Mend:
+    machines = list(world.machines.values())
+    world.chance.shuffle(machines)
+    most = machines[: len(machines) // 2 + 1]
+    return _cut(world, machines if world.chance.random() < 0.5 else most, True, True, False)
+
+
+def _reset(world: World, _lasts_s: float) -> None:
+    links = world.head.links if world.head is not None else []
+    if links:
+        world.chance.choice(links).broke()
+
+
+def _kill_agent(world: World, _lasts_s: float) -> None:
+    for agent in list(_machine(world).agents):
+        agent.end()
+
+
+def _freeze_agent(world: World, _lasts_s: float) -> Mend:
+    agents = list(_machine(world).agents)
+    for agent in agents:
+        agent.freeze(True)
+
+    def mend() -> None:
+        for agent in agents:
+            if agent.alive:
+                agent.freeze(False)
+
+    return mend
+
+
+def _freeze_shim(world: World, _lasts_s: float) -> Mend | None:
+    process = _process(world)
+    if process is None or not process.shim.alive:
+        return None
+    shim = process.shim
+    shim.freeze(True)
+    return lambda: shim.freeze(False)
+
+
+def _freeze_process(world: World, _lasts_s: float) -> Mend | None:
+    process = _process(world)
+    if process is None:
+        return None
+    process.freeze(True)
+    return lambda: process.freeze(False) if process.alive else None
+
+
+def _stick(world: World, _lasts_s: float) -> None:
+    process = _process(world)
+    if process is not None and process.released:
+        process.stuck = True
+        world.training.changed(process)
+
+
+def _unkillable(world: World, _lasts_s: float) -> Mend | None:
+    process = _process(world)
+    if process is None:
+        return None
+    process.unkillable = process.stuck = True
+    world.training.changed(process)
+
+    def mend() -> None:
+        process.unkillable = False
+        if process.alive and not process.shim.alive:
+            process.end(signal=9)  # the kernel lets it go, and the SIGKILL that waited for it is done
+
+    return mend
+
+
+def _kill_process(world: World, _lasts_s: float) -> None:
+    process = _process(world)
+    if process is not None:
+        process.killed()
+
+
+def _kill_alone(world: World, _lasts_s: float) -> None:
+    alone = STRATEGIES[world.scenario.plan.strategy].alone
+    mine = [p for p in world.processes_living() if p.task.type in alone and p.released]
+    if mine:
+        world.chance.choice(mine).killed()
+
+
+def _kill_shim(world: World, _lasts_s: float) -> None:
+    process = _process(world)
+    if process is not None and process.shim.alive:
+        process.shim.killed()
+
+
+def _exit(code: int, line: str) -> Callable[[World, float], None]:
+    def happen(world: World, _lasts_s: float) -> None:
+        process = _process(world)
+        if process is not None and process.released and not process.frozen:
+            process.fail(line, code)
+
+    return happen
+
+
+def _reboot(world: World, lasts_s: float) -> Mend:
+    machine = _machine(world)
+    if not machine.up:
+        return lambda: None
+    machine.crash()
+    world.training.network_changed()
+
+    def back() -> None:
+        machine.come_back()
+        world.training.network_changed()
+
+    world.heap.after(20.0 + lasts_s, back)
+    return lambda: None
+
+
+def _die(world: World, _lasts_s: float) -> None:
+    world.head_dies(whole_machine=world.chance.random() < 0.3)
+
+
+def _fill_disk(world: World, _lasts_s: float) -> Mend:
+    world.disk_full = True
+
+    def mend() -> None:
+        world.disk_full = False
+
+    return mend
+
+
+def _hang_share(world: World, _lasts_s: float) -> Mend:
+    for machine in world.machines.values():
+        machine.share_hangs = True
+
+    def mend() -> None:
+        for machine in world.machines.values():
+            machine.share_hangs = False
+
+    return mend
+
+
+def _start_fails(world: World, _lasts_s: float) -> Mend:
+    machine = _machine(world)
+    machine.start_fails = True
+
+    def mend() -> None:
+        machine.start_fails = False
+
+    return mend
+
+
+def _tear(world: World, _lasts_s: float) -> None:
+    saves = [saved for saves in world.share.generations.values() for saved in saves]
+    if saves:
+        world.chance.choice(saves[-3:]).whole = False
+
+
+FAULTS = (
+    Fault("cut from the head", 6, _cut_from_head, harmless=True),
+    Fault("cut one way", 4, _cut_one_way, harmless=True),
+    Fault("cut from all", 4, _cut_from_all),
+    Fault("head cut off", 3, _cut_head_off, harmless=True),
+    Fault("reset", 4, _reset, harmless=True),
+    Fault("agent killed", 3, _kill_agent, harmless=True),
+    Fault("agent frozen", 3, _freeze_agent, harmless=True),
+    Fault("shim frozen", 2, _freeze_shim),
+    Fault("shim killed", 2, _kill_shim),
+    Fault("task frozen", 2, _freeze_process),
+    Fault("task stuck", 2, _stick),
+    Fault("task unkillable", 1, _unkillable),
+    Fault("task killed", 4, _kill_process),
+    Fault("task killed alone", 2, _kill_alone, alone=True),
+    Fault("script fails", 3, _exit(1, "ValueError: by chance")),
+    Fault("script saves and asks", 2, _exit(42, "")),
+    Fault("script ends early", 1, _exit(0, "")),
+    Fault("host rebooted", 3, _reboot),
+    Fault("coordinator killed", 5, _die, harmless=True),
+    Fault("journal's disk full", 2, _fill_disk, harmless=True),
+    Fault("share hangs", 1, _hang_share),
+    Fault("starts fail", 1, _start_fails),
+    Fault("checkpoint torn", 2, _tear),
+)
+
+
+class Injector:
+    """Draws faults until it is told to heal."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._mends: list[Mend] = []
+        kind = world.scenario.kind
+        self._table = [
+            fault
+            for fault in FAULTS
+            if kind == "chaos" or (kind == "harmless" and fault.harmless) or (kind == "alone" and fault.alone)
+        ]
+        self._over = not self._table
+        if not self._over:
+            self._again()
+
+    def _again(self) -> None:
+        scenario, chance = self._world.scenario, self._world.chance
+        wait_s = chance.expovariate(1 / scenario.fault_every_s)
+        if scenario.kind != "chaos":
+            wait_s += 900.0  # one after the other: together they may well do harm
+        self._world.heap.after(wait_s, self._strike)
+
+    def _strike(self) -> None:
+        if self._over:
+            return
+        scenario, chance = self._world.scenario, self._world.chance
+        fault = chance.choices(self._table, [fault.weight for fault in self._table])[0]
+        longest_s = 600.0
+        if scenario.kind == "harmless":
+            longest_s = 120.0
+        lasts_s = min(
+            longest_s, chance.expovariate(1 / 60.0) if chance.random() < 0.7 else chance.uniform(0, 600.0)
+        )
+        self._world.say(f"** {fault.name}, {lasts_s:.0f} s")
+        self._world.counts[fault.name] = self._world.counts.get(fault.name, 0) + 1
+        mend = fault.happen(self._world, lasts_s)
+        if mend is not None:
+            self._mends.append(mend)
+            self._world.heap.after(lasts_s, lambda: self._mend(mend))
+        self._again()
+
+    def _mend(self, mend: Mend) -> None:
+        if mend in self._mends:
+            self._mends.remove(mend)
+            self._world.say("** mended")
+            mend()
+
+    def heal(self) -> None:
+        """All of it, for good."""
+        self._over = True
+        for mend in list(self._mends):
+            self._mend(mend)

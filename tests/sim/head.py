@@ -1,0 +1,437 @@
+"""The coordinator: the real loop, journal, performer and wire over fake links, until it dies at a write."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.adapters.bundle import Bundle
+from orchestrator.adapters.channel import Decoder, encode
+from orchestrator.adapters.journal import Journal
+from orchestrator.adapters.secrets import Secrets
+from orchestrator.adapters.transport import Transport
+from orchestrator.core.actions import Action, Note
+from orchestrator.core.errors import JournalError
+from orchestrator.core.events import Event, HostReported
+from orchestrator.core.model import Run
+from orchestrator.core.plan import HostPlan
+from orchestrator.core.stopping import unproven
+from orchestrator.daemon.links import HostLink, LinkDown, Listener, OrderRefused, Pace, Reply, Watch
+from orchestrator.daemon.logcopy import LogCopier
+from orchestrator.daemon.loop import Loop
+from orchestrator.daemon.performer import Performer
+from orchestrator.daemon.wire import problem
+from tests.sim.agent import Agent
+from tests.sim.heap import Clock
+from tests.sim.wires import Wire
+
+if TYPE_CHECKING:
+    from tests.sim.machine import Machine
+    from tests.sim.world import World
+
+CONNECT_TIMEOUT_S = 20.0
+
+
+class Died(BaseException):
+    """The coordinator was killed just there."""
+
+
+class SimJournal(Journal):
+    """The real one, in a scratch file, and the place where coordinators die."""
+
+    def __init__(self, world: World, path: str) -> None:
+        self._world = world
+        self.tear: tuple[int, int] | None = None
+        """Where the write-ahead log is torn: somewhere in what the last write added."""
+        self.kept: list[Run] = []
+        """What may be found afterwards: the last state that was written, and one that was being written."""
+        super().__init__(path)
+
+    def commit(self, run: Run, event: Event, notes: Sequence[Note]) -> None:
+        """As the real one, or not, or half of it."""
+        if self._world.disk_full:
+            raise JournalError("the disk of the journal is full")
+        fate = self._world.fate_of_write()
+        if fate == "before":
+            raise Died
+        before = _size(self.path + "-wal")
+        super().commit(run, event, notes)
+        after = _size(self.path + "-wal")
+        if fate == "torn" and after > before:
+            self.tear = (before, after)
+            self.kept = [*self.kept[-1:], run]
+            raise Died
+        self.kept = [run]
+        if fate != "lives":
+            raise Died
+
+    def survive(self, path: str) -> str:
+        """The files as a crash leaves them, elsewhere; this connection is given up."""
+        shutil.copy(self.path, path)
+        if os.path.exists(self.path + "-wal"):
+            shutil.copy(self.path + "-wal", path + "-wal")
+            if self.tear is not None:
+                with open(path + "-wal", "r+b") as wal:
+                    wal.truncate(self._world.chance.randrange(*self.tear))
+        self.close()
+        return path
+
+
+def _size(path: str) -> int:
+    return os.stat(path).st_size if os.path.exists(path) else 0
+
+
+class NoLogs(LogCopier):
+    """Copies nothing: the logs' bytes decide nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    def reported(self, link: HostLink, run_id: str, epoch: int, report: HostReported) -> None:
+        """Nothing is asked for."""
+
+    def is_behind(self, run_id: str, tasks: Any) -> bool:
+        """Never."""
+        return False
+
+    def forget(self, run_id: str, tasks: Any) -> None:
+        """Nothing is known."""
+
+
+class Job:
+    """The performer's workers: jobs that take a while, in this one thread."""
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+
+    def submit(self, work: Callable[..., Any], /, *args: Any) -> None:
+        """As ThreadPoolExecutor."""
+        head = self._head
+        head.world.heap.after(
+            head.world.chance.uniform(0.05, 2.0), lambda: work(*args) if head.alive else None
+        )
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """As ThreadPoolExecutor."""
+
+
+class SimPerformer(Performer):
+    """Stacks are asked of all at once, in threads: here nobody answers."""
+
+    def stacks(self, run: Run) -> dict[str, str]:
+        """No evidence."""
+        return {str(task.id): "no stacks" for task in run.tasks}
+
+
+class SimLink(HostLink):
+    """The real link's protocol, without its threads."""
+
+    def __init__(self, head: Head, host: HostPlan, listener: Listener, pace: Pace) -> None:
+        self.host = host
+        self.head = head
+        self.world = head.world
+        self._listener = listener
+        self._pace = pace
+        self._watches: dict[str, Watch] = {}
+        self._open: Connection | None = None
+        self._closed = False
+        self._tries = 0
+        self._later(0.0, self._try)
+
+    @property
+    def machine(self) -> Machine:
+        return self.world.machines[self.host.name]
+
+    def _later(self, delay_s: float, thunk: Callable[[], None]) -> None:
+        self.world.heap.after(delay_s, lambda: thunk() if self.head.alive and not self._closed else None)
+
+    # -- as HostLink ---------------------------------------------------------------------------------------
+
+    def attach(self, run_id: str, watch: Watch) -> None:
+        """Serve that run too."""
+        self._watches[run_id] = watch
+        if self._open is not None:
+            self._ask_to_watch(run_id, watch)
+            self._listener.up(run_id, self.host.name, self._open.hello)
+
+    def detach(self, run_id: str) -> bool:
+        """Serve that run no more."""
+        watch = self._watches.pop(run_id, None)
+        if watch is not None:
+            self.send({"order": "unwatch", "run": run_id, "epoch": watch.epoch})
+        if self._watches:
+            return True
+        self.close()
+        return False
+
+    def send(
+        self, order: Mapping[str, Any], blob: bytes = b"", on_reply: Callable[[Reply], None] | None = None
+    ) -> None:
+        """Dropped where there is no connection."""
+        if self._open is not None:
+            self._open.send(order, blob, on_reply)
+
+    def ask(self, order: Mapping[str, Any], blob: bytes = b"", *, timeout_s: float = 60.0) -> Reply:
+        """At once, of an agent that can be reached: the waiting was done by the job that asks."""
+        machine, connection = self.machine, self._open
+        if connection is None or connection.agent.frozen or not connection.agent.alive:
+            raise LinkDown(f"{self.host.name} does not answer")
+        if machine.cut_up or machine.cut_down:
+            raise LinkDown(f"{self.host.name} is cut off")
+        told: list[dict[str, Any]] = []
+        frames = Decoder().feed(encode({**order, "id": 0}, blob))
+        connection.agent.handle(frames[0][0], told.append)
+        if "error" in told[0]:
+            raise OrderRefused(problem(told[0]["error"]))
+        return Reply(ok=told[0]["ok"], error=None, blob=b"")
+
+    def reset(self, why: str) -> None:
+        """Connect anew."""
+        if self._open is not None:
+            self._broke(self._open, why)
+
+    def close(self) -> None:
+        """What runs there goes on."""
+        self._closed = True
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    @property
+    def is_connected(self) -> bool:
+        return self._open is not None
+
+    # -- connecting ----------------------------------------------------------------------------------------
+
+    def _try(self) -> None:
+        if self._open is not None:
+            return
+        chance = self.world.chance
+        slow = 15.0 if chance.random() < 0.03 else 0.0
+        takes_s = chance.uniform(0.3, 1.5) + 6 * self.world.scenario.latency_s + slow
+        if not self._reachable():
+            self._later(CONNECT_TIMEOUT_S, self._failed)
+        else:
+            boot = self.machine.boot
+            self._later(takes_s, lambda: self._connected(boot))
+
+    def _reachable(self) -> bool:
+        machine = self.machine
+        return machine.up and not machine.cut_up and not machine.cut_down
+
+    def _failed(self) -> None:
+        self._tell_down("no answer within 20 s")
+        self._retry()
+
+    def _retry(self) -> None:
+        delay_s = self._pace.retry_s[min(self._tries, len(self._pace.retry_s) - 1)]
+        self._tries += 1
+        self._later(delay_s * self.world.chance.uniform(0.75, 1.25), self._try)
+
+    def _connected(self, boot: int) -> None:
+        if not self._reachable() or self.machine.boot != boot:
+            self._later(CONNECT_TIMEOUT_S, self._failed)
+            return
+        self._open = connection = Connection(self)
+        self.world.say(f"{self.host.name} is connected (epoch {self.head.epoch})")
+        for run_id, watch in list(self._watches.items()):
+            self._ask_to_watch(run_id, watch)
+        for run_id in list(self._watches):
+            self._listener.up(run_id, self.host.name, connection.hello)
+        self._later(self._silence_max_s(), lambda: self._check_silence(connection))
+
+    def _silence_max_s(self) -> float:
+        return min((watch.silence_max_s for watch in self._watches.values()), default=60.0)
+
+    def _check_silence(self, connection: Connection) -> None:
+        if self._open is not connection:
+            return
+        silent_s = self.world.heap.now - connection.heard_at
+        if silent_s > self._silence_max_s():
+            self._broke(connection, f"nothing was heard for {silent_s:.0f} s")
+        else:
+            self._later(self._silence_max_s() - silent_s + 1.0, lambda: self._check_silence(connection))
+
+    def _ask_to_watch(self, run_id: str, watch: Watch) -> None:
+        self.send({"order": "watch", "run": run_id, "epoch": watch.epoch, "heartbeat_s": watch.heartbeat_s})
+
+    def heard(self, connection: Connection, data: bytes | None) -> None:
+        """From the agent; None is the end."""
+        if self._open is not connection or not self.head.alive:
+            return
+        connection.heard_at = self.world.heap.now
+        if data is None:
+            self._broke(connection, "the connection broke")
+            return
+        for message, blob in connection.decoder.feed(data):
+            if "report" in message:
+                for run_id in list(self._watches):
+                    if run_id in message["report"]["runs"]:
+                        self.world.checks.heard(self.host.name, message["report"]["runs"][run_id])
+                        self._listener.reported(run_id, self.host.name, message["report"], self)
+            elif "reply" in message:
+                connection.replied(message, blob)
+
+    def broke(self) -> None:
+        """A reset, as the world does it: both ends learn of it."""
+        if self._open is not None:
+            connection = self._open
+            connection.down.break_off()
+            connection.up.break_off()
+            connection.agent.end()
+            self._broke(connection, "connection reset by peer")
+
+    def _broke(self, connection: Connection, why: str) -> None:
+        if self._open is not connection:
+            return
+        self._open = None
+        connection.close()
+        if self.world.heap.now - connection.began_at > self._pace.steady_s:
+            self._tries = 0
+        self.world.say(f"{self.host.name} is not connected any more: {why}")
+        self._tell_down(why)
+        self._retry()
+
+    def _tell_down(self, problem: str) -> None:
+        for run_id in list(self._watches):
+            self._listener.down(run_id, self.host.name, problem)
+
+
+class Connection:
+    """One SSH connection with its agent."""
+
+    def __init__(self, link: SimLink) -> None:
+        world, machine = link.world, link.machine
+        self._link = link
+        self.agent = Agent(machine, link.head.epoch)
+        self.hello = {"boot_id": machine.boot_id}
+        self.began_at = self.heard_at = world.heap.now
+        self.decoder = Decoder()
+        boot, scenario = machine.boot, world.scenario
+        times = (scenario.latency_s, 0.3 * scenario.plan.timing.unreachable_after_s)
+
+        def of_another_boot() -> bool:
+            return machine.boot != boot or not machine.up
+
+        def obeyed(data: bytes | None) -> None:
+            if not of_another_boot():
+                self.agent.receive(data)
+
+        self.down = Wire(world.heap, world.chance, *times, lambda: machine.cut_down, obeyed)
+        self.up = Wire(
+            world.heap, world.chance, *times, lambda: machine.cut_up, lambda data: link.heard(self, data)
+        )
+        self.agent.out = self.up
+        world.wires[machine.name] = [w for w in world.wires[machine.name] if not w.dead] + [
+            self.down,
+            self.up,
+        ]
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, Callable[[Reply], None] | None] = {}
+
+    def send(self, order: Mapping[str, Any], blob: bytes, on_reply: Callable[[Reply], None] | None) -> None:
+        """One frame."""
+        number = next(self._ids)
+        self._waiting[number] = on_reply
+        self.down.send(encode({**order, "id": number}, blob))
+
+    def replied(self, message: Mapping[str, Any], blob: bytes) -> None:
+        """To who asked."""
+        on_reply = self._waiting.pop(message["reply"], None)
+        if on_reply is not None:
+            on_reply(Reply(ok=message.get("ok"), error=message.get("error"), blob=blob))
+
+    def close(self) -> None:
+        """The head's kernel still sends what is in flight, and the end; what comes is dropped."""
+        self.down.send(None)
+        self.up.dead = True
+
+
+class Head:
+    """One process of the coordinator."""
+
+    def __init__(self, world: World, path: str) -> None:
+        self.world = world
+        self.alive = True
+        chance, skew = world.chance, world.scenario.clock_skew
+        self.clock = Clock(world.heap, 1.0 + chance.uniform(-skew, skew), chance.uniform(0.0, 1e6))
+        self.journal = SimJournal(world, path)
+        self.epoch = self.journal.take_epoch()
+        self.loop = Loop(self.journal, self._perform, changed=self._changed, now=self.clock)
+        transports: dict[str, Transport] = {"ssh": None}  # type: ignore[dict-item]
+        self.links: list[SimLink] = []
+        self.performer = SimPerformer(
+            transports,
+            world.no_bundle,
+            NoLogs(),
+            Secrets(os.path.dirname(path)),
+            self._post,
+            connect=self._connect,
+            workers=Job(self),
+            now=self.clock,
+        )
+        self.due_at = float("inf")
+
+    def _connect(
+        self,
+        host: HostPlan,
+        _transport: Transport,
+        _bundle: Callable[[], Bundle],
+        listener: Listener,
+        pace: Pace,
+    ) -> HostLink:
+        link = SimLink(self, host, listener, pace)
+        self.links.append(link)
+        return link
+
+    def take_up(self) -> None:
+        """As `Coordinator.take_up`."""
+        self.loop.take_up(self.journal.runs(), self.epoch)
+        for run in self.loop.runs.values():
+            names = unproven(run) if run.phase.is_terminal else [host.name for host in run.hosts]
+            self.performer.open(run, names)
+        self.look()
+
+    def _post(self, run_id: str, event: Event) -> None:
+        self.loop.post(run_id, event)
+        self.world.checks.posted(event)
+        self.world.heap.after(0.0, self.turn)
+
+    def turn(self) -> None:
+        """One turn of the loop."""
+        if self.alive:
+            self.world.guarded(self, lambda: self.loop.turn(0.0))
+
+    def look(self) -> None:
+        """When the loop would wake by itself."""
+        sleep_s = self.loop.sleep_s()
+        self.due_at = (
+            float("inf") if sleep_s is None else self.world.heap.now + sleep_s / self.clock.rate + 1e-6
+        )
+
+    def _perform(self, run: Run, action: Action) -> None:
+        self.world.checks.performed(run, action)
+        if self.world.dies_between():
+            raise Died
+        self.performer.perform(run, action)
+
+    def _changed(self, before: Run, after: Run) -> None:
+        self.world.checks.changed(before, after)
+
+    def die(self, whole_machine: bool) -> None:
+        """Killed. The kernel closes its connections, unless it dies too."""
+        self.alive = False
+        for link in self.links:
+            connection = link._open
+            if connection is None:
+                continue
+            link._open = None
+            if whole_machine:
+                connection.up.dead = True
+                connection.down.break_off()
+                self.world.heap.after(self.world.chance.uniform(1.0, 900.0), connection.agent.end)
+            else:
+                connection.close()

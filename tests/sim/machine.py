@@ -1,0 +1,186 @@
+"""One host: its boots, its pids (which are given again), its disk, and the tasks that ran on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.adapters.process import Identity
+from orchestrator.core.plan import HostPlan, TaskId
+from orchestrator.daemon import agent_state, shim_record
+from tests.sim.heap import Clock, Violation
+
+if TYPE_CHECKING:
+    from tests.sim.agent import Agent
+    from tests.sim.process import Process, Shim
+    from tests.sim.world import World
+
+FIRST_PID = 1000
+FOREIGN_MAX = 64
+
+
+@dataclass
+class Record:
+    """The directory of one generation of one task, and the shim that lives in it."""
+
+    start: dict[str, Any]
+    port: int | None = None
+    shim: Shim | None = None
+    """None until it has come; then for ever, dead or not."""
+    identity: Identity | None = None
+    process: Process | None = None
+    task: dict[str, Any] | None = None
+    """exit.json."""
+    ended_at: float = 0.0
+    boot_id: str = ""
+    burying: bool = False
+    starting: bool = False
+    """An agent's job is about to start the shim."""
+    was_ready: bool = False
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return str(self.start["task"]), int(self.start["generation"])
+
+    @property
+    def is_silent(self) -> bool:
+        """Its shim is gone, or never came, and has left no record."""
+        return self.task is None and not self.lives and not self.starting
+
+    @property
+    def lives(self) -> bool:
+        """Whether its shim does."""
+        return self.shim is not None and self.shim.alive
+
+
+@dataclass
+class Machine:
+    """What of it survives a reboot is the disk: `records` and `epoch`."""
+
+    world: World
+    plan: HostPlan
+    boot: int = 1
+    up: bool = True
+    cut_up: bool = False
+    """Nothing of it reaches the head."""
+    cut_down: bool = False
+    cut_peers: bool = False
+    epoch: int = 0
+    records: dict[tuple[str, int], Record] = field(default_factory=dict)
+    agents: list[Agent] = field(default_factory=list)
+    start_fails: bool = False
+    share_hangs: bool = False
+
+    def __post_init__(self) -> None:
+        self._pids: dict[int, Process | Shim | None] = {}
+        self._next_pid = FIRST_PID
+        self.clock = self._new_clock()
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def boot_id(self) -> str:
+        return f"boot-{self.boot}"
+
+    def _new_clock(self) -> Clock:
+        skew = self.world.scenario.clock_skew
+        return Clock(self.world.heap, 1.0 + self.world.chance.uniform(-skew, skew))
+
+    # -- pids ----------------------------------------------------------------------------------------------
+
+    def new_pid(self, holder: Process | Shim) -> Identity:
+        """Starts a process."""
+        pid = self._next_pid
+        self._next_pid += 1
+        self._pids[pid] = holder
+        return self._identity(pid)
+
+    def free_pid(self, who: Identity) -> None:
+        """It has ended."""
+        self._pids.pop(who.pid, None)
+
+    def _identity(self, pid: int) -> Identity:
+        return Identity(self.boot_id, pid, pid)  # of two boots, the worst case: the same start time
+
+    def signal(self, who: Identity) -> bool:
+        """SIGKILL to that very process, as `process.signal` does it. False where it is gone."""
+        if who.pid not in self._pids or self._identity(who.pid) != who:
+            return False
+        holder = self._pids[who.pid]
+        if holder is None:
+            raise Violation("foreign-pid", f"{self.name}: pid {who.pid} belongs to a stranger and was killed")
+        holder.killed()
+        return True
+
+    # -- life ----------------------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """The power goes. Nobody is told."""
+        self.up = False
+        for agent in list(self.agents):
+            agent.vanish()
+        for record in self.records.values():
+            record.starting = False
+            if record.shim is not None and record.shim.alive:
+                record.shim.vanish()
+        self._pids.clear()
+
+    def come_back(self) -> None:
+        """Another boot: the pids begin anew, and strangers have those that ours had."""
+        self.up = True
+        self.boot += 1
+        self.clock = self._new_clock()
+        strangers = min(self._next_pid - FIRST_PID, FOREIGN_MAX)
+        self._pids = dict.fromkeys(range(FIRST_PID, FIRST_PID + strangers))
+        self._next_pid = FIRST_PID + strangers
+
+    @property
+    def living(self) -> list[Process]:
+        """Processes of tasks, whoever knows of them."""
+        return [r.process for r in self.records.values() if r.process is not None and r.process.alive]
+
+    def bury(self, record: Record) -> None:
+        """A shim has died without a record: what is left is killed, by recorded identity, and the record written."""
+        if record.task is not None or record.lives or not self.up:
+            return
+        if record.process is not None and record.process.identity is not None:
+            self.signal(record.process.identity)
+        cause = agent_state.cause_of_silence(record.identity, self.boot_id)
+        task = {**shim_record.blank_task(record.start), "port": record.port}
+        task["pid"] = record.process.identity.pid if record.process is not None else None
+        ago_s = None if cause == "rebooted" else 0.0
+        self.keep(record, shim_record.ended_task(task, cause, swept="cgroup", left=[], ago_s=ago_s))
+
+    def keep(self, record: Record, task: dict[str, Any], ended_at: float | None = None) -> None:
+        """exit.json is on disk."""
+        record.task = task
+        record.ended_at = self.clock() if ended_at is None else ended_at
+        record.boot_id = self.boot_id
+        self.changed(record)
+
+    def read(self, record: Record) -> dict[str, Any]:
+        """exit.json, as `shim_record.read_exit` gives it."""
+        assert record.task is not None
+        same_boot = record.boot_id == self.boot_id
+        ago_s = max(0.0, self.clock() - record.ended_at) if same_boot else None
+        return {**record.task, "exit": {**record.task["exit"], "ago_s": ago_s}}
+
+    def changed(self, record: Record) -> None:
+        """What the agents here must report at once."""
+        for agent in list(self.agents):
+            agent.changed(record)
+
+    def task_ids(self) -> list[TaskId]:
+        """Of which there is a record."""
+        return sorted({TaskId.parse(task) for task, _ in self.records})
+
+    @property
+    def ports_held(self) -> set[int]:
+        """By shims and tasks that live."""
+        return {r.port for r in self.records.values() if r.port is not None and (r.lives or _runs(r))}
+
+
+def _runs(record: Record) -> bool:
+    return record.process is not None and record.process.alive

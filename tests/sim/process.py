@@ -1,0 +1,296 @@
+"""A task and its shim. The shim's decisions are the real ones; what they ask for is done to a fake process."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.plan import TaskId
+from orchestrator.daemon import shim_record, shim_state
+from orchestrator.daemon.shim_state import Do, Ended, Exited, Looked, Ordered, RuntimeReady, Ticked
+
+if TYPE_CHECKING:
+    from tests.sim.machine import Machine, Record
+    from tests.sim.training import Gang
+
+Answer = Callable[[dict[str, Any]], None]
+
+UNAVAILABLE = "tensorflow.python.framework.errors_impl.UnavailableError: the peer is gone"
+
+
+class Process:
+    """The user's script under the runtime, or plain."""
+
+    def __init__(self, shim: Shim, env: dict[str, str]) -> None:
+        self.shim = shim
+        self.machine = shim.machine
+        self.world = shim.machine.world
+        self.task = TaskId.parse(shim.record.key[0])
+        self.generation = shim.record.key[1]
+        self.identity = self.machine.new_pid(self)
+        self.directory = env.get("ORCH_CHECKPOINT_DIR") if not shim.record.start["scratch"] else None
+        self.alive = True
+        self.frozen = False
+        self.stuck = False
+        self.unkillable = False
+        self.dying = False
+        self.released = False
+        self.gang: Gang | None = None
+        self.error: dict[str, str] | None = None
+        self._lines: list[str] = []
+        self._waits: list[Callable[[], None]] = []
+        self.world.checks.spawned(self)
+        scenario = self.world.scenario
+        self._after(scenario.import_s * self.world.chance.uniform(0.8, 1.5), self._imported)
+
+    def __repr__(self) -> str:
+        return f"{self.task} of generation {self.generation} on {self.machine.name}"
+
+    @property
+    def trains(self) -> bool:
+        """It does what it should, as far as it is concerned."""
+        return self.alive and self.released and not (self.frozen or self.stuck)
+
+    def _after(self, delay_s: float, thunk: Callable[[], None]) -> None:
+        """As `thunk`, unless it is dead by then; when it thaws, where it is frozen."""
+
+        def due() -> None:
+            if self.alive and self.frozen:
+                self._waits.append(due)
+            elif self.alive:
+                thunk()
+
+        self.world.heap.after(delay_s, due)
+
+    def freeze(self, frozen: bool) -> None:
+        """SIGSTOP, SIGCONT."""
+        self.frozen = frozen
+        if not frozen:
+            waits, self._waits = self._waits, []
+            for due in waits:
+                due()
+        self.world.training.changed(self)
+
+    def _imported(self) -> None:
+        if self.world.scenario.script == "fails-early":
+            self.fail("ValueError: the script cannot work")
+            return
+        self.shim.tell(RuntimeReady(self.machine.clock()))
+
+    def go(self, env: dict[str, str]) -> None:
+        """Released: TF_CONFIG is there."""
+        self.released = True
+        config = json.loads(env.get("TF_CONFIG") or "null")
+        self.world.training.join(self, config)
+
+    def ask_to_stop(self) -> None:
+        """The runtime ends it, unless it is stuck where no Python runs."""
+        if not self.stuck and self.world.chance.random() < 0.8:
+            self._after(self.world.chance.uniform(0.01, 1.0), lambda: self.end(signal=15))
+
+    def fail(self, line: str, code: int = 1) -> None:
+        """The script's own end."""
+        self.error = {"kind": "exception", "message": line} if code == 1 else None
+        self._lines = [line] if line else []
+        self.end(code=code)
+
+    def fail_later(self, delay_s: float, line: str, code: int, still: Callable[[], bool]) -> None:
+        """As `fail`, where that still holds then."""
+        self._after(delay_s, lambda: self.fail(line, code) if still() else None)
+
+    def killed(self) -> None:
+        """SIGKILL has reached it. A process with much memory takes some time to go."""
+        if self.unkillable or self.dying:
+            return
+        self.dying = True
+        if self.world.chance.random() < 0.8:
+            self.end(signal=9)
+        else:
+            self.world.heap.after(self.world.chance.uniform(0.01, 1.5), lambda: self.end(signal=9))
+
+    def end(self, code: int | None = None, signal: int | None = None) -> None:
+        """The end, however it came."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.machine.free_pid(self.identity)
+        self.world.say(f"{self!r} ends: code {code}, signal {signal} {' '.join(self._lines)[:40]}")
+        self.world.training.ended(self, code)
+        self.shim.tell(Exited(Ended(self.machine.clock(), code=code, signal=signal)))
+
+    @property
+    def last_lines(self) -> list[str]:
+        """Of its log."""
+        return self._lines
+
+
+class Shim:
+    """`shim_state`, with something to act upon."""
+
+    def __init__(self, machine: Machine, record: Record) -> None:
+        self.machine = machine
+        self.record = record
+        self.alive = True
+        self.frozen = False
+        self.identity = machine.new_pid(self)
+        self.watched = True
+        self._events: deque[tuple[shim_state.Event, Answer | None, dict[str, Any]]] = deque()
+        self._busy = False
+        self._timer: float | None = None
+        record.shim, record.identity = self, self.identity
+        start = record.start
+        self.state, first = shim_state.begin(
+            int(start["generation"]), int(start["epoch"]), bool(start["hold"])
+        )
+        for action, value in first:
+            self._perform(action, value, None, {})
+        self._decide()
+
+    def tell(
+        self, event: shim_state.Event, answer: Answer | None = None, order: dict[str, Any] | None = None
+    ) -> None:
+        """Decides on it, now or when it thaws."""
+        if self.alive:
+            self._events.append((event, answer, order or {}))
+            if not self.frozen and not self._busy:
+                self._decide()
+
+    def order(self, order: dict[str, Any], answer: Answer) -> None:
+        """From an agent."""
+        grace_s = float(order.get("grace_s", 0.0))
+        at = self.machine.clock()
+        event = Ordered(at, str(order["order"]), int(order["epoch"]), int(order["generation"]), grace_s)
+        self.tell(event, answer, order)
+
+    def freeze(self, frozen: bool) -> None:
+        """SIGSTOP, SIGCONT to the shim alone: its task runs on."""
+        self.frozen = frozen
+        if not frozen and self.alive:
+            self.tell(Ticked(self.machine.clock()))
+            self.machine.changed(self.record)
+
+    def killed(self) -> None:
+        """SIGKILL to the shim: its task dies with it, and no record is written."""
+        process = self.record.process
+        self.vanish()
+        self.machine.free_pid(self.identity)
+        if process is not None:
+            process.killed()
+        self.machine.changed(self.record)
+
+    def vanish(self) -> None:
+        """Gone, with its task where the machine goes."""
+        self.alive = False
+        process = self.record.process
+        if process is not None and process.alive and not self.machine.up:
+            process.unkillable = False
+            process.end(signal=9)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Who waits for an answer is told that it has gone."""
+        waiting, self._events = self._events, deque()
+        for event, answer, order in waiting:
+            if answer is not None and isinstance(event, Ordered):
+                answer(gone(order))
+
+    def _decide(self) -> None:
+        self._busy = True
+        while self._events and self.alive and not self.frozen:
+            event, answer, order = self._events.popleft()
+            event.at = self.machine.clock()
+            self.state, actions = shim_state.decide(self.state, event)
+            for action, value in actions:
+                self._perform(action, value, answer, order)
+        self._busy = False
+        self._arm()
+
+    def _arm(self) -> None:
+        due = self.state.deadline_at
+        if due is None or not self.alive or self._timer == due:
+            return
+        self._timer = due
+
+        def expire() -> None:
+            if self.alive and self._timer == due:
+                self._timer = None
+                self.tell(Ticked(self.machine.clock()))
+
+        self.machine.world.heap.at(self.machine.clock.when(due) + 1e-6, expire)
+
+    def _perform(self, action: Do, value: Any, answer: Answer | None, order: dict[str, Any]) -> None:
+        process = self.record.process
+        if action is Do.SPAWN:
+            self.record.process = Process(self, self.record.start["env"])
+            if not self.record.start["hold"]:
+                self.record.process.go(order.get("env") or {})
+        elif action is Do.GO and process is not None:
+            process.go(order.get("env") or {})
+        elif action is Do.ASK_TO_STOP and process is not None:
+            process.ask_to_stop()
+        elif action is Do.KILL:
+            self._kill()
+        elif action is Do.RECORD:
+            self._record()
+        elif action is Do.REPORT:
+            self.record.was_ready |= self.state.shown in ("ready", "running")
+            self.machine.changed(self.record)
+        elif action is Do.ACCEPT and answer is not None:
+            self.machine.world.checks.obeyed(self.machine, self.record, order)
+            answer({"ok": {}})
+        elif action is Do.REFUSE and answer is not None:
+            code, message, hint = value
+            answer({"error": {"code": code, "message": message, "hint": hint or None}})
+
+    def _kill(self) -> None:
+        process = self.record.process
+        if process is not None and process.alive:
+            process.killed()
+        left = []
+        if process is not None and process.alive:
+            left = [{"pid": process.identity.pid, "why": "D state: it waits in the kernel"}]
+        self.tell(Looked(self.machine.clock(), left))
+
+    def _record(self) -> None:
+        state, process = self.state, self.record.process
+        ended = state.ended or Ended(self.machine.clock())
+        cause = shim_state.cause_of(ended, state.stop_by, None, 0)
+        task = shim_record.ended_task(
+            self.task(),
+            cause,
+            swept="cgroup",
+            left=list(state.left),
+            code=ended.code,
+            signal=ended.signal,
+            ended_at=self.machine.world.heap.now,
+            ordered=state.stop_by is shim_state.StopBy.ORDER,
+            last_lines=process.last_lines if process is not None else [],
+        )
+        self.alive = False
+        self.machine.free_pid(self.identity)
+        self.machine.keep(self.record, task, ended.at)
+        self.abandon()
+
+    def task(self) -> dict[str, Any]:
+        """The TASK of a report."""
+        process = self.record.process
+        step = None
+        if process is not None and process.gang is not None:
+            step = process.gang.step_of(process)
+        return {
+            **shim_record.blank_task(self.record.start),
+            "phase": self.state.shown,
+            "pid": None if process is None else process.identity.pid,
+            "port": self.record.port,
+            "global_step": step,
+            "error": None if process is None else process.error,
+        }
+
+
+def gone(order: dict[str, Any]) -> dict[str, Any]:
+    """The agent's answer in the place of a shim that has ended: of a stop, it is what was asked for."""
+    if order["order"] == "stop":
+        return {"ok": {}}
+    return {"error": {"code": "gone", "message": f"{order['task']} ended before it answered", "hint": None}}

@@ -1,0 +1,36 @@
+"""A small, fixed part of the simulator. `make sim` runs as much as there is time for, `make mutants` that it bites."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.sim.__main__ import play
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Coordinators die by the hundred here; what they log is of no use."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_no_rule_is_broken(seed: int) -> None:
+    result = play(seed)
+    assert result.check is None, f"make sim SEEDS=1 SEED={seed}: {result.sentence}\n" + "\n".join(result.last)
+
+
+def test_a_seed_is_the_same_world_each_time() -> None:
+    first, again = play(3), play(3)
+    assert (first.hours, first.turns, first.end) == (again.hours, again.turns, again.end)
+    assert first.last == again.last
+
+
+def test_faults_happen() -> None:
+    """A simulator in which nothing happens would be green for ever."""
+    ends = {play(seed, kind="chaos").end for seed in range(3)}
+    assert len(ends) > 1

@@ -1,0 +1,235 @@
+"""One seed's world: one heap, one thread. Faults go on for a while; then all heals, and the end must come."""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from random import Random
+
+from orchestrator.adapters.bundle import Bundle
+from orchestrator.core.errors import InvariantViolated, JournalError
+from orchestrator.core.events import KillRequested
+from orchestrator.core.model import Run, new_run
+from orchestrator.core.plan import TaskId
+from orchestrator.core.strategy import chief_of
+from tests.sim.checks import Checks
+from tests.sim.draw import Scenario
+from tests.sim.faults import Injector
+from tests.sim.head import Died, Head
+from tests.sim.heap import Heap, Violation
+from tests.sim.machine import Machine
+from tests.sim.process import Process
+from tests.sim.share import Share
+from tests.sim.training import Training
+from tests.sim.wires import Wire
+
+RUN_ID = "sim-20260101-000000"
+LAST_EVENTS = 60
+SPINS_MAX = 2000
+"""Turns without the passing of time: more is a loop without end."""
+
+
+class World:
+    """Everything but the coordinator is fake, and the coordinator's world is this."""
+
+    def __init__(
+        self, scenario: Scenario, directory: str, trace: Callable[[str], None] | None = None
+    ) -> None:
+        self.scenario = scenario
+        self.heap = Heap()
+        self.chance = Random(scenario.seed + 1)
+        self.chief: TaskId = chief_of(scenario.plan.tasks)
+        self.last: deque[str] = deque(maxlen=LAST_EVENTS)
+        self.counts: dict[str, int] = {}
+        self.turns = 0
+        self.disk_full = False
+        self.share = Share()
+        self.wires: dict[str, list[Wire]] = {host.name: [] for host in scenario.plan.hosts}
+        self.machines = {host.name: Machine(self, host) for host in scenario.plan.hosts}
+        self.checks = Checks(self)
+        self.training = Training(self)
+        self.head: Head | None = None
+        self.head_since = 0.0
+        self._trace = trace
+        self._directory = directory
+        self._journals = 0
+        self._path = self._new_path()
+        self._healed_at: float | None = None
+        self._spins = (0.0, 0)
+        self._injector = Injector(self)
+
+    # -- what others ask -----------------------------------------------------------------------------------
+
+    def say(self, sentence: str) -> None:
+        """For the last events of a failure."""
+        line = f"{self.heap.now:10.2f}  {sentence}"
+        self.last.append(line)
+        if self._trace is not None:
+            self._trace(line)
+
+    def processes(self) -> list[Process]:
+        """All that ever ran."""
+        return [
+            r.process for m in self.machines.values() for r in m.records.values() if r.process is not None
+        ]
+
+    def processes_living(self) -> list[Process]:
+        """All that live."""
+        return [process for process in self.processes() if process.alive]
+
+    def tears(self) -> bool:
+        """Whether a checkpoint is torn although its writer believes in it."""
+        return self.scenario.kind == "chaos" and self._healed_at is None and self.chance.random() < 0.03
+
+    def fate_of_write(self) -> str:
+        """Of a write of the journal."""
+        if self._healed_at is not None or self.chance.random() >= self.scenario.dies_at_write:
+            return "lives"
+        return self.chance.choice(("before", "torn", "after"))
+
+    def dies_between(self) -> bool:
+        """Whether the coordinator dies between the journal and an action."""
+        return self._healed_at is None and self.chance.random() < self.scenario.dies_at_write / 2
+
+    def no_bundle(self) -> Bundle:
+        """Agents are here already."""
+        raise NotImplementedError
+
+    @property
+    def run_now(self) -> Run | None:
+        """As the coordinator believes, or last believed."""
+        return self.head.loop.runs.get(RUN_ID) if self.head is not None else None
+
+    # -- the coordinator's life ----------------------------------------------------------------------------
+
+    def guarded(self, head: Head, work: Callable[[], object]) -> bool:
+        """Do it as the coordinator: False where that is its end."""
+        self.turns += 1
+        at, count = self._spins
+        self._spins = (at, count + 1) if at == self.heap.now else (self.heap.now, 0)
+        if self._spins[1] > SPINS_MAX:
+            raise Violation("spins", "the coordinator turns and turns, and no time passes")
+        try:
+            work()
+        except Died:
+            self.head_dies(whole_machine=False)
+            return False
+        except InvariantViolated as e:
+            raise Violation("invariant", str(e)) from e
+        except queue.Empty:
+            pass
+        head.look()
+        return True
+
+    def head_dies(self, *, whole_machine: bool) -> None:
+        """Killed, and started again after a while, with what it left on the disk."""
+        head = self.head
+        if head is None:
+            return
+        self.say(f"** the coordinator of epoch {head.epoch} is dead")
+        self.head = None
+        kept = list(head.journal.kept)
+        head.die(whole_machine)
+        self._path = head.journal.survive(self._new_path())
+        away_s = (
+            self.chance.choice((0.5, 3.0, 20.0))
+            if self.chance.random() < 0.8
+            else self.chance.uniform(60, 2000)
+        )
+        if self.scenario.kind == "harmless":
+            away_s = min(away_s, 300.0)
+        self.heap.after(away_s, lambda: self._head_begins(kept))
+
+    def _new_path(self) -> str:
+        self._journals += 1
+        return os.path.join(self._directory, f"journal-{self._journals}.db")
+
+    def _head_begins(self, kept: list[Run]) -> None:
+        head = self.head = Head(self, self._path)
+        self.head_since = self.heap.now
+        self.say(f"** a coordinator of epoch {head.epoch}")
+        found = [k.run for k in head.journal.runs()]
+        self.checks.after_a_crash(kept, found)
+        head.journal.kept = found
+        try:
+            if self.guarded(head, head.take_up) and not found:
+                self._submit(head)
+        except JournalError:  # it says so and ends; whoever started it starts it again
+            self.head_dies(whole_machine=False)
+
+    def _submit(self, head: Head) -> None:
+        """As `Coordinator._submit`, and as a user who asks until it is acknowledged."""
+        run = new_run(RUN_ID, self.scenario.plan, epoch=head.epoch, at=head.clock())
+
+        def work() -> None:
+            head.loop.submit(run)
+            head.performer.open(run, [host.name for host in run.hosts])
+
+        try:
+            if self.guarded(head, work):
+                self.checks.submitted = True
+        except JournalError:
+            self.heap.after(5.0, lambda: self._submit(head) if head is self.head else None)
+
+    def _kill(self) -> None:
+        """The user's verb, until it is acknowledged."""
+        head = self.head
+        if head is None or RUN_ID not in head.loop.runs:
+            self.heap.after(10.0, self._kill)
+            return
+        event = KillRequested(at=head.clock(), force=self.scenario.force_kill)
+        self.say("** the user kills the run")
+        try:
+            if self.guarded(head, lambda: head.loop.decide(RUN_ID, event)):
+                self.checks.killed = True
+                return
+        except JournalError:
+            pass
+        self.heap.after(10.0, self._kill)
+
+    # -- time ----------------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """To the end, which must come."""
+        self._head_begins([])
+        if self.scenario.kill_at is not None:
+            self.heap.at(self.scenario.kill_at, self._kill)
+        self.heap.at(self.scenario.faults_s, self._heal)
+        while not self._is_over():
+            head = self.head
+            if head is not None and head.due_at <= self.heap.next_at:
+                self.heap.now = max(self.heap.now, head.due_at)
+                head.turn()
+            else:
+                self.heap.pop()()
+        self.checks.at_the_end(self.run_now)
+
+    def _heal(self) -> None:
+        self.say("** all is healed")
+        self._healed_at = self.heap.now
+        self._injector.heal()
+
+    def _is_over(self) -> bool:
+        if self._healed_at is None:
+            return False
+        if self.heap.now > self._healed_at + self.scenario.bound_s:
+            return True
+        run = self.run_now
+        if run is None or not run.phase.is_terminal or self.processes_living():
+            return False
+        return not any(host.name not in (run.proof or {}) for host in run.hosts) or run.generation == 0
+
+
+def scratch() -> str:
+    """A directory for journals; in memory, where there is such a place: an fsync is then no wait for a disk."""
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    return tempfile.mkdtemp(prefix="orch-sim-", dir=where)
+
+
+def remove(directory: str) -> None:
+    """The scratch."""
+    shutil.rmtree(directory, ignore_errors=True)

@@ -171,7 +171,10 @@ class Agent:
                 refuse_superseded(str(order["run"]), self.machine.epoch, int(order["epoch"]))
                 self.machine.epoch = max(self.machine.epoch, int(order["epoch"]))
                 self.world.checks.obeys(self.machine, order)
-            getattr(self, f"_on_{order['order']}")(order, answer)
+            do = getattr(self, f"_on_{order['order']}", None)
+            if do is None:
+                raise HostFault("unknown-order", f"this agent does not know the order {order['order']!r}")
+            do(order, answer)
         except HostFault as e:
             answer({"error": e.to_json()})
 
@@ -201,6 +204,9 @@ class Agent:
 
     def _on_highest(self, _order: Order, answer: Answer) -> None:
         answer({"ok": {"generation": max(self.world.share.generations, default=0)}})
+
+    def _on_keep(self, _order: Order, answer: Answer) -> None:
+        answer({"ok": {}})
 
     def _on_seed(self, order: Order, answer: Answer) -> None:
         self._on_share(

@@ -200,7 +200,9 @@ class Checks:
             self._ports[task.id] = (task.generation, task.port or 0)
 
     def _losses(self, before: Run, after: Run) -> None:
-        for was, now in zip(before.tasks, after.tasks, strict=True):
+        then = {task.id: task for task in before.tasks}
+        for now in after.tasks:
+            was = then.get(now.id, now)
             if now.phase is not TaskPhase.LOST or was.phase is TaskPhase.LOST or now.exit is None:
                 continue
             if now.exit.cause is not Cause.HOST_LOST or before.intent is Intent.KILL:

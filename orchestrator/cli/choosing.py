@@ -43,6 +43,38 @@ def only_active(runs: Iterable[Mapping[str, Any]], verb: str) -> dict[str, Any]:
     return active[0]
 
 
+def with_host(runs: Iterable[Mapping[str, Any]], host: str, verb: str) -> dict[str, Any]:
+    """The one active run that has the host; UsageError where there is none, or more."""
+    active = [dict(run) for run in runs if is_active(run)]
+    having = [run for run in active if host in hosts_of(run)]
+    if active and not having:
+        known = ", ".join(sorted({name for run in active for name in hosts_of(run)}))
+        raise UsageError(f"no active run has a host {host!r}", hint=f"their hosts: {known}")
+    return only_active(having, verb)
+
+
+def hosts_of(run: Mapping[str, Any]) -> list[str]:
+    """The names of its hosts, spares too."""
+    return [str(host.get("host")) for host in run.get("hosts") or []]
+
+
+def complete_host(
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001 (click's signature)
+    incomplete: str,
+) -> list[str]:
+    """Hosts of active runs for the shell's completion; none where no coordinator answers at once."""
+    from orchestrator.cli.session import Session
+
+    session = ctx.find_object(Session) or Session.of_process()
+    try:
+        found = session.client().get("/v1/status", timeout_s=0.5).get("runs")
+    except OrchestratorError:
+        return []
+    runs = [run for run in found if is_active(run)] if isinstance(found, list) else []
+    return sorted({name for run in runs for name in hosts_of(run) if name.startswith(incomplete)})
+
+
 def no_such_run(name: str, known: Iterable[str]) -> UsageError:
     """No run of that name; did you mean …?"""
     from difflib import get_close_matches

@@ -24,6 +24,8 @@ COMMANDS = {
     "events": "What happened to a run, and when.",
     "ckpt": "Checkpoints: list, verify, pin, go back to one.",
     "kill": "End runs, and prove that nothing is left.",
+    "drain": "Take a host out of a run: its tasks move at the next checkpoint.",
+    "undrain": "Let a drained or quarantined host in again.",
     "stacks": "Where each task's Python is right now.",
     "tensorboard": "Bring a run's TensorBoard files here, and show them.",
     "chaos": "Hurt a run that allows it, and measure how it comes back.",

@@ -18,6 +18,7 @@ from orchestrator.core.launch import (
     tf_config,
     wiring,
 )
+from orchestrator.core.placement import has_room
 from orchestrator.core.plan import Plan, TaskId, TaskPlan
 
 HIDDEN = "***"
@@ -37,9 +38,16 @@ def document(plan: Plan) -> dict[str, Any]:
         "strategy": plan.strategy,
         "workdir": plan.workdir,
         "hosts": [{"name": h.name, "transport": h.transport, "spare": h.spare} for h in plan.hosts],
+        "spares": [{"host": h.name, "for": _seats(plan, h.name)} for h in plan.hosts if h.spare],
+        "replicas_min": dict(plan.replicas_min),
         "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
         "tasks": [_task(plan, task, run_id, ports[task.id], addresses) for task in plan.tasks],
     }
+
+
+def _seats(plan: Plan, spare: str) -> list[str]:
+    """The hosts whose tasks the spare has room for."""
+    return [host for host in plan.hosts_used if has_room(plan, host, spare)]
 
 
 def _data_address(plan: Plan, task: TaskPlan) -> str:
@@ -74,8 +82,14 @@ def text(document: Mapping[str, Any], paint: Paint) -> str:
         f"  workdir: {document['workdir']}",
         f"  checkpoints: {document['checkpoint_dir'] or 'none; a restart begins at step 0'}",
     ]
-    spares = [host["name"] for host in document["hosts"] if host["spare"]]
-    lines += [f"  spare: {', '.join(spares)}"] if spares else []
+    lines += [
+        f"  spare: {spare['host']}, for {', '.join(spare['for']) or 'nobody: it has too few GPUs or slots'}"
+        for spare in document["spares"]
+    ]
+    lines += [
+        f"  fewest: {plural(fewest, type_)}, where a host is lost and no spare is there"
+        for type_, fewest in document["replicas_min"].items()
+    ]
     rows = [["TASK", "HOST", "GPUS", "ADDRESS"]]
     rows += [[t["task"], t["host"], ",".join(map(str, t["gpus"])) or "none", t["address"]] for t in tasks]
     styles = {(0, column): ("dim",) for column in range(len(rows[0]))}

@@ -20,6 +20,15 @@ _PHASE_STYLE = {
     "EXITED": ("dim",),
 }
 
+_HOST_STYLE = {
+    "lost": "red",
+    "quarantined": "red",
+    "stuck": "red",
+    "drained": "yellow",
+    "spare": "dim",
+}
+"""States of hosts that are said even where all is well."""
+
 ENDED_MAX = 5
 """How many ended runs have a line in the status of all."""
 
@@ -216,14 +225,18 @@ def _dropped(run: Document) -> list[str]:
 
 
 def host_line(host: Document, paint: Paint) -> str:
-    """A host that is not simply connected; nothing for one that is."""
-    link = host.get("link")
-    if link not in ("UNREACHABLE", "CONNECTING"):
+    """A host that is not simply connected and at work; nothing for one that is."""
+    link, state = host.get("link"), str(host.get("state"))
+    style = _HOST_STYLE.get(state)
+    if style is None and link not in ("UNREACHABLE", "CONNECTING"):
         return ""
-    heard = f", last heard {duration(host['heard_age_s'])} ago" if host.get("heard_age_s") is not None else ""
-    why = f": {host['problem']}" if host.get("problem") else ""
-    state = paint("unreachable", "yellow") if link == "UNREACHABLE" else "connecting"
-    return f"{host.get('host')} {state}{heard}{why}"
+    away = link != "CONNECTED" and host.get("heard_age_s") is not None
+    heard = f", last heard {duration(host['heard_age_s'])} ago" if away else ""
+    reason = host.get("reason") or host.get("problem")
+    why = f": {printable(str(reason))}" if reason else ""
+    if style is None:
+        state, style = ("unreachable", "yellow") if link == "UNREACHABLE" else ("connecting", "")
+    return f"{host.get('host')} {paint(state, style) if style else state}{heard}{why}"
 
 
 _LINES_MAX = 8

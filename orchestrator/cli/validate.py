@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -32,6 +32,7 @@ class Checked:
     file: str
     error: SpecError | None
     exit_code: int = 0
+    spares: tuple[str, ...] = ()
 
 
 def run(request: Request, session: Session) -> list[Checked]:
@@ -42,7 +43,9 @@ def run(request: Request, session: Session) -> list[Checked]:
     for file in request.files:
         try:
             plan, _ = load_plan(file)
-            checked.append(_ask_hosts(file, plan, session) if request.hosts else Checked(file, None))
+            spares = tuple(host.name for host in plan.hosts if host.spare)
+            found = _ask_hosts(file, plan, session) if request.hosts else Checked(file, None)
+            checked.append(replace(found, spares=spares))
         except SpecError as e:
             checked.append(Checked(file, e, e.exit_code))
     return checked
@@ -88,13 +91,19 @@ def command(session: Session, files: tuple[str, ...], hosts: bool, as_json: bool
     checked = run(Request(files, hosts), session)
     if as_json:
         complaints = [
-            {"file": c.file, "complaints": str(c.error).splitlines() if c.error else []} for c in checked
+            {
+                "file": c.file,
+                "complaints": str(c.error).splitlines() if c.error else [],
+                "spares": list(c.spares),
+            }
+            for c in checked
         ]
         session.put_json({"files": complaints})
     else:
         for found in checked:
             if found.error is None:
-                session.put(f"{found.file}: ok")
+                spares = f" (spare: {', '.join(found.spares)})" if found.spares else ""
+                session.put(f"{found.file}: ok{spares}")
             else:
                 session.say(str(found.error))
                 if found.error.hint:

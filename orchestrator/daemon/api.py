@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from concurrent.futures import TimeoutError as CallTimeout
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,10 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from orchestrator.core.errors import OrchestratorError, Refused, UsageError
+from orchestrator.core.model import Run
 from orchestrator.core.plan import Plan
 from orchestrator.daemon.checkpoints import VERBS
+from orchestrator.daemon.status import run_document
 
 if TYPE_CHECKING:
     from orchestrator.daemon.coordinator import Coordinator
@@ -144,6 +147,18 @@ class _Api:
         run = await anyio.to_thread.run_sync(lambda: self._coordinator.kill(name, force=force))
         return JSONResponse({"run_id": run.run_id, "phase": run.phase.value}, status_code=202)
 
+    async def drain(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        name, host, now = request.path_params["name"], _host_of(body), bool(body.get("now"))
+        run = await anyio.to_thread.run_sync(lambda: self._coordinator.drain(name, host, now=now))
+        return JSONResponse(_standing(run, host), status_code=202)
+
+    async def undrain(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        name, host = request.path_params["name"], _host_of(body)
+        run = await anyio.to_thread.run_sync(lambda: self._coordinator.undrain(name, host))
+        return JSONResponse(_standing(run, host), status_code=202)
+
     async def stacks(self, request: Request) -> JSONResponse:
         name = request.path_params["name"]
         return JSONResponse({"stacks": await anyio.to_thread.run_sync(self._coordinator.stacks, name)})
@@ -214,6 +229,24 @@ class _Api:
         return JSONResponse({"pid": os.getpid()}, status_code=202)
 
 
+def _host_of(body: dict[str, Any]) -> str:
+    host = body.get("host")
+    if not isinstance(host, str):
+        raise UsageError("the request names no host")
+    return host
+
+
+def _standing(run: Run, name: str) -> dict[str, Any]:
+    """What has become of a host."""
+    document = run_document(run, now=time.monotonic())
+    host = next(host for host in document["hosts"] if host["host"] == name)
+    return {
+        "run_id": run.run_id,
+        **{key: host[key] for key in ("host", "state", "reason", "tasks")},
+        "checkpoints": run.plan.checkpoint is not None,
+    }
+
+
 async def _body(request: Request) -> dict[str, Any]:
     raw = await request.body()
     if len(raw) > BODY_BYTES_MAX:
@@ -255,6 +288,8 @@ def application(coordinator: Coordinator) -> Starlette:
         Route("/v1/status", api.status),
         Route("/v1/runs", api.submit, methods=["POST"]),
         Route("/v1/runs/{name}/kill", api.kill, methods=["POST"]),
+        Route("/v1/runs/{name}/drain", api.drain, methods=["POST"]),
+        Route("/v1/runs/{name}/undrain", api.undrain, methods=["POST"]),
         Route("/v1/runs/{name}/stacks", api.stacks, methods=["POST"]),
         Route("/v1/runs/{name}/summaries", api.summaries, methods=["POST"]),
         Route("/v1/runs/{name}/why", api.why),

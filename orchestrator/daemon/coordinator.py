@@ -29,10 +29,10 @@ from orchestrator.adapters.runlogs import RunLogs
 from orchestrator.adapters.secrets import Secrets
 from orchestrator.adapters.ssh import SshTransport
 from orchestrator.adapters.transport import Transport
-from orchestrator.core import faults
+from orchestrator.core import faults, seats
 from orchestrator.core.actions import Action
 from orchestrator.core.errors import JournalError, OrchestratorError, Refused, UsageError
-from orchestrator.core.events import FaultInjected, KillRequested
+from orchestrator.core.events import DrainRequested, FaultInjected, KillRequested, UndrainRequested
 from orchestrator.core.model import Run, new_run
 from orchestrator.core.plan import Plan
 from orchestrator.core.stopping import unproven
@@ -160,6 +160,44 @@ class Coordinator:
 
         return self.loop.call(command)  # type: ignore[no-any-return]
 
+    def drain(self, name: str, host: str, *, now: bool) -> Run:
+        """Give a host no task any more, and move those that it has. Refused where the run cannot do without it."""
+
+        def command() -> Run:
+            run = self._active(name, host)
+            why_not = seats.why_not_drained(run, host)
+            if why_not is not None:
+                raise Refused(
+                    why_not,
+                    hint="add a host with `spare: true`, or `replicas_min`, to the cluster spec of the next run; "
+                    f"`orch kill {run.plan.name}` ends this one",
+                )
+            self.loop.decide(run.run_id, DrainRequested(at=time.monotonic(), host=host, now=now))
+            return self.loop.runs[run.run_id]
+
+        return self.loop.call(command)  # type: ignore[no-any-return]
+
+    def undrain(self, name: str, host: str) -> Run:
+        """Let a host in again that was drained, quarantined or stuck."""
+
+        def command() -> Run:
+            run = self._active(name, host)
+            self.loop.decide(run.run_id, UndrainRequested(at=time.monotonic(), host=host))
+            return self.loop.runs[run.run_id]
+
+        return self.loop.call(command)  # type: ignore[no-any-return]
+
+    def _active(self, name: str, host: str) -> Run:
+        run = self.find(name)
+        if run.phase.is_terminal:
+            raise Refused(
+                f"{run.run_id} has ended: {run.phase.value}", hint="`orch status` shows what is active"
+            )
+        known = [other.name for other in run.hosts]
+        if host not in known:
+            raise UsageError(f"{run.run_id} has no host {host!r}", hint=f"its hosts: {', '.join(known)}")
+        return run
+
     def events(self, name: str | None, after: int) -> list[dict[str, Any]]:
         """What happened, after that sequence number."""
         return self.loop.call(lambda: self.journal.events(name=name, after=after))  # type: ignore[no-any-return]
@@ -244,15 +282,28 @@ def _refuse_conflict(run: Run, plan: Plan) -> None:
             f"{run.run_id} is active and saves into {plan.checkpoint.dir} too",
             hint="give each run its own checkpoint directory",
         )
-    held = {(run.plan.host(t.host).address, gpu): t.id for t in run.plan.tasks for gpu in t.gpus}
-    for task in plan.tasks:
-        for gpu in task.gpus:
-            holder = held.get((plan.host(task.host).address, gpu))
-            if holder is not None:
-                raise Refused(
-                    f"GPU {gpu} of {task.host} is held by {holder} of {run.run_id}",
-                    hint=f"`orch kill {run.plan.name}` first, or choose other GPUs",
-                )
+    held = _gpus_of(run.plan, run.placed)
+    for (address, gpu), (host, user) in _gpus_of(plan, plan).items():
+        if (address, gpu) not in held:
+            continue
+        _, holder = held[address, gpu]
+        if user == holder == _SPARE:
+            what = f"GPU {gpu} of {host} is a spare of {run.run_id} already"
+        elif holder == _SPARE:
+            what = f"GPU {gpu} of {host} is a spare of {run.run_id}, which may come to need it"
+        else:
+            what = f"GPU {gpu} of {host} is held by {holder} of {run.run_id}"
+        raise Refused(what, hint=f"`orch kill {run.plan.name}` first, or choose other GPUs")
+
+
+_SPARE = "a spare"
+
+
+def _gpus_of(plan: Plan, placed: Plan) -> dict[tuple[str, int], tuple[str, str]]:
+    """By address and number of a GPU: its host, and the task that holds it, or is to; or that it is a spare's."""
+    spares = {(h.address, gpu): (h.name, _SPARE) for h in plan.hosts if h.spare for gpu in h.gpus}
+    tasks = (*plan.tasks, *placed.tasks)  # those that were left out come back
+    return spares | {(plan.host(t.host).address, gpu): (t.host, str(t.id)) for t in tasks for gpu in t.gpus}
 
 
 def transports(paths: Paths) -> dict[str, Transport]:

@@ -35,7 +35,7 @@ def prepare(link: Asks, run: Run, name: str, *, now: Callable[[], float]) -> Hos
     """The whole conversation, which may take minutes; the event is of its end. LinkDown passes through."""
     try:
         facts = look(link, run, name)
-        code = _push(link, run)
+        code = _push(link, run, name)
         highest = _highest(link, run)
     except OrderRefused as e:
         return HostRefused(at=now(), host=name, problem=_named(name, e.problem))
@@ -130,20 +130,20 @@ def _source(run: Run) -> str:
         raise
 
 
-def _push(link: Asks, run: Run) -> str:
+def _push(link: Asks, run: Run, name: str) -> str:
     """Send what the host lacks of the working directory; the digest of the tree.
 
     A run goes on with the code that it began with. A host that comes back from a reboot has it; where the workdir
-    has changed since, or is gone, there is nothing to be pushed.
+    has changed since, or is gone, there is nothing to be pushed: a spare that comes late cannot have it.
     """
     try:
         tree = codetree.manifest(run.plan.workdir)
     except (SpecError, OSError):
         if run.code:
-            return run.code
+            return _code_of_old(run, name)
         raise
     if run.code and codetree.digest_of(tree) != run.code:
-        return run.code
+        return _code_of_old(run, name)
     by_digest = {entry[1]: entry for entry in tree}
     order = _order(run, "code", files=[list(entry) for entry in tree])
     for _ in range(3):  # a file may change between its hashing and its sending: then the host asks again
@@ -155,6 +155,18 @@ def _push(link: Asks, run: Run) -> str:
     raise OrderRefused(
         Problem("code-changes", f"{run.plan.workdir} changes while it is being pushed", "`orch up` again")
     )
+
+
+def _code_of_old(run: Run, name: str) -> str:
+    if run.host(name).untouched:
+        raise OrderRefused(
+            Problem(
+                "code-changed",
+                f"{run.plan.workdir} has changed since the run began, and this spare has not got its code",
+                "put the working directory back as it was; the spare is asked again",
+            )
+        )
+    return run.code
 
 
 def _send(link: Asks, run: Run, path: str, digest: str) -> None:

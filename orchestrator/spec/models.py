@@ -298,6 +298,8 @@ class Tasks(_Model):
 
     replicas: Annotated[int, Field(ge=1, le=1000)] = 1
     """How many there are."""
+    replicas_min: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """How many must be left for the run to go on when a host is lost and no spare is there. Default: all."""
     gpus: Annotated[int, Field(ge=0, le=_GPUS_MAX)] | None = None
     """GPUs for each. Default: chief and worker share their host's, ps and evaluator have none."""
 

@@ -13,7 +13,7 @@ from orchestrator.core.plan import CheckpointPlan, HostPlan, Options, Plan, Rest
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.load import load_spec
 from orchestrator.spec.models import ClusterSpec, Host
-from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks
+from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks, tasks_of
 from orchestrator.spec.secrets import secret_names, secret_values
 
 
@@ -66,6 +66,11 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
             run.restart.without_progress_max, run.restart.backoff, run.restart.backoff_max, run.on_stall
         ),
         timing=_timing(spec),
+        replicas_min={
+            type_: tasks.replicas_min
+            for type_, tasks in tasks_of(run).items()
+            if tasks.replicas_min is not None and tasks.replicas_min < tasks.replicas
+        },
         runtime=run.runtime,
         chaos=run.chaos == "allowed",
         options=Options(

@@ -34,6 +34,7 @@ def relations(parts: Parts) -> Said:
         _machines,
         _local_hosts,
         _types,
+        _fewest,
         _options,
         _places,
         _timing,
@@ -81,7 +82,7 @@ def _local_hosts(parts: Parts) -> Said:
         for key in _SSH_KEYS:
             if getattr(host, key) is not None:
                 yield ("hosts", i, key), "a local host is used without SSH; leave it out"
-        if remote and part.good("data_address") and host.data_address is None and not host.spare:
+        if remote and part.good("data_address") and host.data_address is None:
             said = f"the other hosts cannot reach {LOCAL_ADDRESS}; add data_address: this machine's address for them"
             yield ("hosts", i, "transport"), said
 
@@ -105,6 +106,28 @@ def _types(parts: Parts) -> Said:
     for one_of in strategy.required_types:
         if tasks_by_type.keys().isdisjoint(one_of):
             yield ("run", "tasks"), f"{strategy.name} needs a {' or a '.join(one_of)}"
+
+
+def _fewest(parts: Parts) -> Said:
+    """With how few tasks the run may go on."""
+    run = parts.run.value
+    if not parts.run.good("strategy", "tasks"):
+        return
+    strategy = STRATEGIES[run.strategy]
+    for type_, tasks in tasks_of(run).items():
+        loc: Loc = ("run", "tasks", type_, "replicas_min")
+        if tasks.replicas_min is None or type_ not in strategy.task_types:
+            continue
+        if type_ not in strategy.shrinks:
+            able = [
+                f"{row.name} ({', '.join(sorted(row.shrinks))})" for row in STRATEGIES.values() if row.shrinks
+            ]
+            yield (
+                loc,
+                f"{strategy.name} cannot go on with fewer {type_} tasks; replicas_min is for {', '.join(able)}",
+            )
+        elif tasks.replicas_min > tasks.replicas:
+            yield loc, f"replicas_min ({tasks.replicas_min}) must not be above replicas ({tasks.replicas})"
 
 
 _TRANSPARENT = [name for name, row in STRATEGIES.items() if row.transparent]

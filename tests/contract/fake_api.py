@@ -26,6 +26,8 @@ class FakeApi:
         self.stacks: Json = {}
         self.checkpoints: Json = {}
         """The answer to whatever is asked of checkpoints."""
+        self.standing: Json = {}
+        """What has become of the host, in answer to a drain or undrain."""
         self.on_status: Callable[[], None] = lambda: None
         self.on_kill: Callable[[Json], None] = lambda _run: None
         self.raw: bytes | None = None
@@ -108,7 +110,9 @@ class FakeApi:
             return 200, self.checkpoints
         _, _, _, name, verb = path.split("/")
         for run in self.runs:
-            if run["name"] == name:
+            if name in (run["name"], run["run_id"]):
+                if verb in ("drain", "undrain"):
+                    return 202, {"run_id": run["run_id"], **self.standing}
                 if verb == "kill":
                     self.on_kill(run)
                     return 202, {"run_id": run["run_id"], "phase": run["phase"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -96,11 +97,20 @@ def _savage(seed: int) -> World:
     """Faults at random times and rates, then peace."""
     chance = Random(seed)
     hosts = ["a", "b", "c"][: chance.choice((1, 2, 3))]
-    world = World(make_plan(hosts, checkpoint=chance.random() < 0.7, failures=50), steps=3000)
+    plan = make_plan(hosts, checkpoint=chance.random() < 0.7, failures=50)
+    if chance.random() < 0.5:
+        spares = tuple(
+            replace(plan.hosts[0], name=name, spare=True) for name in ("y", "z")[: chance.choice((1, 2))]
+        )
+        plan = replace(plan, hosts=(*plan.hosts, *spares))
+    if chance.random() < 0.5:
+        plan = replace(plan, replicas_min={"worker": 1})
+    hosts = [host.name for host in plan.hosts]
+    world = World(plan, steps=3000)
     world.begin()
     for _ in range(chance.choice((1, 4, 12))):
         at, host = chance.uniform(0.0, 200.0), chance.choice(hosts)
-        fault = chance.choice(("crash", "cut", "long-cut", "reboot", "kill", "cut-all"))
+        fault = chance.choice(("crash", "cut", "long-cut", "reboot", "kill", "cut-all", "drain"))
         match fault:
             case "crash":
                 world.at(at, lambda: world.crash(chance.uniform(0.1, 40.0)) if world.alive else None)
@@ -110,6 +120,9 @@ def _savage(seed: int) -> World:
                 world.at(at, lambda host=host: world.cut(host, chance.uniform(12.0, 150.0)))  # type: ignore[misc]
             case "reboot":
                 world.at(at, lambda host=host: world.reboot(host))  # type: ignore[misc]
+            case "drain":
+                world.at(at, lambda host=host: world.drain(host))  # type: ignore[misc]
+                world.at(at + 60.0, lambda host=host: world.undrain(host))  # type: ignore[misc]
             case "kill":
                 world.at(at, lambda: world.kill_process(chance.choice(world.machines_tasks)))
             case _:

@@ -20,6 +20,7 @@ from orchestrator.core import group
 from orchestrator.core.invariants import check
 from orchestrator.core.model import Cause, Exit, Facts, Phase, Problem, Progress, Run, Seed, Swept, new_run
 from orchestrator.core.plan import Plan, TaskId
+from orchestrator.core.seats import why_not_drained
 
 LATENCY_S = 0.05
 IMPORT_S = 1.0
@@ -216,6 +217,17 @@ class World:
             for process in machine.processes.get(task, []):
                 if process.exit is None:
                     self._end(machine, process, Exit(cause=Cause.SIGNAL, signal=9, at=self.now))
+
+    # -- the user's word -----------------------------------------------------------------------------------
+
+    def drain(self, name: str) -> None:
+        """As the coordinator does it: refused where the run cannot do without the host."""
+        if not self.run.phase.is_terminal and why_not_drained(self.run, name) is None:
+            self.tell(ev.DrainRequested(self.now, name, now=self.now % 2 < 1))
+
+    def undrain(self, name: str) -> None:
+        if not self.run.phase.is_terminal:
+            self.tell(ev.UndrainRequested(self.now, name))
 
     # -- hosts ---------------------------------------------------------------------------------------------
 

@@ -458,6 +458,26 @@ RELATIONS = {
         changed("multi_worker_mirrored", "processes") + "  communication: ring\n",
         ["10:18: run.communication: is for multi_worker_mirrored; the strategy is processes"],
     ),
+    "more at the least than there are": (
+        changed("{replicas: 2}", "{replicas: 2, replicas_min: 3}"),
+        [
+            "9:47: run.tasks.worker.replicas_min: replicas_min (3) must not be above replicas (2)",
+        ],
+    ),
+    "fewer of one process": (
+        changed("multi_worker_mirrored", "mirrored").replace("{replicas: 2}", "{replicas_min: 1}"),
+        [
+            "9:34: run.tasks.worker.replicas_min: mirrored cannot go on with fewer worker tasks; replicas_min is for "
+            "multi_worker_mirrored (worker), parameter_server (worker), processes (worker), horovod (worker)"
+        ],
+    ),
+    "fewer evaluators": (
+        changed("{replicas: 2}}", "{replicas: 1}, evaluator: {replicas_min: 1}}"),
+        [
+            "9:60: run.tasks.evaluator.replicas_min: multi_worker_mirrored cannot go on with fewer evaluator tasks; "
+            "replicas_min is for multi_worker_mirrored (worker), parameter_server (worker), processes (worker), horovod (worker)"
+        ],
+    ),
     "script is absolute": (
         changed("train.py", "/etc/passwd"),
         [

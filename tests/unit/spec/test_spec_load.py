@@ -475,7 +475,8 @@ RELATIONS = {
         changed("{replicas: 2}}", "{replicas: 1}, evaluator: {replicas_min: 1}}"),
         [
             "9:60: run.tasks.evaluator.replicas_min: multi_worker_mirrored cannot go on with fewer evaluator tasks; "
-            "replicas_min is for multi_worker_mirrored (worker), parameter_server (worker), processes (worker), horovod (worker)"
+            "replicas_min is for multi_worker_mirrored (worker), parameter_server (worker), processes (worker), "
+            "horovod (worker)"
         ],
     ),
     "script is absolute": (

@@ -101,9 +101,12 @@ def _is_free(run: Run, host: Host) -> bool:
 
 
 def unfit(run: Run, host: Host) -> str | None:
-    """Why a host cannot join those that hold the tasks: it has other software, or other code."""
+    """Why a host cannot join those that hold the tasks: other software, other code, another checkpoint directory."""
     others = [other for other in run.holders if other.facts is not None and other is not host][:1]
-    problem = fitness.differences([*others, host]) if host.facts is not None else None
+    if host.facts is None:
+        return None
+    together = [*others, host]
+    problem = fitness.differences(together) or fitness.unshared(run.plan.checkpoint, together)
     return problem.message if problem is not None else None
 
 

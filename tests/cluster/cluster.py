@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ class Cluster:
         checkpoint: bool = True,
         name: str = "t",
         hosts: list[dict[str, Any]] | None = None,
-        types: dict[str, int] | None = None,
+        types: Mapping[str, int | dict[str, int]] | None = None,
         **run: Any,
     ) -> str:
         """A cluster spec for the fake trainer (or `script=`), one task per host of the lab, or all on this machine."""
@@ -81,7 +81,10 @@ class Cluster:
             "args": list(args),
             "workdir": str(WORKDIR),
             "python": sys.executable,
-            "tasks": {type_: {"replicas": n} for type_, n in (types or {"worker": tasks}).items()},
+            "tasks": {
+                type_: asked if isinstance(asked, dict) else {"replicas": asked}
+                for type_, asked in (types or {"worker": tasks}).items()
+            },
             "timing": {
                 "heartbeat": "0.5s",
                 "unreachable_after": "2s",

@@ -1,0 +1,109 @@
+"""A lost host's tasks go to a spare, or fewer workers go on; a host is drained: real sshds, real cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.lab import LabHost
+from tests.faults.times import FaultTimes
+
+pytestmark = pytest.mark.lab
+
+QUICK = {"heartbeat": "0.3s", "unreachable_after": "1.5s", "lost_after": "3s", "kill_grace": "3s"}
+
+
+def places(run: dict[str, Any]) -> dict[str, str]:
+    return {task["task"]: task["host"] for task in run["tasks"]}
+
+
+def states(run: dict[str, Any]) -> dict[str, str]:
+    return {host["host"]: host["state"] for host in run["hosts"]}
+
+
+def with_a_spare(cluster: Cluster) -> list[dict[str, Any]]:
+    *hosts, last = cluster.hosts(3)
+    return [*hosts, {**last, "spare": True}]
+
+
+@pytest.fixture
+def victim(cluster: Cluster) -> Iterator[Callable[[int], LabHost]]:
+    """Hosts that the test may cut; they are mended whatever happens, for the tests that follow."""
+    taken: list[LabHost] = []
+
+    def take(index: int) -> LabHost:
+        assert cluster.lab is not None
+        taken.append(cluster.lab.hosts[index])
+        return taken[-1]
+
+    yield take
+    for host in taken:
+        host.mend()
+
+
+@pytest.mark.fault(25)
+def test_a_host_cut_off_from_everyone_is_replaced_by_the_spare(
+    cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
+) -> None:
+    cluster.ok("up", cluster.spec("--lockstep", hosts=with_a_spare(cluster), timing=QUICK))
+    before = cluster.wait(lambda run: run["checkpoint"] is not None and states(run)["host-2"] == "spare")
+    host = victim(1)
+    fault_times.inject(before["generation"])
+    host.cut()
+    after = fault_times.wait_again(cluster)
+    assert places(after) == {"worker:0": "host-0", "worker:1": "host-2"}
+    assert (states(after)["host-1"], after["restarts"]) == ("lost", 1)
+    assert "LOST" not in {task["phase"] for task in after["tasks"]}
+    (resumed,) = cluster.events(kind="resumed")
+    assert resumed["data"]["global_step"] >= before["checkpoint"]["global_step"]
+    (moved,) = cluster.events(kind="moved")
+    assert "the tasks of host-1 are on host-2, since host-1 is lost" in moved["message"]
+    assert "host-1 lost" in cluster.ok("status")
+    host.mend()
+    back = cluster.wait(lambda run: states(run)["host-1"] == "spare", timeout=30)
+    assert (back["generation"], places(back)) == (after["generation"], places(after)), "nobody moves back"
+    assert cluster.orch("kill", "t").returncode == 0
+    assert set(cluster.run()["proof"]["hosts"]) == {"host-0", "host-1", "host-2"}
+
+
+@pytest.mark.fault(25)
+def test_without_a_spare_fewer_go_on_and_grow_back_at_a_checkpoint(
+    cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
+) -> None:
+    types = {"worker": {"replicas": 3, "replicas_min": 2}}
+    cluster.ok("up", cluster.spec("--lockstep", tasks=3, types=types, timing=QUICK))
+    before = cluster.wait(lambda run: run["checkpoint"] is not None)
+    host = victim(0)
+    fault_times.inject(before["generation"])
+    host.cut()
+    fewer = fault_times.wait_again(cluster)
+    assert places(fewer) == {"worker:0": "host-1", "worker:1": "host-2"}, (
+        "numbered anew, and worker:0 is there"
+    )
+    assert "2 of 3 workers: the global batch is 2/3 of what it was" in fewer["reason"]
+    host.mend()
+    grown = cluster.wait(lambda run: len(run["tasks"]) == 3 and run["phase"] == "RUNNING", timeout=60)
+    assert places(grown) == {"worker:0": "host-0", "worker:1": "host-1", "worker:2": "host-2"}
+    resumed = [event["data"]["global_step"] for event in cluster.events(kind="resumed")]
+    assert resumed == sorted(resumed), "never back behind what was verified"
+    assert cluster.events(kind="fewer")
+    assert cluster.events(kind="grown")
+
+
+def test_a_host_is_drained_and_let_in_again(cluster: Cluster) -> None:
+    cluster.ok("up", cluster.spec(hosts=with_a_spare(cluster), timing=QUICK))
+    before = cluster.wait(lambda run: run["checkpoint"] is not None and states(run)["host-2"] == "spare")
+    said = cluster.ok("drain", "host-1", "--now")
+    assert said == f"host-1 is drained for {before['run_id']}: its tasks are being stopped\n"
+    after = cluster.wait(lambda run: run["generation"] > before["generation"] and run["phase"] == "RUNNING")
+    assert places(after) == {"worker:0": "host-0", "worker:1": "host-2"}
+    assert states(after)["host-1"] == "drained"
+    refused = cluster.orch("drain", "host-0")
+    assert refused.returncode == 6
+    assert "host-0 cannot be drained: no other host that is ready has room for worker:0" in refused.stderr
+    assert "it may be given tasks" in cluster.ok("undrain", "host-1")
+    assert states(cluster.run())["host-1"] == "spare"
+    assert cluster.orch("drain", "host-9").returncode == 2

@@ -83,6 +83,9 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
     if report.phase == "exited":
         if task.phase is not TaskPhase.EXITED:
             _record_exit(turn, task, report.exit or Exit(cause=Cause.SHIM, at=turn.at))
+        elif adopting and task.exit is not None and report.exit is not None:
+            # The journal's instant has moved with the coordinators' absence, and the others' ends have not.
+            turn.set_task(task, exit=replace(task.exit, at=report.exit.at))
         return
     if task.phase is TaskPhase.EXITED:
         return

@@ -25,6 +25,7 @@ class Result:
     kind: str
     hours: float
     end: str
+    cpu_s: float = 0.0
     turns: int = 0
     check: str | None = None
     sentence: str = ""
@@ -33,6 +34,7 @@ class Result:
 
 def play(seed: int, *, trace: bool = False, kind: str | None = None) -> Result:
     """One seed, whole."""
+    began_s = time.process_time()
     directory = scratch()
     workdir = os.path.join(directory, "work")
     os.mkdir(workdir)
@@ -56,6 +58,7 @@ def play(seed: int, *, trace: bool = False, kind: str | None = None) -> Result:
         remove(directory)
     run = world.run_now
     result.end = run.phase.value if run is not None else "none"
+    result.cpu_s = time.process_time() - began_s
     result.hours, result.turns, result.last = world.heap.now / 3600, world.turns, list(world.last)
     return result
 
@@ -76,12 +79,19 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--kind", choices=("calm", "harmless", "alone", "chaos"))
     parser.add_argument("--trace", action="store_true", help="print all events of each seed, in this process")
+    parser.add_argument(
+        "--until-broken", action="store_true", help="one seed after the other; stop at a broken one"
+    )
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     began = time.monotonic()
     seeds = range(options.first, options.first + options.seeds)
-    if options.trace:
-        results = [play(seed, trace=True, kind=options.kind) for seed in seeds]
+    if options.trace or options.until_broken:
+        results = []
+        for seed in seeds:
+            results.append(play(seed, trace=options.trace, kind=options.kind))
+            if results[-1].check is not None and options.until_broken:
+                break
     else:
         with multiprocessing.Pool() as pool:
             asked = [pool.apply_async(play, (seed,), {"kind": options.kind}) for seed in seeds]
@@ -92,11 +102,12 @@ def main() -> int:
         _show(result)
     if broken:
         print("\nbroken: " + ", ".join(f"{r.seed} ({r.check})" for r in broken[:40]))
+    cpu_s = sum(result.cpu_s for result in results)
     hours = sum(result.hours for result in results)
     ends = {end: sum(r.end == end for r in results) for end in sorted({r.end for r in results})}
     print(
         f"{len(results)} seeds, {len(broken)} broken; {hours:.0f} simulated hours in {wall_s:.1f} s: "
-        f"{60 * hours / wall_s:.0f} hours a minute; {ends}"
+        f"{60 * hours / wall_s:.0f} hours a minute ({60 * hours / max(cpu_s, 1e-9):.0f} a minute of one core); {ends}"
     )
     return 1 if broken else 0
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sim.__main__ import play
+from tests.sim.mutants import MUTANTS, ROOT, hunt
 
 
 @pytest.fixture(autouse=True)
@@ -34,3 +35,15 @@ def test_faults_happen() -> None:
     """A simulator in which nothing happens would be green for ever."""
     ends = {play(seed, kind="chaos").end for seed in range(3)}
     assert len(ends) > 1
+
+
+def test_a_mistake_is_found() -> None:
+    (mutant,) = (each for each in MUTANTS if each.name.startswith("adoption without identity"))
+    assert "foreign-pid" in hunt(mutant).by
+
+
+def test_every_mistake_can_still_be_made() -> None:
+    """A mutant whose text has changed proves nothing."""
+    for mutant in MUTANTS:
+        text = (ROOT / "orchestrator" / mutant.file).read_text(encoding="utf-8")
+        assert text.count(mutant.old) == 1, f"{mutant.name}: {mutant.file} reads otherwise now"

@@ -15,6 +15,7 @@ from orchestrator.core.errors import InvariantViolated, JournalError
 from orchestrator.core.events import KillRequested
 from orchestrator.core.model import Run, new_run
 from orchestrator.core.plan import TaskId
+from orchestrator.core.stopping import unproven
 from orchestrator.core.strategy import chief_of
 from tests.sim.checks import Checks
 from tests.sim.draw import Scenario
@@ -221,7 +222,7 @@ class World:
         run = self.run_now
         if run is None or not run.phase.is_terminal or self.processes_living():
             return False
-        return not any(host.name not in (run.proof or {}) for host in run.hosts) or run.generation == 0
+        return not unproven(run)
 
 
 def scratch() -> str:

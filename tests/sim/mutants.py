@@ -1,0 +1,324 @@
+"""`python -m tests.sim.mutants [NAME …]`: plausible mistakes, each made in a copy; the simulator must find each.
+
+Exit 1 with the names of those that survive, or whose old text is not there any more.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mistake: in that file, `old` becomes `new`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    kind: str = "chaos"
+    """Of the seeds that are tried."""
+    seeds: int = 60
+
+
+MUTANTS = (
+    Mutant(
+        "stale checkpoint accepted: one of an older generation is believed",
+        "core/group.py",
+        "case CheckpointVerified(generation=generation) | OrderFailed(generation=generation, task=None):\n"
+        "            return generation != run.generation or run.phase.is_terminal",
+        "case CheckpointVerified():\n            return run.phase.is_terminal\n"
+        "        case OrderFailed(generation=generation, task=None):\n"
+        "            return generation != run.generation or run.phase.is_terminal",
+        seeds=200,
+    ),
+    Mutant(
+        "budget counted by time: every restart finds the old checkpoint to be progress",
+        "core/restart.py",
+        "verified_step is not None and (budget.step is None or verified_step > budget.step)",
+        "verified_step is not None",
+    ),
+    Mutant(
+        "budget never spent",
+        "core/restart.py",
+        "used, nth = budget.without_progress + blamed, budget.in_a_row + 1",
+        "used, nth = blamed + 0, 1",
+    ),
+    Mutant(
+        "adoption without identity: the boot id is ignored",
+        "adapters/process.py",
+        "return (self.boot_id, self.pid, self.start_time)",
+        'return ("", self.pid, self.start_time)',
+    ),
+    Mutant(
+        "seed read wrongly: the step is lost, and nobody sees what the generation begins with",
+        "daemon/wire.py",
+        'global_step=ok["global_step"],\n        source=ok["source"],',
+        'global_step=None,\n        source=ok["source"],',
+    ),
+    Mutant(
+        "no readable checkpoint, and the run starts at step 0 silently",
+        "core/group.py",
+        "    if problem.code in SEED_REFUSALS:\n        turn.set(problem=problem)",
+        '    if problem.code == "no-readable-checkpoint":\n'
+        "        from orchestrator.core.model import Seed\n\n"
+        "        turn.set(seed=Seed(turn.run.generation))\n        return\n"
+        "    if problem.code in SEED_REFUSALS:\n        turn.set(problem=problem)",
+        seeds=200,
+    ),
+    Mutant(
+        "released before the checkpoint is there",
+        "core/starting.py",
+        "elif is_seeded(run) and all(t.phase is TaskPhase.READY",
+        "elif all(t.phase is TaskPhase.READY",
+    ),
+    Mutant(
+        "released before all have joined",
+        "core/starting.py",
+        "all(t.phase is TaskPhase.READY and t.port is not None for t in run.tasks)",
+        "any(t.phase is TaskPhase.READY and t.port is not None for t in run.tasks)",
+    ),
+    Mutant(
+        "generation number reused after a restart",
+        "core/starting.py",
+        "begin_generation(turn, run.generation_last + 1, seating)",
+        "begin_generation(turn, run.generation, seating)",
+    ),
+    Mutant(
+        "alone task keeps its generation",
+        "core/alone.py",
+        "generation = run.generation_last + 1",
+        "generation = task.generation",
+        kind="alone",
+    ),
+    Mutant(
+        "a worker of parameter servers takes the run with it",
+        "core/fate.py",
+        "return task.id.type in STRATEGIES[run.plan.strategy].alone",
+        "return False",
+        kind="alone",
+    ),
+    Mutant(
+        "lost host without waiting",
+        "core/running.py",
+        "return max(heard_at, run.progress_at) + run.plan.timing.lost_after_s",
+        "return heard_at",
+        kind="harmless",
+    ),
+    Mutant(
+        "unreachable taken for dead: peers that train prove nothing",
+        "core/running.py",
+        "return max(heard_at, run.progress_at) + run.plan.timing.lost_after_s",
+        "return heard_at + run.plan.timing.lost_after_s",
+        kind="harmless",
+        seeds=150,
+    ),
+    Mutant(
+        "cut-off rule removed",
+        "core/standing.py",
+        "return 2 * sum(host.link is Link.UNREACHABLE for host in judging) > len(judging)",
+        "return False",
+        kind="harmless",
+        seeds=150,
+    ),
+    Mutant(
+        "restart while an old task may live",
+        "core/stopping.py",
+        "    if any(task.phase.may_live for task in turn.run.tasks):\n        return\n    _settle_intent(turn)",
+        "    _settle_intent(turn)",
+    ),
+    Mutant(
+        "tasks of older generations are left alone",
+        "core/reports.py",
+        "    for report in older:\n        turn.do(StopTask(",
+        "    for report in older[:0]:\n        turn.do(StopTask(",
+        seeds=200,
+    ),
+    Mutant(
+        "kill not remembered: it restarts as after any other end",
+        "core/group.py",
+        'stop_all(turn, Intent.KILL, "killed by the user")',
+        'stop_all(turn, Intent.RESTART, "killed by the user")',
+    ),
+    Mutant(
+        "sweep skipped: KILLED without a look",
+        "core/stopping.py",
+        "        turn.set(proof={}, deadline_at=turn.at + SWEEP_WAIT_S)\n"
+        "        turn.do(*(SweepHost(host=name, generation=run.generation_last) "
+        "for name in to_prove(turn.run)))",
+        "        turn.set(proof={name: Swept() for name in to_prove(turn.run)}, deadline_at=turn.at)",
+        seeds=200,
+    ),
+    Mutant(
+        "what was asked is not asked again after a reconnection",
+        "core/hosts.py",
+        "    turn.do(*outstanding(turn.run, event.host))",
+        "    turn.do(*outstanding(turn.run, event.host)[:0])",
+    ),
+    Mutant(
+        "the chief's exit 0 does not decide",
+        "core/running.py",
+        "    if chief.exit is not None and chief.exit.cause is Cause.FINISHED:\n"
+        "        _reap(turn, chief)\n        return\n",
+        "",
+    ),
+    Mutant(
+        "port reused by the next generation",
+        "core/launch.py",
+        "turn = zlib.crc32(run_id.encode()) + generation * most + neighbours.index(task)",
+        "turn = zlib.crc32(run_id.encode()) + neighbours.index(task)",
+    ),
+    Mutant(
+        "time without a coordinator counts",
+        "daemon/loop.py",
+        "group.rebased(k.run, now - k.written_at)",
+        "k.run",
+        kind="harmless",
+    ),
+    Mutant(
+        "time with a full disk counts",
+        "daemon/loop.py",
+        "            self.runs = {run_id: group.stood_still(run, waited_s, now) "
+        "for run_id, run in self.runs.items()}\n",
+        "",
+        kind="harmless",
+        seeds=200,
+    ),
+    Mutant(
+        "done before it is written",
+        "daemon/loop.py",
+        "        if _is_worth_keeping(before, after, event, actions):\n",
+        "        for action in actions:\n            if not isinstance(action, Note):\n"
+        "                self._perform(after, action)\n"
+        "        if _is_worth_keeping(before, after, event, actions):\n",
+    ),
+    Mutant(
+        "a decision is not worth keeping",
+        "daemon/loop.py",
+        "    if actions or not isinstance(event, HostReported):\n        return True\n",
+        "    if isinstance(event, KillRequested):\n        return False\n"
+        "    if actions or not isinstance(event, HostReported):\n        return True\n",
+        seeds=200,
+    ),
+    Mutant(
+        "epoch check removed on the hosts",
+        "adapters/hostdir.py",
+        "    if epoch < seen:\n",
+        "    if epoch < 0:\n",
+        seeds=200,
+    ),
+    Mutant(
+        "agents start older generations beside newer ones",
+        "daemon/agent_state.py",
+        "    if newest > generation:\n",
+        "    if newest < 0:\n",
+        seeds=200,
+    ),
+    Mutant(
+        "reports name only the newest generation",
+        "daemon/agent_state.py",
+        "if generation == newest[task] or not ended",
+        "if generation == newest[task]",
+        seeds=200,
+    ),
+    Mutant(
+        "shim ends at the first look, whatever lives",
+        "daemon/shim_state.py",
+        "done = state.ended is not None and not event.left",
+        "done = True",
+    ),
+    Mutant(
+        "shim waits for what cannot be killed",
+        "daemon/shim_state.py",
+        "if not done and event.at < state.give_up_at:",
+        "if not done:",
+        seeds=200,
+    ),
+    Mutant(
+        "shim takes no grace for the end: a task that does not stop is waited for",
+        "daemon/shim_state.py",
+        "    if state.phase is Phase.STOPPING:\n        return _kill(state, at)\n",
+        "    if state.phase is Phase.STOPPING:\n        return state.replace(deadline_at=None), []\n",
+        seeds=100,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a mutant. `by` is empty where it survives."""
+
+    mutant: Mutant
+    by: str
+    took_s: float
+
+
+def hunt(mutant: Mutant) -> Verdict:
+    """Make the mistake in a copy, and run seeds until one breaks."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="orch-mutant-") as copy:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "orchestrator", Path(copy, "orchestrator"), ignore=ignored)
+        shutil.copytree(ROOT / "tests" / "sim", Path(copy, "tests", "sim"), ignore=ignored)
+        path = Path(copy, "orchestrator", mutant.file)
+        text = path.read_text(encoding="utf-8")
+        if text.count(mutant.old) != 1:
+            return Verdict(mutant, "", 0.0)
+        path.write_text(_with_imports(text.replace(mutant.old, mutant.new), mutant), encoding="utf-8")
+        by = _play(copy, mutant)
+    return Verdict(mutant, by, time.monotonic() - began)
+
+
+def _with_imports(text: str, mutant: Mutant) -> str:
+    wanted = {"Swept()": "model", "KillRequested)": "events"}
+    for name, module in wanted.items():
+        if name in mutant.new:
+            line = f"from orchestrator.core.{module} import {name.rstrip('()')}\n"
+            text = text.replace("from orchestrator.core", line + "from orchestrator.core", 1)
+    return text
+
+
+def _play(copy: str, mutant: Mutant) -> str:
+    command = [sys.executable, "-m", "tests.sim", str(mutant.seeds), "--kind", mutant.kind, "--until-broken"]
+    env = {**os.environ, "PYTHONPATH": copy}
+    try:
+        ran = subprocess.run(
+            command, cwd=copy, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "it never ends"
+    if ran.returncode == 0:
+        return ""
+    found = [line for line in ran.stdout.splitlines() if line.startswith("broken: ")]
+    return found[0].removeprefix("broken: ") if found else f"exit code {ran.returncode}: {ran.stderr[-200:]}"
+
+
+def main(names: list[str]) -> int:
+    """All, or those whose name begins with one of these."""
+    chosen = [m for m in MUTANTS if not names or any(m.name.startswith(name) for name in names)]
+    survivors = []
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for verdict in pool.map(hunt, chosen):
+            mutant = verdict.mutant
+            print(f"{verdict.took_s:6.1f} s  {mutant.name}: {verdict.by or 'SURVIVES'}", flush=True)
+            if not verdict.by:
+                survivors.append(mutant.name)
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants caught")
+    if survivors:
+        print("survive, or are not there any more:", *survivors, sep="\n  ")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

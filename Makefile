@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
+HOROVOD := .venv-horovod
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
@@ -32,6 +33,15 @@ demo: $(VENV)/.demo  ## train on a real data set with two workers on this machin
 test: check  ## every test: unit, contract, cluster (real sshd) and real TensorFlow
 	$(BIN)/python -m pytest tests --ignore tests/unit
 
+# TensorFlow 2.15 beside the one of .venv, since Horovod builds against no newer; the wheel is kept in build/.
+$(HOROVOD)/.built: tests/horovod/build.sh constraints-horovod.txt
+	tests/horovod/build.sh $(HOROVOD) build/horovod constraints-horovod.txt
+	@touch $@
+
+.PHONY: test-horovod
+test-horovod: $(VENV)/.dev $(HOROVOD)/.built  ## the real Horovod, built once (minutes): needs g++ and Python 3.11 with headers
+	ORCH_HOROVOD_PYTHON=$(CURDIR)/$(HOROVOD)/bin/python $(BIN)/python -m pytest tests/horovod
+
 check: $(VENV)/.dev  ## formatting, lint, types, the direction of imports, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -59,4 +69,4 @@ docker-demo:  ## the same training across containers, one of which is killed on 
 	$(PYTHON) docker/demo.py
 
 clean:  ## remove what was made here
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(HOROVOD) build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

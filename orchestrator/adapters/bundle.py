@@ -22,6 +22,7 @@ CONTENT = (
     "daemon/__init__.py",
     "daemon/agent*.py",
     "daemon/shim*.py",
+    "daemon/gpus.py",
     "daemon/probe.py",
     "adapters/__init__.py",
     "adapters/channel.py",

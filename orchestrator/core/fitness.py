@@ -55,6 +55,43 @@ def unshared(checkpoint: CheckpointPlan | None, hosts: Sequence[Host]) -> Proble
     )
 
 
+def gpus(
+    plan: Plan, name: str, present: Sequence[str] | None, in_use: Sequence[Mapping[str, object]]
+) -> Problem | None:
+    """Why the run cannot have the GPUs that the spec gives it on this host, or None.
+
+    Args:
+        present: What the driver shows; None where there is none, and nothing is judged.
+        in_use: `gpu`, `pid`, `user` and `name` of each process that computes on one, of the probe.
+    """
+    if present is None:
+        return None
+    placed = {gpu for task in plan.tasks if task.host == name for gpu in task.gpus}
+    wanted = set(plan.host(name).gpus) if plan.host(name).spare else placed
+    if wanted and max(wanted) >= len(present):
+        return Problem(
+            code="gpu-missing",
+            message=f"the run is to have GPU {max(wanted)}, and its driver shows {len(present)}, counted from 0",
+            hint="correct `gpus` of this host in the cluster spec; `nvidia-smi -L` there lists them",
+            exit_code=6,
+        )
+    taken = [found for found in in_use if found["gpu"] in wanted]
+    if not taken:
+        return None
+    told = "; ".join(
+        f"GPU {found['gpu']} by pid {found['pid']} of {found['user'] or 'a user who cannot be seen from there'} "
+        f"({found['name']})"
+        for found in taken
+    )
+    return Problem(
+        code="gpu-in-use",
+        message=f"in use by somebody else: {told}",
+        hint="nothing of others is ever killed: wait, ask them, or give the run other GPUs "
+        "(`gpus: [1, 2]` lists them by number)",
+        exit_code=6,
+    )
+
+
 def own_name(plan: Plan, own: Mapping[str, str | None]) -> Problem | None:
     """Why gloo would break on this host, or None. It listens where the host's own name resolves to.
 

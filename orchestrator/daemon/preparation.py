@@ -48,7 +48,7 @@ def look(link: Asks, run: Run, name: str) -> Facts:
         probed = _probe(link, run, name)
     except OrderRefused as e:
         raise OrderRefused(_named(name, e.problem)) from e
-    problem = _unfit(run, probed)
+    problem = _unfit(run, name, probed)
     if problem is not None:
         raise OrderRefused(_named(name, problem))
     return Facts(
@@ -93,9 +93,11 @@ def _probe(link: Asks, run: Run, name: str) -> Mapping[str, Any]:
     return ok
 
 
-def _unfit(run: Run, probed: Mapping[str, Any]) -> Problem | None:
-    """What of the host cannot train this script: the way it knows itself, or what is installed."""
-    problem = fitness.own_name(run.plan, probed.get("own_name") or {})
+def _unfit(run: Run, name: str, probed: Mapping[str, Any]) -> Problem | None:
+    """What of the host cannot train this script: the way it knows itself, its GPUs, or what is installed."""
+    problem = fitness.own_name(run.plan, probed.get("own_name") or {}) or fitness.gpus(
+        run.plan, name, probed.get("gpus"), probed.get("gpus_in_use") or ()
+    )
     if problem is not None:
         return problem
     if not run.plan.runtime:

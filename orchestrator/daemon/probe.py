@@ -17,8 +17,6 @@ _PACKAGES = {
     "numpy": ("numpy",),
 }
 
-NVIDIA_SMI_S = 20.0
-
 DIRECTORY_S = 20.0
 """A directory on a network that has not answered by then hangs."""
 
@@ -37,13 +35,17 @@ def main(argv: list[str]) -> int:
         if checkpoint_dir is None
         else within(DIRECTORY_S, lambda: _directory(checkpoint_dir, wish.get("run")))
     )
+    from orchestrator.daemon import gpus
+
+    uuids = gpus.present()
     facts = {
         "python": ".".join(map(str, sys.version_info[:3])),
         "versions": {name: _version(names) for name, names in _PACKAGES.items()},
         "checkpoint_writable": checkpoint_dir is None or why is None,
         "checkpoint_why": why,
         "checkpoint_share": share,
-        "gpus": _gpus(),
+        "gpus": uuids,
+        "gpus_in_use": gpus.in_use(uuids, wish.get("run")) if uuids else [],
         "own_name": own_name(os.uname().nodename),
         "disk_free_bytes": _free_bytes(wish.get("host_dir") or "."),
     }
@@ -123,24 +125,6 @@ def _version(names: tuple[str, ...]) -> str | None:
         except metadata.PackageNotFoundError:
             continue
     return None
-
-
-def _gpus() -> list[str] | None:
-    """The UUIDs of the GPUs in the driver's order; None where there is no driver."""
-    import subprocess
-
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],
-            capture_output=True,
-            timeout=NVIDIA_SMI_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if done.returncode:
-        return None
-    return [line.strip() for line in done.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
 
 
 def _free_bytes(directory: str) -> int | None:

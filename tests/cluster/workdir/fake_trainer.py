@@ -33,6 +33,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fail-once", action="store_true", help="in the first generation only")
     parser.add_argument("--restore-nothing", action="store_true")
     parser.add_argument("--lockstep", action="store_true", help="a step ends when all have done it")
+    parser.add_argument(
+        "--lonely", action="store_true", help="in lockstep, the chief goes on without the silent"
+    )
     parser.add_argument("--remove-backup", action="store_true", help="at the end, as BackupAndRestore does")
     parser.add_argument("--late-failure", action="store_true", help="others fail after the chief's exit 0")
     return parser.parse_args()
@@ -68,8 +71,9 @@ def save(step: int) -> None:
 class Gang:
     """Connections to all peers; a broken one ends this process as TensorFlow would end it."""
 
-    def __init__(self, lockstep: bool = False) -> None:
+    def __init__(self, lockstep: bool = False, lonely: bool = False) -> None:
         self.lockstep = lockstep
+        self.lonely = lonely
         self._accepted = []
         self._to_chief = None
         config = json.loads(os.environ.get("TF_CONFIG", "{}"))
@@ -126,9 +130,12 @@ class Gang:
             while len(self._accepted) < len(self.workers) - 1:
                 time.sleep(0.01)
             for connection in self._accepted:
+                connection.settimeout(1.0 if self.lonely else None)
                 self._heard(connection)
             for connection in self._accepted:
                 connection.sendall(b".")
+        except TimeoutError:
+            self.lockstep = False
         except OSError:
             self._end()
 
@@ -156,7 +163,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: print("SIGTERM: a preemption notice", flush=True))
     if options.fail_early:
         raise ValueError("no data set here")
-    gang = Gang(options.lockstep)
+    gang = Gang(options.lockstep, options.lonely)
     me = os.environ.get("ORCH_TASK", "worker:0")
     step = 0 if options.restore_nothing else restore()
     print(f"{me} starts at step {step}, restart {os.environ.get('ORCH_RESTARTS')}", flush=True)

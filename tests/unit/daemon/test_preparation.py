@@ -131,6 +131,51 @@ def test_a_checkpoint_directory_that_cannot_be_written_is_refused_with_the_reaso
     assert link.verbs() == ["probe"], "nothing is pushed to a host that cannot serve"
 
 
+TWO_GPUS: dict[str, Any] = {"gpus": ["GPU-a", "GPU-b"]}
+
+
+def taken(gpu: int, user: str | None) -> dict[str, Any]:
+    return {"gpus_in_use": [{"gpu": gpu, "pid": 4242, "user": user, "name": "python3"}]}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "told", "said"),
+    [
+        ((0, 1), {**TWO_GPUS, **taken(1, "ana")}, "GPU 1 by pid 4242 of ana (python3)"),
+        ((1,), {**TWO_GPUS, **taken(1, None)}, "pid 4242 of a user who cannot be seen"),
+        ((0, 2), TWO_GPUS, "the run is to have GPU 2, and its driver shows 2, counted from 0"),
+    ],
+)
+@pytest.mark.fault(22, 23)
+def test_a_gpu_that_is_in_use_or_missing_is_refused(
+    workdir: Path, gpus: tuple[int, ...], told: dict[str, Any], said: str
+) -> None:
+    link = FakeLink()
+    link.probe.update(told)
+    problem = refused(link, on_gpus(a_run(workdir), gpus))
+    assert said in problem.message
+    assert problem.message.startswith("a: ")
+    assert problem.exit_code == 6
+    assert link.verbs() == ["probe"]
+
+
+@pytest.mark.parametrize(
+    "told", [{**TWO_GPUS, **taken(1, "ana")}, {"gpus": None}, {"gpus": ["GPU-a"], "gpus_in_use": []}]
+)
+def test_the_gpus_that_the_run_does_not_have_are_nobodys_business(
+    workdir: Path, told: dict[str, Any]
+) -> None:
+    link = FakeLink()
+    link.probe.update(told)
+    assert isinstance(prepare(link, on_gpus(a_run(workdir), (0,)), "a", now=at_last), HostPrepared)
+
+
+def on_gpus(run: Run, gpus: tuple[int, ...]) -> Run:
+    """The run, with those GPUs for its task."""
+    (task,) = run.plan.tasks
+    return replace(run, plan=replace(run.plan, tasks=(replace(task, gpus=gpus),)))
+
+
 def test_software_that_cannot_train_the_script_is_refused_before_the_push(workdir: Path) -> None:
     link = FakeLink()
     link.probe["versions"] = {**VERSIONS, "keras": "3.0.0"}

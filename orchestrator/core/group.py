@@ -114,7 +114,7 @@ def _is_stale(run: Run, event: Event) -> bool:
         case CheckpointVerified(generation=generation) | OrderFailed(generation=generation, task=None):
             return generation != run.generation or run.phase.is_terminal
         case OrderFailed(generation=generation, task=TaskId() as task):
-            return generation != run.task(task).generation or run.phase.is_terminal
+            return run.phase.is_terminal or generation not in _generations(run, task)
         case RolledBack():
             return run.phase.is_terminal
         case EpochBegan(epoch=epoch):
@@ -125,6 +125,11 @@ def _is_stale(run: Run, event: Event) -> bool:
             return host not in unproven(run) if run.phase.is_terminal else run.proof is None
         case _:
             return False
+
+
+def _generations(run: Run, task: TaskId) -> list[int]:
+    """The one that the task has now; none where a smaller gang is without it."""
+    return [known.generation for known in run.tasks if known.id == task]
 
 
 def _take(turn: Turn, event: Event) -> None:

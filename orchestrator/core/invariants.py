@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.core import seats
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.fate import is_alone
 from orchestrator.core.group import next_deadline
@@ -13,6 +14,7 @@ def check(run: Run) -> None:
     """Raise InvariantViolated with the sentence that does not hold."""
     _check_phase(run)
     _check_tasks(run)
+    _check_seats(run)
     budget, policy = run.budget, run.plan.restart
     _demand(budget.without_progress < policy.without_progress_max, "restarts stay within the budget")
     _demand(budget.in_a_row < IN_A_ROW_FACTOR * policy.without_progress_max, "so do those without fault")
@@ -50,6 +52,18 @@ def _check_tasks(run: Run) -> None:
     if run.intent is Intent.SUCCEED:
         chief = run.task(run.chief)
         _demand(chief.exit is not None and chief.exit.code == 0, "only the chief's exit 0 is success")
+
+
+def _check_seats(run: Run) -> None:
+    """Only where a generation begins may tasks change places; TensorFlow knows no gaps in their numbers."""
+    placed = {task.id: task.host for task in run.placed.tasks}
+    _demand(placed == {task.id: task.host for task in run.tasks}, "the tasks are where their seats are")
+    for type_ in {task.type for task in placed}:
+        numbers = sorted(task.index for task in placed if task.type == type_)
+        _demand(numbers == list(range(len(numbers))), f"the {type_} tasks are numbered from 0 without gaps")
+    holders = [seats.holder(run, seat) for seat in run.plan.hosts_used]
+    taken = [name for name in holders if name is not None]
+    _demand(len(taken) == len(set(taken)), "no host holds two seats")
 
 
 def _demand(holds: bool, sentence: str) -> None:

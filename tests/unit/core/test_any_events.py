@@ -25,10 +25,11 @@ from orchestrator.core.model import (
     Progress,
     Run,
     Seed,
+    Standing,
     Swept,
     new_run,
 )
-from orchestrator.core.plan import TaskId, TaskPlan
+from orchestrator.core.plan import HostPlan, TaskId, TaskPlan
 from tests.unit.core.transcript import make_plan
 
 HOSTS = ["a", "b", "c"]
@@ -48,6 +49,8 @@ KINDS = (
     "swept",
     "stacks",
     "kill",
+    "drain",
+    "undrain",
     "rolled-back",
     "epoch",
     "submit",
@@ -77,8 +80,15 @@ draws = st.builds(
 class Chaos:
     """A run, and whoever tells it lies as far as the wire allows."""
 
-    def __init__(self, hosts: int, checkpoint: bool, parameter_server: bool) -> None:
+    def __init__(
+        self, hosts: int, checkpoint: bool, parameter_server: bool, spares: int, may_shrink: bool
+    ) -> None:
         plan = make_plan(HOSTS[:hosts], checkpoint=checkpoint, failures=3)
+        plan = replace(
+            plan,
+            hosts=(*plan.hosts, *(HostPlan(f"s{i}", slots=4, spare=True) for i in range(spares))),
+            replicas_min={"worker": 1} if may_shrink else {},
+        )
         if parameter_server:
             kinds = ("chief", "ps", "worker", "evaluator")
             tasks = tuple(TaskPlan(TaskId(kind, 0), HOSTS[i % hosts]) for i, kind in enumerate(kinds))
@@ -128,6 +138,7 @@ class Chaos:
         assert action.generation == self.run.task(action.task).generation, "only the newest is started"
         if is_alone(self.run, self.run.task(action.task)):
             return
+        assert self.run.host(action.host).standing not in (Standing.LOST, Standing.STUCK), action
         for task in before.tasks:
             if self.run.host(task.host).link is Link.CONNECTED:
                 lives = self.living.get(task.id, action.generation)
@@ -193,7 +204,10 @@ class Chaos:
                 return ev.CheckpointVerified(self.now, generation, step, f"ckpt-{step}" if step else "")
             case "failed":
                 order = chance.choice(("start", "stop", "release", "seed", "verify", "sweep"))
-                task = chance.choice([t.id for t in self.run.tasks if t.host == host])
+                here = [t.id for t in self.run.tasks if t.host == host]
+                task = chance.choice(
+                    here or [t.id for t in self.run.plan.tasks]
+                )  # or one that has moved since
                 return ev.OrderFailed(self.now, host, order, generation, problem, task)
             case "swept":
                 return ev.HostSwept(self.now, host, Swept(chance.choice(((), ("pid 9: D state",)))))
@@ -204,6 +218,10 @@ class Chaos:
                 return ev.KillRequested(self.now, force=chance.random() < 0.3)
             case "rolled-back":
                 return ev.RolledBack(self.now, 1, chance.choice((None, 5, 20)), "ckpt-5", (2, 3))
+            case "drain":
+                return ev.DrainRequested(self.now, host, now=chance.random() < 0.5)
+            case "undrain":
+                return ev.UndrainRequested(self.now, host)
             case "epoch":
                 return ev.EpochBegan(self.now, self.run.epoch + chance.choice((0, 1)))
             case "submit":
@@ -259,13 +277,21 @@ class Chaos:
     hosts=st.integers(1, 3),
     checkpoint=st.booleans(),
     parameter_server=st.booleans(),
+    spares=st.integers(0, 2),
+    may_shrink=st.booleans(),
     stage=st.integers(0, 2),
     happens=st.lists(draws, max_size=60),
 )
 def test_whatever_happens_the_invariants_hold(
-    hosts: int, checkpoint: bool, parameter_server: bool, stage: int, happens: list[Draw]
+    hosts: int,
+    checkpoint: bool,
+    parameter_server: bool,
+    spares: int,
+    may_shrink: bool,
+    stage: int,
+    happens: list[Draw],
 ) -> None:
-    chaos = Chaos(hosts, checkpoint, parameter_server)
+    chaos = Chaos(hosts, checkpoint, parameter_server, spares, may_shrink)
     chaos.come_to(stage)
     for draw in happens:
         chaos.happen(draw)

@@ -19,6 +19,7 @@ from orchestrator.core.model import (
     Progress,
     Run,
     Seed,
+    Standing,
     Swept,
     Task,
     TaskPhase,
@@ -140,6 +141,27 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 ),
             ),
             "step 120; worker:1 on b ended well, the others go on",
+        ),
+        (
+            run_in(Phase.RUNNING, tasks=(task(RUNNING, 120), task(RUNNING, 120)), stand_ins={"b": None}),
+            "step 120; 1 of 2 workers: the global batch is 1/2 of what it was; grows back at a checkpoint once b or a "
+            "spare is ready",
+        ),
+        (
+            run_in(
+                Phase.RUNNING,
+                hosts=(UP, {**UP, "standing": Standing.DRAINED, "standing_why": "by the user"}),
+                tasks=(task(RUNNING, 120), task(RUNNING, 120)),
+            ),
+            "step 120; leaves b (drained) at the next checkpoint",
+        ),
+        (
+            run_in(
+                Phase.BACKOFF,
+                hosts=(UP, {**UP, "standing": Standing.DRAINED, "standing_why": "by the user"}),
+                reason="it ended",
+            ),
+            "it ended; waiting for b (drained: by the user); starts again when it is back",
         ),
         (
             run_in(

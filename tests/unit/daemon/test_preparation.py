@@ -271,3 +271,13 @@ def test_a_workdir_that_is_gone_stops_only_a_run_that_has_not_begun(tmp_path: Pa
     event = prepare(FakeLink(), replace(gone, code="c0de"), "a", now=at_last)
     assert isinstance(event, HostPrepared)
     assert event.facts.code == "c0de"
+
+
+def test_a_spare_that_comes_after_the_code_has_changed_cannot_have_it(workdir: Path) -> None:
+    run = a_run(workdir)
+    late = replace(run, code="0" * 64, hosts=(replace(run.hosts[0], untouched=True),))
+    problem = refused(FakeLink(), late)
+    assert problem.code == "code-changed"
+    assert "has changed since the run began, and this spare has not got its code" in problem.message
+    (workdir / "train.py").unlink()
+    assert isinstance(prepare(FakeLink(), replace(run, code="0" * 64), "a", now=at_last), HostPrepared)

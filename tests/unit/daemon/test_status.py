@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from orchestrator.core.model import (
     Cause,
@@ -17,6 +20,7 @@ from orchestrator.core.model import (
     Progress,
     Run,
     Seed,
+    Standing,
     Swept,
     TaskPhase,
     new_run,
@@ -182,3 +186,25 @@ def test_of_each_end_the_latest_word_counts_and_the_order_stays() -> None:
         2,
         3,
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "holds", "state"),
+    [
+        ({}, True, "ready"),
+        ({}, False, "spare"),
+        ({"facts": None}, False, "preparing"),
+        ({"link": Link.UNREACHABLE}, False, "unreachable"),
+        ({"link": Link.CONNECTING}, True, "connecting"),
+        ({"standing": Standing.LOST, "link": Link.UNREACHABLE}, True, "lost"),
+        ({"standing": Standing.DRAINED}, True, "drained"),
+        ({"standing": Standing.QUARANTINED}, False, "quarantined"),
+    ],
+)
+def test_how_a_host_stands(changes: dict[str, Any], holds: bool, state: str) -> None:
+    run = a_run()
+    run = run.with_host(replace(run.hosts[0], **changes))
+    if not holds:
+        run = run.with_task(replace(run.tasks[0], host="b"))
+    shown = status.run_document(run, now=NOW)["hosts"][0]
+    assert (shown["state"], shown["tasks"]) == (state, ["worker:0"] if holds else [])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from orchestrator.core import seats
 from orchestrator.core.events import DrainRequested, UndrainRequested
 from orchestrator.core.model import Intent, Phase, Run, Standing
+from orchestrator.core.placement import seated
 from orchestrator.core.stopping import stop_all
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
@@ -37,8 +38,9 @@ def _what_for(run: Run, seating: seats.Seating) -> str:
         for seat in run.plan.hosts_used
         if seating.stand_ins.get(seat, seat) not in (None, seats.holder(run, seat))
     ]
-    tasks = counted(len(run.plan.tasks), "task")
-    return f"the gang stops to go on with all {tasks} on {', '.join(back)} and the others" if back else ""
+    now, wanted = len(seated(run.plan, seating.stand_ins)), len(run.plan.tasks)
+    tasks = f"all {counted(now, 'task')}" if now == wanted else f"{now} of {counted(wanted, 'task')}"
+    return f"the gang stops to go on with {tasks} on {', '.join(back)} and the others" if back else ""
 
 
 def obey(turn: Turn, event: DrainRequested | UndrainRequested) -> None:

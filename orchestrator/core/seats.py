@@ -17,6 +17,7 @@ from orchestrator.core import fitness
 from orchestrator.core.model import Host, Link, Phase, Run, Standing
 from orchestrator.core.placement import COMPUTING_TYPES, has_room
 from orchestrator.core.strategy import STRATEGIES
+from orchestrator.core.words import counted
 
 _NO_TASKS = (Standing.LOST, Standing.DRAINED, Standing.STUCK)
 """Standings of hosts that are given no task whatever happens."""
@@ -148,7 +149,7 @@ def why_not_drained(run: Run, name: str) -> str | None:
     if name not in next_seating(run.with_host(drained)).waits_for:
         return None
     held = ", ".join(str(task.id) for task in run.tasks if task.host == name)
-    fewest = ", ".join(f"{n} {type_}s" for type_, n in run.plan.replicas_min.items())
+    fewest = ", ".join(counted(n, type_) for type_, n in run.plan.replicas_min.items())
     allowed = f"`replicas_min` ({fewest})" if fewest else "the spec, which has no `replicas_min`,"
     return (
         f"{name} cannot be drained: no other host that is ready has room for {held or 'its tasks'}, and "

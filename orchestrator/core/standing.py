@@ -42,7 +42,8 @@ def judge_lost(turn: Turn) -> None:
 
 
 def set_lost(turn: Turn, host: Host) -> None:
-    if host.standing is Standing.OPEN:
+    """Its tasks count as dead. While this machine is taken to be cut off, nobody else is given them for that."""
+    if host.standing is Standing.OPEN and not is_cut_off(turn.run):
         turn.set_host(host, standing=Standing.LOST, standing_why="it has been silent for too long")
 
 

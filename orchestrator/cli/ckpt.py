@@ -62,6 +62,7 @@ def listing(answer: Document, session: Session) -> str:
 def _row(found: Document, is_newest: bool, now: float) -> list[str]:
     notes = ["newest"] if is_newest else []
     notes += ["pinned"] if found["pinned"] else []
+    notes += ["on the head"] if found.get("pulled") else []
     notes += ["set aside"] if found["set_aside"] else []
     by = found.get("by") or {}
     step, generation = found["global_step"], found["generation"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core import cause, restart
-from orchestrator.core.events import CheckpointSeeded, CheckpointVerified, RolledBack
+from orchestrator.core.events import CheckpointSeeded, CheckpointVerified, RolledBack, SeedProgressed
 from orchestrator.core.model import Budget, Cause, Checkpoint, FirstCause, Intent, Phase
 from orchestrator.core.regroup import at_checkpoint
 from orchestrator.core.running import verification_ended
@@ -13,11 +13,13 @@ from orchestrator.core.stopping import stop_all
 from orchestrator.core.turn import Turn
 
 
-def take(turn: Turn, event: CheckpointSeeded | CheckpointVerified | RolledBack) -> None:
+def take(turn: Turn, event: CheckpointSeeded | SeedProgressed | CheckpointVerified | RolledBack) -> None:
     """What became of a checkpoint."""
     match event:
         case CheckpointSeeded():
             seeded(turn, event)
+        case SeedProgressed():
+            turn.set(seeding=event.sentence, seeding_at=turn.at)
         case CheckpointVerified():
             verified(turn, event)
         case RolledBack():

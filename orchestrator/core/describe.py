@@ -54,6 +54,8 @@ def _rendezvous(run: Run, now: float) -> str:
     joined = f"{len(run.tasks) - len(waiting)}/{len(run.tasks)} tasks have joined"
     if waiting:
         return f"{joined}, {left} left; waiting for {', '.join(_arriving(run, t, now) for t in waiting)}"
+    if not is_seeded(run) and run.seeding:
+        return f"{joined}; {run.seeding}"
     if not is_seeded(run):
         return f"{joined}; the newest checkpoint is read and copied before they are released, {left} left"
     return joined

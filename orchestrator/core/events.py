@@ -104,6 +104,15 @@ class CheckpointSeeded:
 
 
 @dataclass(frozen=True, slots=True)
+class SeedProgressed:
+    """The checkpoint is on its way between hosts that share no directory, and has got further."""
+
+    at: float
+    generation: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointVerified:
     """The newest checkpoint of the generation was read; `path` is empty where there is none yet."""
 
@@ -208,6 +217,7 @@ Event = (
     | HostPrepared
     | HostReported
     | CheckpointSeeded
+    | SeedProgressed
     | CheckpointVerified
     | OrderFailed
     | HostSwept

@@ -42,15 +42,15 @@ def unshared(checkpoint: CheckpointPlan | None, hosts: Sequence[Host]) -> Proble
     for host in hosts:
         if host.facts is not None and host.facts.checkpoint_share:
             seen.setdefault(host.facts.checkpoint_share, []).append(host.name)
-    if checkpoint is None or len(seen) < 2:
+    if checkpoint is None or not checkpoint.shared or len(seen) < 2:
         return None
     groups = " | ".join(", ".join(names) for names in seen.values())
     return Problem(
         code="not-shared",
         message=f"{checkpoint.dir} is not one directory on all hosts: what is written on one is not read "
         f"on the others ({groups})",
-        hint="mount the same file system there on every host, or name a directory that they share as "
-        "`checkpoint: {dir: …}`",
+        hint="mount the same file system there on every host, or write `checkpoint: {shared: false}`: then the "
+        "head node carries checkpoints between them",
         exit_code=6,
     )
 

@@ -39,6 +39,7 @@ from orchestrator.core.events import (
     KillRequested,
     OrderFailed,
     RolledBack,
+    SeedProgressed,
     StacksCollected,
     Submitted,
     Ticked,
@@ -54,6 +55,7 @@ from orchestrator.core.model import (
     Phase,
     Problem,
     Run,
+    Seed,
     Task,
     TaskPhase,
 )
@@ -107,8 +109,8 @@ def _is_stale(run: Run, event: Event) -> bool:
     match event:
         case Submitted():
             return run.phase is not Phase.PENDING or run.deadline_at is not None
-        case CheckpointSeeded(seed=seed):
-            return run.phase is not Phase.RENDEZVOUS or seed.generation != run.generation or is_seeded(run)
+        case CheckpointSeeded(seed=Seed(generation=generation)) | SeedProgressed(generation=generation):
+            return run.phase is not Phase.RENDEZVOUS or generation != run.generation or is_seeded(run)
         case StacksCollected(generation=generation):
             return generation != run.generation or run.phase is not Phase.RUNNING
         case CheckpointVerified(generation=generation) | OrderFailed(generation=generation, task=None):
@@ -149,7 +151,7 @@ def _take(turn: Turn, event: Event) -> None:
             hosts.host_prepared(turn, event)
         case HostReported():
             absorb(turn, event)
-        case CheckpointSeeded() | CheckpointVerified() | RolledBack():
+        case CheckpointSeeded() | SeedProgressed() | CheckpointVerified() | RolledBack():
             checkpoints.take(turn, event)
         case OrderFailed():
             _order_failed(turn, event)

@@ -243,6 +243,8 @@ class Seed:
     path: str = ""
     rejected: tuple[tuple[str, str], ...] = ()
     """(path, why) of what did not read whole."""
+    copy: str = ""
+    """Where hosts share no directory: the same checkpoint, on every host; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +283,10 @@ class Run:
     verify_at: float | None = None
     """In RUNNING: when the newest checkpoint is next looked at."""
     seed: Seed | None = None
+    seeding: str = ""
+    """How far the checkpoint is on its way between hosts that share no directory."""
+    seeding_at: float | None = None
+    """When it last got further."""
     checkpoint: Checkpoint | None = None
     budget: Budget = Budget()
     first_cause: FirstCause | None = None

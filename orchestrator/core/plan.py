@@ -77,6 +77,8 @@ class CheckpointPlan:
 
     dir: str
     keep: int = 3
+    shared: bool = True
+    """False: each host has a directory of its own there, and the head node carries checkpoints between them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,8 @@ def advance_pending(turn: Turn) -> None:
     facts = [host.facts for host in chosen if host.facts]
     turn.set(code=facts[0].code)
     say_unfit(turn, list(turn.run.hosts))
-    highest = max(found.highest_generation for found in facts)
+    # Of the spares too: where nothing is shared, the next chief may find the past of another run there.
+    highest = max(host.facts.highest_generation for host in run.hosts if host.facts)
     begin_generation(turn, max(highest, run.generation_last) + 1, seating)
 
 
@@ -102,6 +103,8 @@ def begin_generation(turn: Turn, generation: int, seating: Seating) -> None:
         generation_last=generation,
         tasks=fresh,
         seed=None,
+        seeding="",
+        seeding_at=None,
         moved_to=None,
         moved_at=None,
         proof=None,
@@ -197,8 +200,8 @@ def _start_deadline(turn: Turn) -> None:
         turn.set(deadline_at=turn.at + run.plan.timing.unreachable_after_s)
         return
     missing = [t for t in run.tasks if t.phase in (TaskPhase.STARTING, TaskPhase.WAITING)]
-    if not missing and directory.hangs(run):
-        # Another generation would wait for the same directory; what is waited for stands in the sentence.
+    if not missing and (directory.hangs(run) or _is_seeding(run, turn.at)):
+        # Another generation would wait for the same; what is waited for stands in the sentence.
         turn.set(deadline_at=turn.at + run.plan.timing.start_after_s)
         return
     if not missing:
@@ -213,6 +216,11 @@ def _start_deadline(turn: Turn) -> None:
     found = FirstCause(task=first, generation=run.generation, cause=Cause.START, sentence=what)
     turn.set(first_cause=found)
     stop_all(turn, Intent.RESTART, what)
+
+
+def _is_seeding(run: Run, at: float) -> bool:
+    """Whether the checkpoint is on its way and gets further: its size is nobody's fault."""
+    return run.seeding_at is not None and at - run.seeding_at < run.plan.timing.start_after_s
 
 
 def _silence(run: Run, task: Task) -> str:

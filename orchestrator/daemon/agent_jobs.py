@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 OUTPUT_BYTES_MAX = 4 << 20
+RAW = b"\0"
+"""What the output of a job begins with whose answer is bytes; JSON never does."""
+
 _REAP_AGAIN_S = 0.01
 _KILL = 9
 
@@ -92,7 +95,10 @@ class Jobs:
         self._add(_Job(pid, reader, time.monotonic() + deadline_s, done, keep))
 
     def function(self, work: Callable[[], Any], done: Callable[[Result], None], *, deadline_s: float) -> None:
-        """Runs `work` in a fork. Its value, or its error, comes as the JSON that `answer_of` reads."""
+        """Runs `work` in a fork. Its value, or its error, comes as the JSON that `answer_of` reads.
+
+        Bytes come as they are, after RAW.
+        """
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -207,7 +213,8 @@ def _work(work: Callable[[], Any], writer: int) -> None:
             answer = {"error": fault_of(e).to_json()}
         except Exception as e:
             answer = {"error": {"code": "internal", "message": f"{type(e).__name__}: {e}", "hint": None}}
-        data = memoryview(json.dumps(answer).encode() + b"\n")
+        told = RAW + answer if isinstance(answer, bytes) else json.dumps(answer).encode() + b"\n"
+        data = memoryview(told)
         while data:
             data = data[os.write(3, data) :]
     finally:

@@ -14,7 +14,7 @@ from orchestrator.adapters.channel import BLOB_BYTES_MAX, FrameError
 from orchestrator.adapters.checkpoints import ABOUT as CHECKPOINT_VERBS
 from orchestrator.adapters.hostdir import HostFault, fault_of
 from orchestrator.daemon import agent_faults, agent_runs, agent_start, agent_sweep
-from orchestrator.daemon.agent_jobs import Jobs, Result, answer_of
+from orchestrator.daemon.agent_jobs import RAW, Jobs, Result, answer_of
 from orchestrator.daemon.agent_tasks import Tasks
 
 TYPE_CHECKING = False
@@ -36,7 +36,7 @@ LOOK_S = 30.0
 
 NO_PYTHON_HINT = "give the full path of the Python that has TensorFlow as `python` in the cluster spec"
 
-_BEGINS_A_RUN = ("code", "start", "seed")
+_BEGINS_A_RUN = ("code", "start", "seed", "hold")
 _UNFENCED = ("probe", "psutil", "runs")
 """They change nothing of a run."""
 
@@ -91,6 +91,7 @@ class Orders:
         self.directories = directories
         self._output = output
         self._blobs = codestore.Receiver(host.host_dir)
+        self._pieces = codestore.Receiver(os.path.join(host.host_dir, "checkpoints"))
 
     def obey(self, order: Order, blob: bytes) -> None:
         """One order, fenced: of an older coordinator it is refused, in this one place."""
@@ -165,7 +166,8 @@ class Orders:
         return None
 
     def _on_blob(self, order: Order, blob: bytes, _reply: Reply) -> Order:
-        whole = self._blobs.take(str(order["sha256"]), int(order["offset"]), blob, bool(order["last"]))
+        blobs = self._pieces if order.get("store") == "checkpoints" else self._blobs
+        whole = blobs.take(str(order["sha256"]), int(order["offset"]), blob, bool(order["last"]))
         return {} if whole else {"damaged": True}
 
     def _on_highest(self, order: Order, _blob: bytes, reply: Reply) -> None:
@@ -191,6 +193,10 @@ class Orders:
         argv += ["--keep", str(int(order["keep"]))]
         if order.get("from_scratch"):
             argv.append("--from-scratch")
+        if order.get("only"):
+            from orchestrator.adapters.checkpoints import safe
+
+            argv += ["--only", safe.directory_of(str(order["dir"]), str(order["only"]))]
         if order.get("by"):
             argv += ["--by", json.dumps(order["by"])]
         self.directories.watch(str(order["run"]), str(order["dir"]))
@@ -201,6 +207,38 @@ class Orders:
         argv = ["checkpoints", "verify", directory]
         self.directories.watch(str(order["run"]), str(order["dir"]))
         self._python(str(order["python"]), argv, reply, "the verification of the checkpoint")
+
+    def _on_snapshot(self, order: Order, _blob: bytes, reply: Reply) -> None:
+        root = str(order["dir"])
+        argv = ["checkpoints", "snapshot", root, os.path.join(root, f"gen-{int(order['generation']):06d}")]
+        argv += [str(order["path"])] if order.get("path") else []
+        self._python(str(order["python"]), argv, reply, "the snapshot of the checkpoint")
+
+    def _on_hold(self, order: Order, _blob: bytes, reply: Reply) -> None:
+        from orchestrator.adapters.checkpoints import safe
+
+        root, manifest = str(order["dir"]), dict(order["manifest"])
+        pieces = os.path.join(self.host.host_dir, "checkpoints", "blobs")
+        self._fork(
+            lambda: safe.hold(root, manifest, pieces),
+            reply,
+            "putting the checkpoint in place",
+            deadline_s=CHECKPOINT_S,
+        )
+
+    def _on_piece(self, order: Order, _blob: bytes, reply: Reply) -> None:
+        from orchestrator.adapters.checkpoints import safe
+
+        bytes_max = max(1, min(int(order["max_bytes"]), BLOB_BYTES_MAX))
+        where = str(order["dir"]), str(order["digest"]), str(order["name"]), int(order["offset"])
+
+        def read(result: Result) -> None:
+            if result.output[:1] == RAW and not result.timed_out:
+                reply.ok({}, result.output[1:])
+            else:
+                reply.attempt(lambda: answer_of(result, "the reading of the snapshot"))
+
+        self.jobs.function(lambda: safe.read_piece(*where, bytes_max), read, deadline_s=LOOK_S)
 
     def _on_checkpoints(self, order: Order, _blob: bytes, reply: Reply) -> None:
         verb = str(order["do"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from orchestrator.adapters.checkpoint_store import CheckpointStore
 from orchestrator.core.errors import HostError, OrchestratorError, Refused, UsageError
 from orchestrator.core.events import RolledBack
 from orchestrator.core.model import Run
@@ -67,6 +68,14 @@ def may_go_back(run: Run, others: Iterable[Run], *, restart: bool) -> None:
                 f"{other.run_id} is active and saves into {ours.dir}",
                 hint=f"`orch ckpt rollback {other.run_id} --to … --restart`",
             )
+
+
+def compare(answer: dict[str, Any], verb: str, store: CheckpointStore) -> None:
+    """Where the head carries checkpoints: say which it holds (`pulled`), and go back with the host."""
+    if verb == "rollback":
+        store.go_back(float(answer["checkpoint"]["saved_at"]))
+    for found in answer.get("checkpoints") or []:
+        found["pulled"] = store.holds(found["global_step"], float(found["saved_at"]))
 
 
 def rolled_back(answer: dict[str, Any], *, at: float) -> RolledBack:

@@ -66,7 +66,9 @@ class Coordinator:
         self._logs = LogCopier(RunLogs(paths.state_dir))
         self._fetching = threading.Lock()
         self.loop = Loop(self.journal, self._perform, changed=self._changed)
-        self._performer = Performer(transports, bundle.load, self._logs, self._secrets, self.loop.post)
+        self._performer = Performer(
+            transports, bundle.load, self._logs, self._secrets, self.loop.post, state_dir=paths.state_dir
+        )
 
     def take_up(self) -> None:
         """Go on with what the journal holds."""
@@ -225,6 +227,8 @@ class Coordinator:
         if verb == "rollback":
             checkpoints.may_go_back(run, self.loop.runs.values(), restart=restart)
         answer = checkpoints.ask(run, verb, what or None, self._performer.lend)
+        if run.plan.checkpoint is not None and not run.plan.checkpoint.shared:
+            checkpoints.compare(answer, verb, self._performer.carriage.carrier.store(run))
         if verb == "rollback":
             # The mark is on the disk: whatever generation comes next honours it, also where this never happens.
             event = checkpoints.rolled_back(answer, at=time.monotonic())

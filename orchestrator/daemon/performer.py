@@ -41,6 +41,8 @@ from orchestrator.core.faults import Fault
 from orchestrator.core.model import Problem, Run, Task
 from orchestrator.core.plan import HostPlan, TaskId
 from orchestrator.daemon import wire
+from orchestrator.daemon.carriage import Carriage
+from orchestrator.daemon.carrying import Carrier
 from orchestrator.daemon.lending import lent
 from orchestrator.daemon.links import (
     PACE,
@@ -108,6 +110,7 @@ class Performer:
         connect: Callable[[HostPlan, Transport, Callable[[], Bundle], Listener, Pace], HostLink] = HostLink,
         workers: Workers | None = None,
         now: Callable[[], float] = time.monotonic,
+        state_dir: str = "",
     ) -> None:
         self._transports = transports
         self._bundle = bundle
@@ -122,6 +125,7 @@ class Performer:
         self._records = Records()
         self._connect = connect
         self._now = now
+        self.carriage = Carriage(Carrier(state_dir, self.link), post, now)
         self._workers = workers or ThreadPoolExecutor(PREPARATIONS_MAX, thread_name_prefix="prepare")
 
     # -- links ---------------------------------------------------------------------------------------------
@@ -160,6 +164,7 @@ class Performer:
         """End all links; what runs on the hosts goes on."""
         for link in list(self._links.values()):
             link.close()
+        self.carriage.close()
         self._workers.shutdown(wait=False, cancel_futures=True)
 
     @property
@@ -336,6 +341,10 @@ class Performer:
             "by": {"run": run.run_id, "host": action.host, "task": str(run.chief)},
         }
 
+        if not checkpoint.shared:
+            self.carriage.seed(run, action, order)
+            return
+
         def done(ok: Mapping[str, Any]) -> None:
             seed = wire.seeded(ok, action.generation)
             self._post(run.run_id, CheckpointSeeded(at=self._now(), seed=seed))
@@ -366,7 +375,10 @@ class Performer:
                 rejected=wire.rejected(ok),
                 took_s=now - began_at,
             )
-            self._post(run.run_id, event)
+            if checkpoint.shared or not event.path or _is_known(run, event):
+                self._post(run.run_id, event)
+            else:
+                self.carriage.bring(run, action.host, event)
 
         self._order(run, action.host, order, done=done)
 
@@ -456,3 +468,8 @@ def connection_of(host: HostPlan) -> HostPlan:
         proxy_jump=host.proxy_jump,
         python=host.python,
     )
+
+
+def _is_known(run: Run, verified: CheckpointVerified) -> bool:
+    known = run.checkpoint
+    return known is not None and (known.path, known.global_step) == (verified.path, verified.global_step)

@@ -133,7 +133,7 @@ def swept(ok: Mapping[str, Any]) -> Swept:
     return Swept(left=left, ports_busy=tuple(ok["ports_busy"]), by=ok["by"])
 
 
-def seeded(ok: Mapping[str, Any], generation: int) -> Seed:
+def seeded(ok: Mapping[str, Any], generation: int, *, copy: str = "") -> Seed:
     """The answer to `seed`."""
     return Seed(
         generation=generation,
@@ -141,6 +141,7 @@ def seeded(ok: Mapping[str, Any], generation: int) -> Seed:
         source=ok["source"],
         path=ok["path"],
         rejected=rejected(ok),
+        copy=copy,
     )
 
 
@@ -188,11 +189,12 @@ def start_order(run: Run, action: StartTask, secrets: Mapping[str, str]) -> dict
 def release_order(run: Run, action: ReleaseTask) -> dict[str, Any]:
     """The order behind ReleaseTask."""
     placed = run.placed
-    has_scratch = launch.has_scratch(placed, action.task)
+    seed = run.seed if launch.has_scratch(placed, action.task) else None
+    shared = run.plan.checkpoint is None or run.plan.checkpoint.shared
     return {
         "order": "release",
         "generation": action.generation,
         "task": str(action.task),
         "env": launch.wiring(placed, action.addresses, action.task),
-        "seed": run.seed.path if run.seed is not None and has_scratch else None,
+        "seed": (seed.path if shared else seed.copy or None) if seed is not None else None,
     }

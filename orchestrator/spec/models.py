@@ -311,6 +311,8 @@ class Checkpoint(_Model):
     """A directory that every host sees under this path. Each generation has its own directory in it."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 3
     """How many generations' directories are kept."""
+    shared: bool = True
+    """False: each host has its own directory there, and the head node carries checkpoints between them."""
 
 
 class Restart(_Model):

@@ -58,7 +58,7 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
         secrets=secrets,
         ports=run.ports,
         checkpoint=(
-            CheckpointPlan(absolute(run.checkpoint.dir, base_dir), run.checkpoint.keep)
+            CheckpointPlan(absolute(run.checkpoint.dir, base_dir), run.checkpoint.keep, run.checkpoint.shared)
             if run.checkpoint
             else None
         ),

@@ -280,6 +280,11 @@ def _checkpoint(parts: Parts) -> Said:
     if run.checkpoint is None or not parts.run.good("checkpoint"):
         return
     loc: Loc = ("run", "checkpoint", "dir")
+    if not run.checkpoint.shared and "evaluator" in (run.tasks or {}):
+        yield (
+            ("run", "checkpoint", "shared"),
+            "false: an evaluator reads what the chief saves, and would not see it on another host",
+        )
     if not parts.all_local:
         if not os.path.isabs(run.checkpoint.dir):
             yield loc, "must be an absolute path: it is a directory of the hosts, the same on each"

@@ -61,13 +61,14 @@ class Cluster:
         self,
         *args: str,
         tasks: int = 2,
-        checkpoint: bool = True,
+        checkpoint: bool | dict[str, Any] = True,
         name: str = "t",
         hosts: list[dict[str, Any]] | None = None,
         types: Mapping[str, int | dict[str, int]] | None = None,
         **run: Any,
     ) -> str:
         """A cluster spec for the fake trainer (or `script=`), one task per host of the lab, or all on this machine."""
+        more = checkpoint if isinstance(checkpoint, dict) else {}
         document: dict[str, Any] = {"version": 1, "name": name, "hosts": hosts or self.hosts(tasks)}
         if self.lab is not None:
             document["ssh"] = {
@@ -91,7 +92,7 @@ class Cluster:
                 "lost_after": "8s",
                 "kill_grace": "5s",
             },
-            **({"checkpoint": {"dir": str(self.directory / "ckpt")}} if checkpoint else {}),
+            **({"checkpoint": {"dir": str(self.directory / "ckpt"), **more}} if checkpoint else {}),
             **run,
         }
         self.specs += 1

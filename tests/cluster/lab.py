@@ -40,7 +40,7 @@ def can_cut() -> bool:
 
 def missing() -> list[str]:
     """What the lab needs and this machine lacks."""
-    needed = ["sshd", "ssh-keygen"] + (["ip", "iptables", "nsenter"] if can_cut() else [])
+    needed = ["sshd", "ssh-keygen"] + (["ip", "iptables", "nsenter", "unshare"] if can_cut() else [])
     return [name for name in needed if _find(name) is None]
 
 
@@ -62,6 +62,7 @@ class LabHost:
         self._lab = lab
         self._options = dict(options)
         self._sshd: subprocess.Popen[bytes] | None = None
+        self._own: Path | None = None
         self.index = index
         self.name = f"host-{index}"
         self.dir = lab.dir / self.name
@@ -126,12 +127,21 @@ class LabHost:
         config.write_text("".join(f"{key} {value}\n" for key, value in self._settings().items()))
         sshd = _find("sshd")
         assert sshd is not None
-        command = [*self._enter(), sshd, "-D", "-f", str(config), "-E", str(self.log)]
+        command = [*self._enter(), *self._with_own(), sshd, "-D", "-f", str(config), "-E", str(self.log)]
         deadline = time.monotonic() + READY_S
         while not self._came_up(command) and time.monotonic() < deadline:
             time.sleep(0.1)  # a connection's process of the one before may hold the port for a moment
         if self._sshd is None or self._sshd.poll() is not None:
             raise RuntimeError(f"sshd of {self.name} does not come up: {self.log.read_text()}")
+
+    def own_directory(self, path: Path) -> Path:
+        """Give it a directory of its own at `path`, where others see theirs; it is returned. Starts sshd anew."""
+        self._need_cut()
+        path.mkdir(parents=True, exist_ok=True)
+        self._own = path
+        (self.dir / "own").mkdir(exist_ok=True)
+        self.restart_sshd()
+        return self.dir / "own"
 
     def stop_sshd(self) -> None:
         """Stop it; sessions that are open stay open."""
@@ -178,6 +188,12 @@ class LabHost:
     def _enter(self) -> list[str]:
         # Not `ip netns exec`: that also mounts a /sys of its own, and the host would have no cgroups.
         return [] if self.namespace is None else ["nsenter", f"--net=/run/netns/{self.namespace}", "--"]
+
+    def _with_own(self) -> list[str]:
+        if self._own is None:
+            return []
+        mount = 'mount --bind "$0" "$1" && shift && exec "$@"'
+        return ["unshare", "-m", "sh", "-c", mount, str(self.dir / "own"), str(self._own)]
 
     def _settings(self) -> dict[str, str]:
         environment = {

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 USAGE = (
-    "checkpoints verify DIR | seed --dir ROOT --generation N [--from-scratch] [--keep K] [--by JSON] | copy SRC DST "
+    "checkpoints verify DIR | seed --dir ROOT --generation N [--from-scratch] [--keep K] [--by JSON] "
+    "[--only DIR] | snapshot ROOT DIR [PATH] | copy SRC DST "
     "| highest ROOT | list ROOT | read ROOT | pin ROOT WHAT | unpin ROOT WHAT | rollback ROOT WHAT"
 )
 
@@ -82,7 +83,10 @@ def _parse(argv: list[str]) -> Callable[[], dict[str, Any]]:
             from_scratch="--from-scratch" in options,
             keep=int(keep) if keep else None,
             by=json.loads(options.get("--by") or "null"),
+            only=options.get("--only"),
         )
+    if verb == "snapshot" and len(rest) in (2, 3):
+        return lambda: _snapshot(*map(os.path.abspath, rest))
     counts = {"verify": 1, "highest": 1, "copy": 2, "list": 1, "read": 1, "pin": 2, "unpin": 2, "rollback": 2}
     if verb not in counts or len(rest) != counts[verb]:
         raise ValueError(f"{verb} with {len(rest)} arguments is nothing known")
@@ -94,6 +98,12 @@ def _parse(argv: list[str]) -> Callable[[], dict[str, Any]]:
     if verb == "highest":
         return lambda: {"generation": max(places.generations(path), default=0)}
     return lambda: seed.copy(path, os.path.abspath(rest[1]))
+
+
+def _snapshot(root: str, directory: str, path: str | None = None) -> dict[str, Any]:
+    from orchestrator.adapters.checkpoints import safe
+
+    return safe.snapshot(root, directory, path)
 
 
 def _about(verb: str, root: str, rest: list[str]) -> dict[str, Any]:
@@ -112,7 +122,7 @@ def _options(words: list[str]) -> dict[str, str]:
     for word in rest:
         if word == "--from-scratch":
             options[word] = ""
-        elif word in ("--dir", "--generation", "--keep", "--by"):
+        elif word in ("--dir", "--generation", "--keep", "--by", "--only"):
             options[word] = next(rest, "")
         else:
             raise ValueError(f"{word} is no option of seed")

@@ -37,7 +37,9 @@ class Entry:
         self.pins: list[str] = []
         marker = places.marker_of(chapter.source) or {}
         self.by: dict[str, Any] = marker.get("by") or {}
-        self.is_given = not chapter.is_pin and unit.saved_at <= _made_at(chapter.source)
+        self.is_given = not (chapter.is_pin or chapter.is_snapshot) and unit.saved_at <= _made_at(
+            chapter.source
+        )
         """It was there when the generation began: a copy."""
 
     @property
@@ -121,9 +123,9 @@ def _entries(root: str, *, read: bool = False) -> list[Entry]:
 
 def _merged(found: list[Entry]) -> list[Entry]:
     """A pinned copy stands for itself only where what it was copied from is gone, or was written over."""
-    shown = [entry for entry in found if not entry.chapter.is_pin]
-    for pin in (entry for entry in found if entry.chapter.is_pin):
-        pin.pins = [pin.chapter.source]
+    shown = [entry for entry in found if not _is_copied(entry)]
+    for pin in filter(_is_copied, found):
+        pin.pins = [pin.chapter.source] if pin.chapter.is_pin else []
         twin = next((entry for entry in shown if _is_copy(pin, entry)), None)
         if twin is not None:
             twin.pins += pin.pins
@@ -131,6 +133,10 @@ def _merged(found: list[Entry]) -> list[Entry]:
             place = [i for i, entry in enumerate(shown) if _is_older(entry, pin)]
             shown.insert(place[0] if place else len(shown), pin)
     return shown
+
+
+def _is_copied(entry: Entry) -> bool:
+    return entry.chapter.is_pin or entry.chapter.is_snapshot
 
 
 def _is_copy(pin: Entry, entry: Entry) -> bool:

@@ -22,14 +22,23 @@ _SAME_S = 1e-3
 
 
 class Chapter:
-    """One directory that may hold checkpoints: a generation's, a pinned copy's, or the root itself."""
+    """One directory that may hold checkpoints: a generation's, a copy that is kept, or the root itself."""
 
-    def __init__(self, root: str, source: str, generation: int | None, *, is_pin: bool = False) -> None:
+    def __init__(
+        self,
+        root: str,
+        source: str,
+        generation: int | None,
+        *,
+        is_pin: bool = False,
+        is_snapshot: bool = False,
+    ) -> None:
         self.root = root
         self.source = source
         self.generation = generation
         """None: what lies in the root, from before all generations."""
         self.is_pin = is_pin
+        self.is_snapshot = is_snapshot
         self.is_aside = False
         self.until: float | None = None
         """What was saved later is set aside: Unix time of the newest that counts."""
@@ -57,13 +66,18 @@ class Chapter:
 
 def chapters(root: str) -> list[Chapter]:
     """All of them, newest first, those that are set aside too."""
-    pins = places.pinned(root)
+    pins, snapshots = places.pinned(root), places.safe(root)
     there = set(places.generations(root))
     found: list[Chapter] = []
-    for generation in sorted(there | {number for number, _ in pins}, reverse=True):
+    for generation in sorted(there | {number for number, _ in pins + snapshots}, reverse=True):
         if generation in there:
             found.append(Chapter(root, places.directory_of(root, generation), generation))
         found += [Chapter(root, path, number, is_pin=True) for number, path in pins if number == generation]
+        found += [
+            Chapter(root, path, number, is_snapshot=True)
+            for number, path in snapshots
+            if number == generation
+        ]
     found.append(Chapter(root, root, None))
     _set_aside(root, found)
     return found

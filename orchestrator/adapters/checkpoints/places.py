@@ -3,6 +3,7 @@
 gen-000012/            what one generation of the training saves; its marker says what it was given, and whose it is
 gen-000012.tmp/        being made
 .orch/pinned/          copies that are never removed, each a small generation of its own: gen-000005.step-50/
+.orch/safe/            snapshots that travel, where hosts share no directory (`safe`)
 .orch/aside.json       what a person went back from (`lineage`)
 .orch/verified.json    what was read to its last byte, and when (`records`)
 .orch/share-<run>      the same on every host, or it is not one directory (`share`)
@@ -69,6 +70,17 @@ def pinned(root: str) -> list[tuple[int, str]]:
         digits = name.removeprefix(PREFIX).partition(".")[0]
         if name.startswith(PREFIX) and digits.isdecimal() and not name.endswith(".tmp"):
             found.append((int(digits), os.path.join(home, name)))
+    return sorted(found, reverse=True)
+
+
+def safe(root: str) -> list[tuple[int, str]]:
+    """(generation, directory) of the snapshots that travel between hosts that share no directory, newest first."""
+    home = os.path.join(own_dir(root), "safe")
+    found = []
+    for name in names_in(home):
+        marker = None if name.endswith(".tmp") else marker_of(os.path.join(home, name))
+        if marker is not None and isinstance(marker.get("generation"), int):
+            found.append((int(marker["generation"]), os.path.join(home, name)))
     return sorted(found, reverse=True)
 
 

@@ -12,6 +12,7 @@ import os
 import shutil
 
 from orchestrator.adapters.checkpoints import lineage, places, units
+from orchestrator.adapters.checkpoints.lineage import Chapter
 from orchestrator.adapters.checkpoints.places import MARKER, SeedError, directory_of, generations, marker_of
 from orchestrator.adapters.checkpoints.records import Records
 from orchestrator.adapters.checkpoints.tensor_bundle import Torn
@@ -28,6 +29,7 @@ def seed(
     from_scratch: bool = False,
     keep: int | None = None,
     by: dict[str, Any] | None = None,
+    only: str | None = None,
 ) -> dict[str, Any]:
     """Make `gen-N` with the newest checkpoint that reads whole. The answer of the `seed` order.
 
@@ -37,6 +39,7 @@ def seed(
         from_scratch: with nothing; what is older is left behind.
         keep: how many generations' directories stay.
         by: whose generation it is (run, host, task), for people.
+        only: the one directory to take it from: what else is here is another host's past, or this one's.
     """
     os.makedirs(root, exist_ok=True)
     target = directory_of(root, generation)
@@ -53,7 +56,8 @@ def seed(
             )
         building = f"{target}.tmp"
         try:
-            answer = _make(root, generation, building, from_scratch, by)
+            chapters = [Chapter(root, only, None)] if only else lineage.history(root)
+            answer = _make(root, generation, building, [] if from_scratch else chapters, by)
         except BaseException:
             shutil.rmtree(building, ignore_errors=True)  # of a full disk it would be the last straw
             raise
@@ -63,10 +67,10 @@ def seed(
 
 
 def _make(
-    root: str, generation: int, building: str, from_scratch: bool, by: dict[str, Any] | None
+    root: str, generation: int, building: str, chapters: list[Chapter], by: dict[str, Any] | None
 ) -> dict[str, Any]:
     rejected: list[dict[str, str]] = []
-    chosen = None if from_scratch else _build(root, building, rejected)
+    chosen = _build(root, chapters, building, rejected)
     if chosen is None:
         emptied(building)
     target = directory_of(root, generation)
@@ -76,17 +80,19 @@ def _make(
         "path": target,
         "rejected": rejected,
         "highest_generation": generation,
-        "from_scratch": from_scratch,
+        "from_scratch": not chapters,
         "by": by,
     }
     finish(building, target, answer)
     return answer
 
 
-def _build(root: str, building: str, rejected: list[dict[str, str]]) -> units.Unit | None:
+def _build(
+    root: str, chapters: list[Chapter], building: str, rejected: list[dict[str, str]]
+) -> units.Unit | None:
     """Fill `building` from the newest generation that reads whole; None where there never was a checkpoint."""
     history = []
-    for chapter in lineage.history(root):
+    for chapter in chapters:
         found, others, passed = chapter.contents()
         history.append((chapter, [unit for unit in found if chapter.counts(unit)], others, passed))
     # A model exported at the end of `fit`, whose backup Keras has deleted by then, resumes nothing: where any
@@ -101,7 +107,7 @@ def _build(root: str, building: str, rejected: list[dict[str, str]]) -> units.Un
         if chosen is not None:
             # The root may hold anything, a data set too: of it, only checkpoints are taken.
             copy_others(chapter.source, [] if chapter.source == root else others, building, torn)
-            _write_pointers(building)
+            complete(building)
             rejected += torn
             records.add(chosen, None)
             records.save()
@@ -138,8 +144,6 @@ def _take(
         except Torn as e:
             _drop(unit, source, building)
             torn.append({"path": unit.path, "why": str(e)})
-    if chosen is not None:
-        _restore_backups(building)
     return chosen
 
 
@@ -183,6 +187,12 @@ def copy_others(source: str, others: list[str], building: str, rejected: list[di
             place(path, _within(path, source, building))
         except FileNotFoundError:
             rejected.append({"path": path, "why": "it went away"})
+
+
+def complete(building: str) -> None:
+    """What a script needs beside the files themselves to find them."""
+    _restore_backups(building)
+    _write_pointers(building)
 
 
 def _write_pointers(building: str) -> None:

@@ -52,6 +52,7 @@ KINDS = (
     "drain",
     "undrain",
     "rolled-back",
+    "seeding",
     "epoch",
     "submit",
     "tick",
@@ -216,6 +217,8 @@ class Chaos:
                 return ev.StacksCollected(self.now, generation, told)
             case "kill":
                 return ev.KillRequested(self.now, force=chance.random() < 0.3)
+            case "seeding":
+                return ev.SeedProgressed(self.now, generation, "it is on its way")
             case "rolled-back":
                 return ev.RolledBack(self.now, 1, chance.choice((None, 5, 20)), "ckpt-5", (2, 3))
             case "drain":

@@ -1,0 +1,198 @@
+"""Checkpoints that travel, where hosts share no directory: `.orch/safe/<digest>/`, the same on every host that has it.
+
+A snapshot is a copy that no script touches, so that it can be sent for minutes while the training goes on. It is
+named after its content (files in pieces, each by its SHA-256): what is there already is not sent again, and a
+transfer that broke off goes on with the next piece.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+from orchestrator.adapters.checkpoints import places, seed, units
+from orchestrator.adapters.checkpoints.places import SeedError
+from orchestrator.adapters.checkpoints.tensor_bundle import Torn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PIECE_BYTES = 8 << 20
+"""A transfer that breaks off begins again at one of these."""
+
+ABANDONED_S = 86400.0
+"""A piece that has waited as long belongs to no transfer any more."""
+
+KEPT = 2
+"""The newest snapshots that stay on a host: what the run runs from, and what has been verified since."""
+
+
+def snapshot(root: str, directory: str, path: str | None) -> dict[str, Any]:
+    """Set aside one checkpoint of a generation, and say what it is made of. SeedError where it went away meanwhile.
+
+    Args:
+        root: the checkpoint directory.
+        directory: the generation's.
+        path: of the unit; None: the newest that reads whole.
+    """
+    found, others, _ = units.find(directory)
+    resumable = any(unit.resumes for unit in found)
+    chosen = [unit for unit in found if (unit.path == path if path else unit.resumes == resumable)]
+    building = os.path.join(places.own_dir(root), "safe", f"{os.path.basename(directory)}.tmp")
+    marker = places.marker_of(directory) or {}
+    with places.locked(root):
+        try:
+            for unit in chosen:
+                seed.emptied(building)
+                try:
+                    copy = seed.copied(unit, directory, building)
+                    copy.read()
+                except Torn:
+                    continue
+                seed.copy_others(directory, others, building, [])
+                seed.complete(building)
+                manifest = _manifest(building, copy, generation_of(directory), marker.get("by"))
+                _keep(root, building, manifest)
+                return manifest
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+    raise SeedError(
+        "went-away",
+        f"{path or directory} went away, or was written over, while it was copied",
+        "it is tried again",
+    )
+
+
+def hold(root: str, manifest: dict[str, Any], pieces: str) -> dict[str, Any]:
+    """Have that snapshot here: `{"missing": […]}` says which pieces must come first; with none missing, it is there."""
+    target = directory_of(root, manifest["digest"])
+    check(manifest)
+    if places.marker_of(target) is not None:
+        os.utime(target)
+        return {"missing": [], "path": target}
+    there = set(places.names_in(pieces))
+    needed = [piece for _, _, _, made_of in manifest["files"] for piece in made_of]
+    missing = [piece for piece in dict.fromkeys(needed) if piece not in there]
+    if missing:
+        return {"missing": missing}
+    building = f"{target}.tmp"
+    with places.locked(root):
+        try:
+            seed.emptied(building)
+            for name, size, mtime_ns, made_of in manifest["files"]:
+                _assemble(
+                    os.path.join(building, name), size, mtime_ns, [os.path.join(pieces, p) for p in made_of]
+                )
+            _keep(root, building, manifest)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+    _clear(pieces, set(needed))
+    return {"missing": [], "path": target}
+
+
+def check(manifest: dict[str, Any]) -> None:
+    """ValueError for one that would leave its directory. It comes from another host, whoever has that by now."""
+    for name, _, _, pieces in manifest["files"]:
+        if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+            raise ValueError(f"a snapshot may not have a file named {name!r}")
+        for piece in pieces:
+            _check_digest(piece)
+
+
+def _clear(pieces: str, used: set[str]) -> None:
+    """Those that are in place now, and those of transfers that nobody goes on with."""
+    import time
+
+    for name in places.names_in(pieces):
+        path = os.path.join(pieces, name)
+        if name in used or time.time() - os.stat(path).st_mtime > ABANDONED_S:
+            os.unlink(path)
+
+
+def directory_of(root: str, digest: str) -> str:
+    """Where a snapshot is, or would be. ValueError for what is no digest."""
+    _check_digest(digest)
+    return os.path.join(places.own_dir(root), "safe", digest)
+
+
+def _check_digest(digest: str) -> None:
+    if len(digest) != 64 or not all(letter in "0123456789abcdef" for letter in digest):
+        raise ValueError(f"not a SHA-256: {digest[:80]!r}")
+
+
+def read_piece(root: str, digest: str, name: str, offset: int, bytes_max: int) -> bytes:
+    """A part of one of a snapshot's files."""
+    directory = directory_of(root, digest)
+    path = os.path.realpath(os.path.join(directory, name))
+    if os.path.commonpath([os.path.realpath(directory), path]) != os.path.realpath(directory):
+        raise ValueError(f"{name!r} lies outside the snapshot")
+    with open(path, "rb") as file:
+        file.seek(offset)
+        return file.read(bytes_max)
+
+
+def generation_of(directory: str) -> int | None:
+    digits = os.path.basename(directory).removeprefix(places.PREFIX)
+    return int(digits) if digits.isdecimal() else None
+
+
+def _manifest(
+    directory: str, unit: units.Unit, generation: int | None, by: dict[str, Any] | None
+) -> dict[str, Any]:
+    """What a snapshot is made of, and what it is. Its name is its content: times and owners do not count."""
+    from hashlib import sha256
+
+    files = []
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = os.path.join(folder, name)
+            found = os.stat(path)
+            files.append((os.path.relpath(path, directory), found.st_size, found.st_mtime_ns, _pieces(path)))
+    files.sort()
+    content = json.dumps([(name, size, made_of) for name, size, _, made_of in files])
+    return {
+        "digest": sha256(content.encode()).hexdigest(),
+        "files": files,
+        "piece_bytes": PIECE_BYTES,
+        "bytes": sum(size for _, size, _, _ in files),
+        "generation": generation,
+        "global_step": unit.global_step,
+        "saved_at": unit.saved_at,
+        "by": by,
+    }
+
+
+def _pieces(path: str) -> list[str]:
+    from hashlib import sha256
+
+    made_of = []
+    with open(path, "rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            made_of.append(sha256(piece).hexdigest())
+    return made_of
+
+
+def _assemble(path: str, size: int, mtime_ns: int, pieces: list[str]) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        for piece in pieces:
+            with open(piece, "rb") as source:
+                shutil.copyfileobj(source, file)
+    if os.path.getsize(path) != size:
+        raise SeedError("damaged", f"{path} is not whole after its transfer", "it is tried again")
+    os.utime(path, ns=(mtime_ns, mtime_ns))
+
+
+def _keep(root: str, building: str, manifest: dict[str, Any]) -> None:
+    """Under its name; the oldest ones go."""
+    target = directory_of(root, manifest["digest"])
+    if places.marker_of(target) is None:
+        about = {key: manifest[key] for key in ("generation", "global_step", "saved_at", "by")}
+        seed.finish(building, target, about)
+    os.utime(target)
+    home = os.path.dirname(target)
+    there = [os.path.join(home, name) for name in places.names_in(home) if not name.endswith(".tmp")]
+    for path in sorted(there, key=os.path.getmtime, reverse=True)[KEPT:]:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,308 @@
+"""Checkpoints between hosts that share nothing: what the head pulls, pushes, and never sends twice.
+
+The hosts are directories; what they do is what the agent's orders do there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.adapters import codestore
+from orchestrator.adapters.checkpoints import places, safe, seed, verify
+from orchestrator.adapters.checkpoints.places import SeedError
+from orchestrator.core.model import Problem, Run, Seed, new_run
+from orchestrator.core.plan import TaskId
+from orchestrator.daemon.carrying import PULL_BYTES, Abandoned, Carrier
+from orchestrator.daemon.links import LinkDown, OrderRefused, Reply
+from tests.unit.adapters.test_checkpoints import FIXTURES
+from tests.unit.core.transcript import make_plan
+
+CHECKPOINTS = "/ckpt"
+
+
+class Host:
+    """One host's own /ckpt, below `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "ckpt"
+        self.pieces = root / "host" / "checkpoints"
+        self.receiver = codestore.Receiver(str(self.pieces))
+        self.asked: list[str] = []
+        self.moved_bytes = 0
+        self.cut_after: int | None = None
+        """Orders that still go through; None: all do."""
+        self.rot = False
+        self.forged: dict[str, Any] | None = None
+
+    def ask(self, order: Mapping[str, Any], blob: bytes = b"", *, timeout_s: float = 60.0) -> Reply:
+        assert timeout_s >= 60.0
+        if self.cut_after is not None:
+            self.cut_after -= 1
+            if self.cut_after < 0:
+                raise LinkDown("cut")
+        self.asked.append(order["order"])
+        try:
+            return getattr(self, f"on_{order['order']}")(order, blob)  # type: ignore[no-any-return]
+        except SeedError as e:
+            raise OrderRefused(Problem(e.code, str(e), e.hint)) from e
+
+    def on_seed(self, order: Mapping[str, Any], _blob: bytes) -> Reply:
+        only = safe.directory_of(str(self.root), order["only"]) if order.get("only") else None
+        scratch = bool(order["from_scratch"])
+        made = seed.seed(str(self.root), order["generation"], from_scratch=scratch, keep=3, only=only)
+        return Reply(made, None, b"")
+
+    def on_snapshot(self, order: Mapping[str, Any], _blob: bytes) -> Reply:
+        directory = places.directory_of(str(self.root), order["generation"])
+        return Reply(self.forged or safe.snapshot(str(self.root), directory, order["path"]), None, b"")
+
+    def on_hold(self, order: Mapping[str, Any], _blob: bytes) -> Reply:
+        return Reply(safe.hold(str(self.root), order["manifest"], str(self.pieces / "blobs")), None, b"")
+
+    def on_piece(self, order: Mapping[str, Any], _blob: bytes) -> Reply:
+        where = str(self.root), order["digest"], order["name"], order["offset"], order["max_bytes"]
+        data = safe.read_piece(*where)
+        self.moved_bytes += len(data)
+        return Reply({}, None, b"\0" * len(data) if self.rot else data)
+
+    def on_blob(self, order: Mapping[str, Any], blob: bytes) -> Reply:
+        self.moved_bytes += len(blob)
+        self.receiver.take(order["sha256"], order["offset"], blob, order["last"])
+        return Reply({}, None, b"")
+
+    def train(self, generation: int, fixture: str = "manager", *, saved_at: float = 1_700_000_000.0) -> Path:
+        """What a script leaves in its generation's directory."""
+        directory = Path(places.directory_of(str(self.root), generation))
+        shutil.rmtree(directory / fixture, ignore_errors=True)
+        shutil.copytree(FIXTURES / fixture, directory / fixture)
+        for path in directory.rglob("*"):
+            os.utime(path, (0, saved_at))
+        return directory
+
+
+class Lab:
+    """Hosts a, b and c, and a head node."""
+
+    def __init__(self, root: Path) -> None:
+        self.hosts = {name: Host(root / name) for name in "abc"}
+        self.a, self.b, self.c = self.hosts.values()
+        self.carrier = Carrier(str(root / "head"), lambda _run, name: self.hosts[name])
+        self.said: list[str] = []
+
+    def run(self, *order: str) -> Run:
+        """A run with one worker on each of these hosts; the first has the chief."""
+        plan = make_plan(list(order or "ab"), checkpoint=True, start_after_s=0.0)
+        assert plan.checkpoint is not None
+        plan = replace(plan, checkpoint=replace(plan.checkpoint, dir=CHECKPOINTS, shared=False))
+        return new_run("t-1", plan, epoch=1, at=0.0)
+
+    def seed(self, run: Run, generation: int, *, from_scratch: bool = False) -> Seed:
+        order = {"order": "seed", "generation": generation, "dir": CHECKPOINTS, "from_scratch": from_scratch}
+        return self.carrier.seed(run, order, self.said.append)
+
+    def bring(self, run: Run, generation: int, path: Path) -> None:
+        self.carrier.bring(run, generation, str(path))
+
+    def copy_on(self, host: Host, given: Seed) -> Path:
+        """Where a task there takes its scratch from."""
+        assert given.copy.startswith(CHECKPOINTS)
+        return host.root / given.copy.removeprefix(CHECKPOINTS + "/")
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def test_the_first_generation_starts_from_nothing_and_nothing_is_carried(lab: Lab) -> None:
+    given = lab.seed(lab.run(), 1)
+    assert (given.source, given.copy) == (None, "")
+    assert lab.a.asked == ["seed"]
+    assert lab.b.asked == []
+
+
+def test_all_tasks_start_from_the_same_on_hosts_that_share_nothing(lab: Lab, tmp_path: Path) -> None:
+    run = lab.run()
+    lab.seed(run, 1)
+    lab.a.train(1)
+    given = lab.seed(run, 2)
+    assert given.global_step == 32
+    for host in (lab.a, lab.b):
+        scratch = tmp_path / f"scratch-{host.root.parent.name}"
+        seed.copy(str(lab.copy_on(host, given)), str(scratch))
+        assert verify(str(scratch))["checkpoint"]["global_step"] == 32
+        assert 'model_checkpoint_path: "ckpt-2"' in (scratch / "manager" / "checkpoint").read_text()
+
+
+def test_what_is_there_already_is_not_sent_again(lab: Lab) -> None:
+    run = lab.run()
+    lab.a.train(1)
+    lab.seed(run, 2)
+    moved = lab.a.moved_bytes, lab.b.moved_bytes
+    assert min(moved) > 160_000
+    assert lab.seed(run, 3).global_step == 32
+    assert (lab.a.moved_bytes, lab.b.moved_bytes) == moved
+
+
+def test_a_lost_chiefs_host_takes_nothing_away_that_was_pulled(lab: Lab) -> None:
+    run = lab.run("a", "b")
+    directory = lab.a.train(1)
+    lab.seed(run, 2)
+    lab.a.train(2, saved_at=1_700_000_100.0)
+    lab.bring(run, 2, Path(places.directory_of(str(lab.a.root), 2)) / "manager" / "ckpt-2")
+    shutil.rmtree(lab.a.root)
+    lab.a.cut_after = 0
+    assert directory
+    moved = lab.run("c", "b")
+    given = lab.seed(moved, 3)
+    assert given.global_step == 32
+    assert str(given.source).startswith(str(lab.c.root))
+    assert verify(places.directory_of(str(lab.c.root), 3))["checkpoint"]["global_step"] == 32
+    assert lab.copy_on(lab.b, given).is_dir()
+
+
+def test_a_past_of_its_own_on_the_new_host_is_not_resumed_from(lab: Lab) -> None:
+    lab.a.train(1, "keras3_backup")
+    lab.seed(lab.run("a", "b"), 2)
+    lab.c.train(5)  # another run's, or a fork that nobody went on from
+    given = lab.seed(lab.run("c", "b"), 6)
+    assert given.global_step == 20
+    assert lab.seed(lab.run("c", "b"), 7).global_step == 20, "and from then on its own directory is the run's"
+
+
+def test_the_same_host_after_its_disk_was_lost_is_given_what_the_head_has(lab: Lab) -> None:
+    lab.a.train(1)
+    lab.seed(lab.run(), 2)
+    shutil.rmtree(lab.a.root)
+    assert lab.seed(lab.run(), 3).global_step == 32
+
+
+def test_a_transfer_that_breaks_off_goes_on_where_it_was(lab: Lab) -> None:
+    run = lab.run()
+    directory = lab.a.train(1)
+    large = os.urandom(3 * safe.PIECE_BYTES + 12345)
+    (directory / "vocabulary").write_bytes(large)
+    path = directory / "manager" / "ckpt-2"
+    lab.a.cut_after = 20
+    with pytest.raises(LinkDown):
+        lab.bring(run, 1, path)
+    first = lab.a.moved_bytes
+    assert first > 8 * PULL_BYTES
+    lab.a.cut_after = None
+    lab.bring(run, 1, path)
+    whole = sum(p.stat().st_size for p in lab.copy_on(lab.a, _of(lab, run)).rglob("*") if p.is_file())
+    assert lab.a.moved_bytes < whole, "nothing came twice, and the marker not at all"
+    lab.b.cut_after = 30
+    with pytest.raises(LinkDown):
+        lab.seed(run, 2)
+    lab.b.cut_after = None
+    given = lab.seed(run, 2)
+    assert (lab.copy_on(lab.b, given) / "vocabulary").read_bytes() == large
+    assert lab.b.moved_bytes < len(large) + 2 * safe.PIECE_BYTES
+    assert os.listdir(lab.b.pieces / "blobs") == [], "pieces that are in place are not kept twice"
+
+
+def _of(lab: Lab, run: Run) -> Seed:
+    newest = lab.carrier.store(run).newest()
+    assert newest is not None
+    return Seed(1, copy=f"{CHECKPOINTS}/.orch/safe/{newest['digest']}")
+
+
+def test_what_comes_damaged_is_not_taken(lab: Lab) -> None:
+    run = lab.run()
+    path = lab.a.train(1) / "manager" / "ckpt-2"
+    lab.a.rot = True
+    with pytest.raises(OrderRefused, match="came damaged"):
+        lab.bring(run, 1, path)
+    assert lab.carrier.store(run).newest() is None
+    lab.a.rot = False
+    lab.bring(run, 1, path)
+    assert lab.carrier.store(run).newest() is not None
+
+
+def test_a_checkpoint_that_its_script_removes_while_it_is_copied_is_tried_again_later(lab: Lab) -> None:
+    lab.a.train(1)
+    with pytest.raises(OrderRefused, match="went away"):
+        lab.bring(lab.run(), 1, lab.a.root / "gen-000001" / "manager" / "ckpt-9")
+
+
+def test_from_scratch_leaves_behind_what_the_head_has_too(lab: Lab) -> None:
+    lab.a.train(1)
+    lab.seed(lab.run(), 2)
+    assert lab.seed(lab.run(), 3, from_scratch=True).source is None
+    assert lab.seed(lab.run("c", "b"), 4).source is None, "on another host too"
+
+
+def test_going_back_holds_for_what_the_head_has(lab: Lab) -> None:
+    run = lab.run()
+    path = lab.a.train(1, saved_at=1_700_000_000.0) / "manager" / "ckpt-2"
+    lab.bring(run, 1, path)
+    lab.a.train(2, "keras3_backup", saved_at=1_700_000_500.0)
+    lab.bring(run, 2, lab.a.root / "gen-000002" / "keras3_backup" / "latest.weights.h5")
+    store = lab.carrier.store(run)
+    store.settle("a", 2)
+    assert store.holds(20, 1_700_000_500.0)
+    store.go_back(1_700_000_000.0)
+    assert not store.holds(20, 1_700_000_500.0)
+    assert lab.seed(lab.run("c", "b"), 3).global_step == 32
+
+
+def test_the_head_keeps_the_newest_few(lab: Lab) -> None:
+    run = lab.run()
+    for generation in range(1, 6):
+        directory = lab.a.train(generation, "keras3_backup", saved_at=1_700_000_000.0 + generation)
+        (directory / "notes").write_text(str(generation))
+        lab.bring(run, generation, directory / "keras3_backup" / "latest.weights.h5")
+    root = Path(lab.carrier.store(run).root)
+    assert len(list((root / "manifests").iterdir())) == 3
+    used = {
+        p for f in (root / "manifests").iterdir() for p in os.listdir(root / "pieces") if p in f.read_text()
+    }
+    assert used == set(os.listdir(root / "pieces"))
+
+
+def test_a_pull_gives_way_to_a_newer_generation_and_to_the_end(lab: Lab) -> None:
+    path = lab.a.train(1) / "manager" / "ckpt-2"
+    lab.carrier.close()
+    with pytest.raises(Abandoned):
+        lab.bring(lab.run(), 1, path)
+    assert TaskId("worker", 0) == lab.run().chief
+
+
+@pytest.mark.parametrize(
+    ("name", "piece"), [("../x", "0" * 64), ("/x", "0" * 64), ("x", "../../x"), ("a//b", "0" * 64)]
+)
+def test_a_manifest_that_leaves_its_directory_is_refused_by_head_and_hosts(
+    lab: Lab, name: str, piece: str
+) -> None:
+    run = lab.run()
+    path = lab.a.train(1) / "manager" / "ckpt-2"
+    lab.bring(run, 1, path)
+    newest = lab.carrier.store(run).newest()
+    assert newest is not None
+    bad = {**newest, "digest": "0" * 64, "files": [[name, 1, 0, [piece]]]}
+    with pytest.raises(ValueError, match="not"):
+        safe.hold(str(lab.b.root), bad, str(lab.b.pieces))
+    lab.a.forged = bad
+    with pytest.raises(OrderRefused, match="cannot be taken"):
+        lab.bring(run, 1, path)
+
+
+@pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd"])
+def test_nothing_outside_a_snapshot_is_read(lab: Lab, name: str) -> None:
+    run = lab.run()
+    lab.bring(run, 1, lab.a.train(1) / "manager" / "ckpt-2")
+    newest = lab.carrier.store(run).newest()
+    assert newest is not None
+    with pytest.raises(ValueError, match="outside"):
+        safe.read_piece(str(lab.a.root), newest["digest"], name, 0, 10)
+    for digest in ("../..", "", "A" * 64):
+        with pytest.raises(ValueError, match="not a SHA-256"):
+            safe.directory_of(str(lab.a.root), digest)

@@ -106,7 +106,7 @@ def own_name(plan: Plan, own: Mapping[str, str | None]) -> Problem | None:
     name, address, why = own.get("name"), own.get("address"), own.get("why")
     if why:
         said = f"gloo listens where the host's own name resolves to, and {name} is no such place: {why}"
-    elif len(plan.hosts_used) > 1 and (address or "").startswith(("127.", "::1")):
+    elif len(plan.hosts_used) > 1 and ((address or "").startswith("127.") or address == "::1"):
         said = (
             f"its own name, {name}, resolves to {address}: gloo, by which {plan.strategy} connects the ranks, would "
             "listen there, and the other hosts would connect to themselves"

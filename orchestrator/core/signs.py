@@ -54,19 +54,21 @@ SIGNS: tuple[Sign, ...] = (
         Cause.DEVICES,
         (r"\bno TPU local: ",),
         "there is no TPU here that TensorFlow can use",
-        "is {host} a TPU VM, with TensorFlow's TPU build, and does nobody else hold the TPU?",
+        "see that {host} is a TPU VM with TensorFlow's TPU build, and that nobody else holds the TPU",
     ),
     Sign(
         Cause.DEVICES,
         (r"\bno TPU (?P<tpu>\S+): ",),
         "TensorFlow did not reach the TPU {tpu}",
-        "is it READY in the project and zone of {host}, and its port 8470 open from there? On a TPU VM: `tpu: local`",
+        "see that it is READY in the project and zone of {host}, and its port 8470 open from there; on a TPU VM write "
+        "`tpu: local`",
     ),
     Sign(
         Cause.NETWORK,
         ("the rendezvous of rank 0 at .* does not answer",),
         "the ranks of Horovod cannot reach rank 0",
-        "does a firewall between the hosts let the `ports` of the spec through?",
+        "see that no firewall between the hosts is in the way: the rendezvous uses the `ports` of the spec, and gloo "
+        "whatever is free",
     ),
     # A follower may repeat what its peer died of, and the peer never says this.
     Sign(

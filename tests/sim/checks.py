@@ -94,11 +94,19 @@ class Checks:
         """I5: never below what was verified and still reads whole, and never silently from the start."""
         if chief.task != self.world.chief:
             return
+        given = [saved for saved in self.world.share.generations.get(chief.generation, []) if not saved.whole]
+        if given:
+            return  # torn since it was given: no resume of the script's, which the coordinator must see
         wants = self._seed_wants
         demand(
             wants is None or (step is not None and step >= wants),
             "resumed-below",
             f"{chief!r} starts at {step}, and the checkpoint of step {wants} was verified",
+        )
+
+        never = not self.world.share.ever_saved
+        demand(
+            step is not None or never, "silent-start", f"{chief!r} starts at 0, and there were checkpoints"
         )
 
     def finished(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from orchestrator.core.plan import (
     CheckpointPlan,
@@ -47,6 +48,8 @@ class Scenario:
     force_kill: bool
     dies_at_write: float
     """The chance that the coordinator dies at a write of the journal."""
+    tears: float
+    """The chance that a checkpoint is torn although its writer believes in it."""
 
     @property
     def bound_s(self) -> float:
@@ -81,6 +84,7 @@ def draw(seed: int, workdir: str, kind: str | None = None) -> Scenario:
         ),
         timing=timing,
     )
+    plan = replace(plan, **_spare_parts(chance, plan)) if kind == "chaos" else plan
     steps_per_s = chance.choice((0.5, 2.0, 10.0))
     hours = chance.uniform(0.5, 4.0)
     return Scenario(
@@ -101,6 +105,7 @@ def draw(seed: int, workdir: str, kind: str | None = None) -> Scenario:
         kill_at=chance.uniform(1.0, hours * 3600) if chance.random() < 0.2 and kind == "chaos" else None,
         force_kill=chance.random() < 0.3,
         dies_at_write=chance.choice((0.0, 0.0, 0.003, 0.02, 0.1)) if kind in ("chaos", "harmless") else 0.0,
+        tears=chance.choice((0.02, 0.02, 0.02, 0.5, 1.0)) if kind == "chaos" else 0.0,
     )
 
 
@@ -128,6 +133,19 @@ def _place(chance: Random, ids: list[TaskId]) -> tuple[tuple[HostPlan, ...], tup
     )
     tasks = tuple(TaskPlan(task, hosts[i // slots].name, slot=i % slots) for i, task in enumerate(ids))
     return hosts, tasks
+
+
+def _spare_parts(chance: Random, plan: Plan) -> dict[str, Any]:
+    """Hosts that stand in for lost ones, or the leave to go on with fewer workers."""
+    parts: dict[str, Any] = {}
+    if chance.random() < 0.3:
+        slots = max(host.slots for host in plan.hosts)
+        spare = HostPlan(name="s0", address="s0", data_address="10.0.0.99", slots=slots, spare=True)
+        parts["hosts"] = (*plan.hosts, spare)
+    workers = sum(task.id.type == "worker" for task in plan.tasks)
+    if chance.random() < 0.3 and workers > 1:
+        parts["replicas_min"] = {"worker": workers // 2}
+    return parts
 
 
 def _timing(chance: Random, harmless: bool) -> Timing:

@@ -19,6 +19,7 @@ class Share:
 
     def __init__(self) -> None:
         self.generations: dict[int, list[Saved]] = {}
+        self.ever_saved = False
         self._seeds: dict[int, dict[str, Any]] = {}
 
     @staticmethod

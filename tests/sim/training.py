@@ -180,6 +180,7 @@ class Gang:
         saves = self._world.share.generations.setdefault(chief.generation, [])
         saved = Saved(int(self.position))
         saves.append(saved)
+        self._world.share.ever_saved = True
         del saves[:-3]
 
         def finished() -> None:

@@ -84,7 +84,7 @@ class World:
 
     def tears(self) -> bool:
         """Whether a checkpoint is torn although its writer believes in it."""
-        return self.scenario.kind == "chaos" and self._healed_at is None and self.chance.random() < 0.03
+        return self._healed_at is None and self.chance.random() < self.scenario.tears
 
     def fate_of_write(self) -> str:
         """Of a write of the journal."""

@@ -225,7 +225,10 @@ class Agent:
             elif self.alive:
                 answer(work())
 
-        self._job(self.world.chance.uniform(0.1, 3.0), done)
+        slow = self.world.chance.random() < 0.1
+        self._job(
+            self.world.chance.uniform(10.0, 90.0) if slow else self.world.chance.uniform(0.1, 3.0), done
+        )
 
     def _on_start(self, order: Order, answer: Answer) -> None:
         task, generation = str(order["task"]), int(order["generation"])

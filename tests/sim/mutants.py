@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -309,7 +309,8 @@ def main(names: list[str]) -> int:
     chosen = [m for m in MUTANTS if not names or any(m.name.startswith(name) for name in names)]
     survivors = []
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for verdict in pool.map(hunt, chosen):
+        for hunted in as_completed([pool.submit(hunt, mutant) for mutant in chosen]):
+            verdict = hunted.result()
             mutant = verdict.mutant
             print(f"{verdict.took_s:6.1f} s  {mutant.name}: {verdict.by or 'SURVIVES'}", flush=True)
             if not verdict.by:

@@ -255,6 +255,9 @@ class Checks:
         """Before an order is sent."""
         if isinstance(action, do.StartTask):
             self._starts(run, action)
+        if isinstance(action, do.ReleaseTask) and run.plan.checkpoint is not None:
+            seeded = run.seed is not None and run.seed.generation == run.generation
+            demand(seeded, "released-unseeded", f"{action}, and its directory is not ready")
         if isinstance(action, do.StartTask | do.ReleaseTask):
             demand(not run.phase.is_terminal, "terminal", f"{action} in {run.phase.value}")
             demand(not self.killed, "kill-lost", f"an acknowledged kill, and {action}")

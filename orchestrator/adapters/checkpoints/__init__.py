@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +26,29 @@ ABOUT = ("list", "read", "pin", "unpin", "rollback")
 """What people ask of a checkpoint directory; see `inventory`."""
 
 
+LOOKS_MAX = 5
+"""How often a directory that changes under our eyes is looked at anew."""
+
+
+LOOK_AGAIN_S = 0.05
+
+
 def verify(directory: str) -> dict[str, Any]:
-    """The newest checkpoint in a generation's directory that reads whole, and what newer ones were rejected."""
+    """The newest checkpoint in a generation's directory that reads whole, and what newer ones were rejected.
+
+    A training that lives removes and rewrites its checkpoints: what was gone, or another, when it was read, is no
+    torn checkpoint.
+    """
+    for _ in range(LOOKS_MAX):
+        answer, changed = _look(directory)
+        if not changed:
+            break
+        time.sleep(LOOK_AGAIN_S)
+    return answer
+
+
+def _look(directory: str) -> tuple[dict[str, Any], bool]:
+    """One look, and whether something that did not read had changed meanwhile."""
     from orchestrator.adapters.checkpoints import units
     from orchestrator.adapters.checkpoints.records import Records
     from orchestrator.adapters.checkpoints.tensor_bundle import Torn
@@ -35,20 +57,24 @@ def verify(directory: str) -> dict[str, Any]:
     found, _, passed = units.find(directory)
     rejected = [{"path": path, "why": why} for path, why in passed]
     resumable = any(unit.resumes for unit in found)
+    changed = False
     for unit in found:
         if unit.resumes != resumable:
             break
         try:
             unit.read()
         except Torn as e:
-            rejected.append({"path": unit.path, "why": str(e)})
+            if unit.has_changed():
+                changed = True
+            else:
+                rejected.append({"path": unit.path, "why": str(e)})
             continue
         if records.find(unit) is None:
             records.add(unit, None)
             records.save()
         checkpoint = {"global_step": unit.global_step, "path": unit.path, "saved_at": unit.saved_at}
-        return {"checkpoint": checkpoint, "rejected": rejected}
-    return {"checkpoint": None, "rejected": rejected}
+        return {"checkpoint": checkpoint, "rejected": rejected}, changed
+    return {"checkpoint": None, "rejected": rejected}, changed
 
 
 def checkpoints_main(argv: list[str]) -> int:

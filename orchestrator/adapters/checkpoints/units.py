@@ -34,14 +34,18 @@ class Unit:
         self.kind = kind
         self.path = path
         self.paths = paths
-        states = [_state(path) for path in paths]
-        self.saved_at = max((at for at, _ in states), default=0.0)
-        self.bytes = sum(size for _, size in states)
+        self._states = [_state(path) for path in paths]
+        self.saved_at = max((at for at, _ in self._states), default=0.0)
+        self.bytes = sum(size for _, size in self._states)
         self.global_step: int | None = None
 
     @property
     def name(self) -> str:
         return os.path.basename(self.path)
+
+    def has_changed(self) -> bool:
+        """Whether its files are others than when it was found, or gone."""
+        return [_state(path) for path in self.paths] != self._states
 
     @property
     def resumes(self) -> bool:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,32 @@ def test_a_checkpoint_that_goes_away_while_it_is_read_is_torn_and_no_crash(tmp_p
         with pytest.raises(Torn):
             unit.read()
     assert verify(str(directory)) == {"checkpoint": None, "rejected": []}
+
+
+def test_what_a_living_training_rotates_away_is_not_taken_for_torn(tmp_path: Path) -> None:
+    directory = generation(tmp_path, 1, "manager") / "manager"
+    done = threading.Event()
+
+    def rotate() -> None:
+        number = 2
+        while not done.is_set():
+            for ending in (".data-00000-of-00001", ".index"):  # as TensorFlow: whole before it has its name
+                shutil.copyfile(FIXTURES / "manager" / f"ckpt-2{ending}", directory / "new")
+                os.rename(directory / "new", directory / f"ckpt-{number + 1}{ending}")
+            for ending in (".index", ".data-00000-of-00001"):
+                (directory / f"ckpt-{number}{ending}").unlink()
+            number += 1
+
+    rotating = threading.Thread(target=rotate)
+    rotating.start()
+    try:
+        looks = [verify(str(directory)) for _ in range(8)]
+    finally:
+        done.set()
+        rotating.join()
+    assert any(look["checkpoint"] is not None for look in looks)
+    torn = [said for look in looks for said in look["rejected"] if "index is missing" not in said["why"]]
+    assert torn == []
 
 
 def test_verify_of_an_empty_directory_is_nothing(tmp_path: Path) -> None:

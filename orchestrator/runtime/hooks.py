@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 KERAS3 = "keras.src.backend.tensorflow.trainer"
 KERAS3_CORE = "keras.src.backend.tensorflow.core"
+KERAS3_JAX = "keras.src.backend.jax.trainer"
 KERAS2 = ("tf_keras.src.engine.training", "keras.src.engine.training")
 
 
@@ -32,6 +33,9 @@ def install(link: Link, progress: Progress) -> None:
         keras3.mend(module, link)
         wrap_fit(module.TensorFlowTrainer, "keras", progress)
 
+    def patch_keras3_jax(module: ModuleType) -> None:
+        wrap_fit(module.JAXTrainer, "keras", progress, counted=True)
+
     def patch_keras2(module: ModuleType) -> None:
         wrap_fit(module.Model, module.__name__.partition(".")[0], progress)
 
@@ -40,7 +44,11 @@ def install(link: Link, progress: Progress) -> None:
 
         keras3_central.mend(module, link)
 
-    patches: dict[str, Callable[[ModuleType], None]] = {KERAS3: patch_keras3, KERAS3_CORE: patch_keras3_core}
+    patches: dict[str, Callable[[ModuleType], None]] = {
+        KERAS3: patch_keras3,
+        KERAS3_CORE: patch_keras3_core,
+        KERAS3_JAX: patch_keras3_jax,
+    }
     patches.update(dict.fromkeys(KERAS2, patch_keras2))
     when_imported(patches)
 
@@ -96,13 +104,16 @@ def _patch_after(spec: ModuleSpec, patch: Callable[[ModuleType], None]) -> None:
     loader.exec_module = exec_module
 
 
-def wrap_fit(trainer: Any, library: str, progress: Progress) -> None:
-    """Let `fit` of this class add our callback to whatever callbacks it is given."""
+def wrap_fit(trainer: Any, library: str, progress: Progress, *, counted: bool = False) -> None:
+    """Let `fit` of this class add our callback to whatever callbacks it is given.
+
+    `counted`: within an epoch the callback counts batches, instead of reading the model.
+    """
     fit = trainer.fit
 
     @functools.wraps(fit)
     def fit_with_progress(self: Any, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = _with_callback(self, library, progress, args, kwargs)
+        args, kwargs = _with_callback(self, library, progress, counted, args, kwargs)
         return fit(self, *args, **kwargs)
 
     trainer.fit = fit_with_progress
@@ -113,12 +124,17 @@ _CALLBACKS_AT = 5
 
 
 def _with_callback(
-    model: Any, library: str, progress: Progress, args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: Any,
+    library: str,
+    progress: Progress,
+    counted: bool,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     try:
         keras_callbacks = sys.modules[f"{library}.src.callbacks"]
         given = args[_CALLBACKS_AT] if len(args) > _CALLBACKS_AT else kwargs.get("callbacks")
-        ours = _reporter(model, keras_callbacks, progress)
+        ours = _reporter(model, keras_callbacks, progress, counted)
         if isinstance(given, keras_callbacks.CallbackList):
             given.append(ours)
             ours.set_model(model)
@@ -133,8 +149,9 @@ def _with_callback(
     return args, {**kwargs, "callbacks": every}
 
 
-def _reporter(model: Any, keras_callbacks: Any, progress: Progress) -> Any:
+def _reporter(model: Any, keras_callbacks: Any, progress: Progress, counted: bool) -> Any:
     from orchestrator.runtime.callbacks import reporter
 
     strategy = getattr(model, "distribute_strategy", None)
-    return reporter(keras_callbacks.Callback, progress, "ParameterServer" not in type(strategy).__name__)
+    batches = "ParameterServer" not in type(strategy).__name__
+    return reporter(keras_callbacks.Callback, progress, batches, counted)

@@ -1,0 +1,49 @@
+"""Processes that orch knows nothing of but their ranks: Keras 3 on JAX, killed and resumed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(180)]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+STEPS = 28  # of an epoch
+PART = {"data": "(64, 256)", "model": "(64, 128)"}
+"""What each device holds of the first kernel, which is (64, 256)."""
+
+
+@pytest.mark.parametrize("layout", PART)
+def test_ranks_of_jax_train_and_a_killed_one_takes_all_back_to_rank_0s_checkpoint(
+    local_cluster: Cluster, layout: str
+) -> None:
+    cluster, epochs = local_cluster, 40
+    env = {"KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    spec = cluster.spec(
+        *("--layout", layout, "--epochs", str(epochs)),
+        strategy="processes",
+        script="jax_processes.py",
+        workdir=str(EXAMPLES),
+        env=env,
+        restart={"backoff": "0.5s"},
+    )
+    cluster.ok("up", spec, timeout=60)
+    before = cluster.wait_step(2 * STEPS, timeout=90)
+    os.kill(before["tasks"][1]["pid"], signal.SIGKILL)
+    run = cluster.wait_phase("SUCCEEDED", "FAILED", timeout=120)
+    ended = (run["phase"], run["restarts"], run["global_step"])
+    assert ended == ("SUCCEEDED", 1, epochs * STEPS), cluster.ok("logs", "t", "--tail", "60")
+    (resumed,) = cluster.events(kind="resumed")
+    given = resumed["data"]["global_step"]
+    assert given >= STEPS
+    log = cluster.ok("logs", "t")
+    for rank in range(2):
+        for start in (0, given):
+            began = f"rank {rank} of 2: 2 devices, {PART[layout]} of the kernel (64, 256) on each"
+            assert f"{began}, starts at step {start}\n" in log
+        assert f"rank {rank} is done at step {epochs * STEPS}\n" in log

@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.cli import render
 from orchestrator.cli.session import Session
-from orchestrator.cli.starting import START_TIMEOUT_S, another_runs, ensure_coordinator
+from orchestrator.cli.starting import START_TIMEOUT_S, another_runs, ensure_coordinator, log_tail
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, WaitTimedOut
 
 STOP_TIMEOUT_S = 30.0
@@ -88,7 +88,13 @@ def await_taken_up(
 ) -> Handover:
     """Wait until the new coordinator has heard of every task. `before`: each run's restarts until then."""
     while True:
-        document = session.client().get("/v1/status")
+        try:
+            document = session.client().get("/v1/status")
+        except CoordinatorUnreachable as e:
+            if another_runs(session) and session.now() < began + timeout_s:
+                session.pause(_LOOK_EVERY_S)  # busy with the runs
+                continue
+            raise _gone(session, new) from e
         tasks, hosts, silent = taken_up(document, int(new.get("epoch") or 0))
         if not silent or session.now() >= began + timeout_s:
             break
@@ -96,6 +102,15 @@ def await_taken_up(
     after = _restarts(document)
     restarts = sum(after.get(run_id, count) - count for run_id, count in before.items())
     return Handover(old, new, tasks, hosts, session.now() - began, restarts, silent)
+
+
+def _gone(session: Session, new: Mapping[str, Any]) -> CoordinatorUnreachable:
+    path = session.paths.coordinator_log
+    said = "".join(f"\n  {line}" for line in log_tail(path, 0))
+    return CoordinatorUnreachable(
+        f"the new coordinator (pid {new.get('pid')}) does not answer any more; the end of its log:{said}",
+        hint=f"the tasks go on; `orch coordinator start` begins another one; its log: {path}",
+    )
 
 
 def _running(session: Session) -> dict[str, Any] | None:

@@ -58,7 +58,7 @@ def search(asker: Asker, hosts: Iterable[HostPlan], *, timeout_s: float, at: flo
             key: host
             for one in found.values()
             for _, _, run in one.records
-            for host in (run.plan.host(name) for name in run.plan.hosts_used)
+            for host in _holding(run)
             if (key := connection_of(host)) not in answers
         }
     for one in found.values():
@@ -66,6 +66,11 @@ def search(asker: Asker, hosts: Iterable[HostPlan], *, timeout_s: float, at: flo
     heard = [reply["ok"]["runs"] for answer in answers.values() for reply in answer.replies if "ok" in reply]
     epochs = [int(run.get("epoch") or 0) for runs in heard for run in runs]
     return Search(list(answers.values()), found, max(epochs, default=0))
+
+
+def _holding(run: Run) -> list[HostPlan]:
+    """The hosts with its tasks, which need not be those of the plan: a spare may hold some."""
+    return [run.plan.host(name) for name in sorted({task.host for task in run.tasks})]
 
 
 def _found(answers: Iterable[Answer], at: float) -> dict[str, Found]:
@@ -97,7 +102,7 @@ def _rebuild(one: Found, answers: Mapping[HostPlan, Answer], at: float) -> None:
     written_at = next(at for _, at, run in one.records if run is record)
     silent = {
         host.name
-        for host in (record.plan.host(name) for name in record.plan.hosts_used)
+        for host in _holding(record)
         if answers[connection_of(host)].problem is not None
     }
     told = {task.host: one.told.get(task.host, ()) for task in record.tasks if task.host not in silent}

@@ -1,0 +1,99 @@
+"""What a handover waits for, and what it says where the new coordinator goes away meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.handover import await_taken_up, check_successor, say_other_version, taken_up
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import CoordinatorUnreachable, Refused
+from tests.contract.fake_api import FakeApi, run_document, task_document
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    environ = {"ORCH_STATE_DIR": str(tmp_path / "state"), "ORCH_RUNTIME_DIR": str(tmp_path / "run")}
+    made = Session(StringIO(), StringIO(), environ)
+    made.paths.ensure()
+    return made
+
+
+@pytest.fixture
+def api(session: Session) -> Iterator[FakeApi]:
+    with FakeApi(Path(session.paths.socket)) as fake:
+        yield fake
+
+
+def test_tasks_count_when_this_epoch_has_heard_of_them() -> None:
+    silent = task_document(1, heartbeat_age_s=None)
+    ended = task_document(1, phase="EXITED", heartbeat_age_s=None)
+    waiting = task_document(1, phase="STARTING", pid=None, heartbeat_age_s=None)
+
+    def told(*tasks: object, **changes: object) -> tuple[int, int, tuple[str, ...]]:
+        run = run_document(tasks=list(tasks), **{"epoch": 3, **changes})
+        return taken_up({"runs": [run]}, 3)
+
+    assert told(task_document(0), task_document(1)) == (2, 2, ())
+    assert told(task_document(0), silent) == (1, 1, ("gpu-b",))
+    assert told(task_document(0), ended) == (1, 1, ())
+    assert told(task_document(0), waiting) == (1, 1, ()), "it has no process that could be lost"
+    assert told(task_document(0), epoch=2) == (0, 0, ("gpu-a",)), "heard by the one before"
+    assert told(task_document(0), phase="SUCCEEDED") == (0, 0, ())
+
+
+def test_it_waits_for_all_and_says_how_long_it_took(session: Session, api: FakeApi) -> None:
+    api.runs.append(run_document(epoch=3, tasks=[task_document(0, heartbeat_age_s=None)]))
+    looks = []
+
+    def later() -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            api.runs[0]["tasks"] = [task_document(0)]
+
+    api.on_status = later
+    old = {"pid": 1, "epoch": 2, "version": "0.0.9", "else": 7}
+    before = {"mnist-20261120-1": 1}
+    done = await_taken_up(session, old, {"pid": 2, "epoch": 3}, before, began=session.now(), timeout_s=60)
+    assert (len(looks), done.tasks, done.hosts, done.restarts, done.waiting) == (3, 1, 1, 0, ())
+    assert done.sentence.startswith("adopted 1 task on 1 host in ")
+    assert done.to_json()["previous"] == {"pid": 1, "epoch": 2, "version": "0.0.9"}
+
+
+def test_a_host_that_stays_silent_is_named(session: Session, api: FakeApi) -> None:
+    api.runs.append(run_document(epoch=3, tasks=[task_document(0), task_document(1, heartbeat_age_s=None)]))
+    done = await_taken_up(session, None, {"epoch": 3}, {}, began=session.now(), timeout_s=0)
+    assert done.waiting == ("gpu-b",)
+
+
+def test_one_that_goes_away_is_told_with_the_end_of_its_log(session: Session) -> None:
+    Path(session.paths.coordinator_log).write_text("InvariantViolated: here\n")
+    with pytest.raises(CoordinatorUnreachable) as caught:
+        await_taken_up(session, None, {"pid": 7, "epoch": 3}, {}, began=session.now(), timeout_s=60)
+    assert str(caught.value).endswith(
+        "(pid 7) does not answer any more; the end of its log:\n  InvariantViolated: here"
+    )
+    assert "the tasks go on" in str(caught.value.hint)
+
+
+def test_one_with_another_journal_is_not_replaced(session: Session) -> None:
+    with pytest.raises(
+        Refused, match=r"keeps its journal in /else/where.*\(pid 7\) was not touched"
+    ) as caught:
+        check_successor(session, {"pid": 7, "state_dir": "/else/where"})
+    assert caught.value.hint == "ORCH_STATE_DIR=/else/where orch coordinator restart"
+    check_successor(session, {"pid": 7, "state_dir": session.paths.state_dir})
+
+
+def test_the_same_version_and_one_that_does_not_say_need_no_word(session: Session) -> None:
+    from orchestrator import __version__
+
+    for coordinator in (None, {}, {"version": __version__}):
+        say_other_version(session, coordinator)
+    assert isinstance(session.err, StringIO)
+    assert session.err.getvalue() == ""
+    say_other_version(session, {"version": "9.9"})
+    assert "the coordinator is orch 9.9" in session.err.getvalue()

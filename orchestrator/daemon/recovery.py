@@ -100,11 +100,7 @@ def _rebuild(one: Found, answers: Mapping[HostPlan, Answer], at: float) -> None:
         one.why = "no host keeps a record of it that this orch understands"
         return
     written_at = next(at for _, at, run in one.records if run is record)
-    silent = {
-        host.name
-        for host in _holding(record)
-        if answers[connection_of(host)].problem is not None
-    }
+    silent = {host.name for host in _holding(record) if answers[connection_of(host)].problem is not None}
     told = {task.host: one.told.get(task.host, ()) for task in record.tasks if task.host not in silent}
     missing = recovery.unaccounted(record, told)
     if missing:

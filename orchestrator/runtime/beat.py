@@ -13,16 +13,18 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from orchestrator.runtime.link import Link
+    from orchestrator.runtime.progress import Progress
 
 INTERVAL_S = 1.0
 
 
-def begin(link: Link) -> None:
+def begin(link: Link, progress: Progress) -> None:
     """From the release on: before it, the start deadline watches."""
-    threading.Thread(target=_beat, args=(link,), name="orch-beat", daemon=True).start()
+    threading.Thread(target=_beat, args=(link, progress), name="orch-beat", daemon=True).start()
 
 
-def _beat(link: Link) -> None:
+def _beat(link: Link, progress: Progress) -> None:
     while True:
+        progress.catch_up()
         link.send({"beat": {}})
         time.sleep(INTERVAL_S)

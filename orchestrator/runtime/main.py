@@ -67,7 +67,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         runtime._progress = progress
         link.send({"ready": {"versions": _versions()}}, wait_s=ERROR_WAIT_S)
         os.environ.update(orders.wait_for_release())
-        beat.begin(link)
+        beat.begin(link, progress)
     else:
         from orchestrator.runtime import hooks
 

@@ -56,6 +56,15 @@ class Progress:
         except Exception:  # a number that cannot be told must not end a training
             return
 
+    def catch_up(self) -> None:
+        """From another thread: send what was held back, once it is due, and before a pause hides it.
+
+        Of plain numbers only: to read a variable of a strategy may be a collective, which is the script's to order.
+        """
+        latest = self._latest
+        if latest is not None and self.due() and all(map(is_plain, (latest[0], *latest[1].values()))):
+            self.flush()
+
     def _send(self, step: Any, metrics: Mapping[str, Any], epoch: int | None) -> None:
         message: dict[str, Any] = {"step": int(step)}
         if epoch is not None:
@@ -80,6 +89,11 @@ class Progress:
             self._pace = newest if self._pace is None else self._pace + _PACE_WEIGHT * (newest - self._pace)
             self._pace_step, self._pace_at = step, now
         return self._pace
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it is a number of Python's or NumPy's."""
+    return type(value).__module__ in ("builtins", "numpy")
 
 
 def as_number(value: Any) -> float | None:

@@ -149,6 +149,20 @@ def test_a_task_in_c_code_gives_signs_of_life_from_its_release_on(task: Start) -
     assert "beat" in json.loads(run.messages.readline())
 
 
+def test_the_last_step_before_a_pause_is_told(task: Start) -> None:
+    run = task(
+        "import time\nfrom orchestrator import runtime\n"
+        "for step in range(1, 21): runtime.report(step)\nwhile True: time.sleep(1)\n"
+    )
+    run.until("ready")
+    run.order(go={"env": {}})
+    told = [0]
+    while told[-1] < 20:
+        message = json.loads(run.messages.readline())
+        told += [message["step"]] if "step" in message else []
+    assert told[-1] == 20
+
+
 LOOPS = {
     "asleep": "import time\nready()\ntime.sleep(600)\n",
     "busy": "ready()\nwhile True:\n    pass\n",

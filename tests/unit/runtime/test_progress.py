@@ -47,6 +47,32 @@ def test_the_first_report_leaves_at_once_and_the_next_ones_wait(wire: Wire) -> N
     assert wire.arrived() == []
 
 
+class Variable:
+    """Of a strategy: reading it from another thread could order a collective."""
+
+    def __int__(self) -> int:
+        raise AssertionError("it was read")
+
+    __float__ = __int__
+
+
+def test_what_was_held_back_before_a_pause_is_told_by_another_thread(wire: Wire) -> None:
+    progress = Progress(wire.link, interval_s=0.0)
+    progress._latest = (20, {"loss": 0.5}, None)  # held back, and now due
+    progress.catch_up()
+    assert [message["step"] for message in wire.arrived()] == [20]
+    progress.catch_up()
+    assert wire.arrived() == []
+
+
+@pytest.mark.parametrize("held", [(Variable(), {}, None), (20, {"loss": Variable()}, None)])
+def test_what_may_be_a_collective_is_left_to_the_scripts_own_thread(wire: Wire, held: Any) -> None:
+    progress = Progress(wire.link, interval_s=0.0)
+    progress._latest = held
+    progress.catch_up()
+    assert wire.arrived() == []
+
+
 def test_the_pace_is_that_of_the_steps(wire: Wire) -> None:
     progress = Progress(wire.link, interval_s=0.0)
     progress.report(0, {})

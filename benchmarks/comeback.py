@@ -1,0 +1,117 @@
+"""From kill -9 of a task to the first new step, against the bare start of the same gang by hand.
+
+Real TensorFlow, two workers: import, rendezvous, restore, first step. The two take turns in one run, each while the
+other's processes only sleep; what is claimed is how much longer it takes under orch, where the death must also be
+noticed, the peer killed, and the newest checkpoint verified and copied.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.figure import Figure, NotMeasured
+from benchmarks.lab import DEFAULT_TIMING, cluster_of
+from tests.cluster.cluster import Cluster
+
+REPEATS = 5
+LIMIT_MS = 700.0
+TIMEOUT_S = 120.0
+TASKS = 2
+WORKDIR = Path(__file__).parent / "workdir"
+
+
+def measure() -> list[Figure]:
+    """Milliseconds more than by hand, and the whole."""
+    with cluster_of(None) as cluster:
+        times = cluster.directory / "times"
+        times.mkdir()
+        spec = cluster.spec(
+            str(cluster.directory / "by-hand"),
+            str(times / "orch"),
+            tasks=TASKS,
+            script="comeback.py",
+            workdir=str(WORKDIR),
+            env={"TF_CPP_MIN_LOG_LEVEL": "2"},
+            timing={**DEFAULT_TIMING, "stall_after": "1h"},
+        )
+        cluster.ok("up", spec)
+        orch, hand = [], []
+        for repeat in range(REPEATS):
+            before = cluster.wait(_has_saved, timeout=TIMEOUT_S)
+            hand.append(_by_hand(cluster, before, times / f"hand-{repeat}"))
+            orch.append(_under_orch(before, times / "orch", repeat % TASKS))
+    more = tuple((mine - theirs) * 1000 for mine, theirs in zip(orch, hand, strict=True))
+    note = f"{median(orch):.2f} s in all; {median(hand):.2f} s by hand, in turns"
+    return [Figure("kill -9 to the first new step, over a bare start by hand", "ms", LIMIT_MS, more, note)]
+
+
+def _has_saved(run: dict[str, Any]) -> bool:
+    """Whether this generation's last checkpoint is verified: then a restart does not wait, and the task only sleeps."""
+    known = run["checkpoint"]
+    mine = known is not None and f"gen-{run['generation']:06d}" in known["path"]
+    return mine and run["phase"] == "RUNNING" and known["global_step"] == run["global_step"]
+
+
+def _under_orch(run: dict[str, Any], times: Path, victim: int) -> float:
+    """Seconds from the kill to the later of the two first steps."""
+    paths = [Path(f"{times}.{index}") for index in range(TASKS)]
+    for path in paths:
+        path.unlink()
+    killed_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+    os.kill(int(run["tasks"][victim]["pid"]), signal.SIGKILL)
+    return _first_steps(paths) - killed_at
+
+
+def _by_hand(cluster: Cluster, run: dict[str, Any], times: Path) -> float:
+    """Seconds from the start of two processes, with TF_CONFIG and checkpoint in place, to their first steps."""
+    mine = cluster.directory / "by-hand"
+    shutil.rmtree(mine, ignore_errors=True)
+    for index in range(TASKS):
+        shutil.copytree(Path(run["checkpoint"]["path"]).parent, mine / str(index))
+    addresses = [f"127.0.0.1:{_free_port()}" for _ in range(TASKS)]
+    began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+    started = [_start(mine, times, addresses, index) for index in range(TASKS)]
+    try:
+        return _first_steps([Path(f"{times}.{index}") for index in range(TASKS)]) - began_at
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def _start(checkpoints: Path, times: Path, addresses: list[str], index: int) -> subprocess.Popen[bytes]:
+    config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+    env = {
+        **os.environ,
+        "TF_CONFIG": json.dumps(config),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    command = [sys.executable, "comeback.py", str(checkpoints), str(times)]
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(command, cwd=WORKDIR, env=env, stdout=nowhere, stderr=nowhere)
+
+
+def _first_steps(paths: list[Path]) -> float:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not all(map(Path.exists, paths)):
+        if time.monotonic() > deadline:
+            raise NotMeasured(f"no first step within {TIMEOUT_S:.0f} s")
+        time.sleep(0.02)
+    return max(float(json.loads(path.read_text())) for path in paths)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

@@ -96,6 +96,7 @@ class Gang:
     def _accept(self) -> None:
         while True:
             connection, _ = self._server.accept()
+            connection.sendall(GREETING)
             self._accepted.append(connection)
             if self.lockstep and self.index == 0:
                 continue  # read by the steps
@@ -107,11 +108,12 @@ class Gang:
                 continue
             host, _, port = address.rpartition(":")
             while True:
-                try:
+                # Until its release a shim listens on a task's port, to hold it: only a greeting is the peer.
+                with contextlib.suppress(OSError):
                     connection = socket.create_connection((host, int(port)), timeout=5)
-                    break
-                except OSError:
-                    time.sleep(0.05)
+                    if connection.recv(1) == GREETING:
+                        break
+                time.sleep(0.05)
             connection.settimeout(None)
             if self.lockstep and i == 0:
                 self._to_chief = connection
@@ -156,6 +158,7 @@ class Gang:
 
 
 DONE = threading.Event()
+GREETING = b"!"
 
 
 def main() -> int:

@@ -13,7 +13,18 @@ from dataclasses import replace
 from orchestrator.core import cause, restart
 from orchestrator.core.actions import StartTask, StopTask
 from orchestrator.core.fate import is_alone, is_served
-from orchestrator.core.model import Cause, Exit, FirstCause, Intent, Link, Phase, Run, Task, TaskPhase
+from orchestrator.core.model import (
+    Cause,
+    Exit,
+    FirstCause,
+    Intent,
+    Link,
+    Phase,
+    Run,
+    Standing,
+    Task,
+    TaskPhase,
+)
 from orchestrator.core.starting import release
 from orchestrator.core.stopping import SWEEP_WAIT_S, stop_all
 from orchestrator.core.turn import Turn, is_due
@@ -47,9 +58,9 @@ def _alone(run: Run) -> Iterable[Task]:
 
 
 def may_start_alone(run: Run, task: Task) -> bool:
-    """Whether it waits for its time only, and not for its host."""
+    """Whether it waits for its time only, and not for its host. On one that was lost, the old process may live."""
     host = run.host(task.host)
-    ready = host.link is Link.CONNECTED and host.facts is not None
+    ready = host.link is Link.CONNECTED and host.facts is not None and host.standing is not Standing.LOST
     return task.phase is TaskPhase.WAITING and task.start_at is not None and ready
 
 

@@ -114,9 +114,11 @@ def _resumed_wrongly(turn: Turn) -> bool:
 def lost_at(run: Run) -> float | None:
     """When silent hosts count as lost: nothing was heard of them, and no peer got further, for `lost_after_s`.
 
-    None while all speak, and where more than half are silent: then it is the coordinator that is cut off.
+    None while all speak, and where more than half are silent: then it is the coordinator that is cut off. Hosts of
+    which no task may live any more, but one that waits to be restarted alone there, are done with.
     """
-    silent = [host for host in run.holders if host.link is Link.UNREACHABLE]
+    living = {task.host for task in run.tasks if task.phase.may_live}
+    silent = [host for host in run.hosts if host.name in living and host.link is Link.UNREACHABLE]
     if not silent or is_cut_off(run) or run.phase is not Phase.RUNNING:
         return None
     heard_at = max(host.heard_at if host.heard_at is not None else host.since_at for host in silent)

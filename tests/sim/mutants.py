@@ -165,6 +165,7 @@ MUTANTS = (
         "core/hosts.py",
         "    turn.do(*outstanding(turn.run, event.host))",
         "    turn.do(*outstanding(turn.run, event.host)[:0])",
+        kind="calm",
     ),
     Mutant(
         "the chief's exit 0 does not decide",

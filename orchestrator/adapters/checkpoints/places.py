@@ -87,7 +87,7 @@ def safe(root: str) -> list[tuple[int, str]]:
 def names_in(directory: str) -> list[str]:
     try:
         return os.listdir(directory)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:  # any other trouble is no empty directory
         return []
 
 

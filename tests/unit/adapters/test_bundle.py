@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orchestrator.adapters import bundle
 
-LAZY = {"tensorflow", "keras", "tf_keras", "numpy", "h5py", "psutil"}
+LAZY = {"tensorflow", "keras", "tf_keras", "numpy", "h5py", "psutil", "horovod"}
 """Packages that a host may have; imported within functions only."""
 
 

@@ -64,10 +64,10 @@ def _look(directory: str) -> tuple[dict[str, Any], bool]:
         try:
             unit.read()
         except Torn as e:
-            if unit.has_changed():
-                changed = True
-            else:
+            if any(unit.is_same(now) for now in units.find(directory)[0]):
                 rejected.append({"path": unit.path, "why": str(e)})
+            else:
+                changed = True
             continue
         if records.find(unit) is None:
             records.add(unit, None)

@@ -43,9 +43,9 @@ class Unit:
     def name(self) -> str:
         return os.path.basename(self.path)
 
-    def has_changed(self) -> bool:
-        """Whether its files are others than when it was found, or gone."""
-        return [_state(path) for path in self.paths] != self._states
+    def is_same(self, other: Unit) -> bool:
+        """Whether nothing of it has changed since the other was found."""
+        return (self.path, self.paths, self._states) == (other.path, other.paths, other._states)
 
     @property
     def resumes(self) -> bool:

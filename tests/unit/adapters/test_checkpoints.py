@@ -194,6 +194,7 @@ def test_what_a_living_training_rotates_away_is_not_taken_for_torn(tmp_path: Pat
             for ending in (".index", ".data-00000-of-00001"):
                 (directory / f"ckpt-{number}{ending}").unlink()
             number += 1
+            done.wait(0.01)
 
     rotating = threading.Thread(target=rotate)
     rotating.start()

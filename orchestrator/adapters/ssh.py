@@ -1,4 +1,4 @@
-"""Transport `ssh`, by fabric over paramiko. No other module imports either, and none sees their exceptions.
+"""Transport `ssh`, by fabric over paramiko. Only the ssh*.py here import them; nobody else sees their exceptions.
 
 Host keys: every connection, the bastion's too, gets a RejectPolicy of ours before it is opened, and the policy
 alone decides, by known_hosts files that we read ourselves (fabric would add any key it meets). No agent is
@@ -20,18 +20,19 @@ from typing import Any
 
 import fabric
 import paramiko
-from paramiko.ssh_exception import BadAuthenticationType, NoValidConnectionsError
+from paramiko.ssh_exception import NoValidConnectionsError
 
 from orchestrator.adapters import ssh_config
 from orchestrator.adapters.alarm import ALARMS
 from orchestrator.adapters.file_cache import FileCache
 from orchestrator.adapters.known_hosts import SSH_PORT, HostKey, KnownHosts, known_name
 from orchestrator.adapters.known_hosts import append as append_known_host
+from orchestrator.adapters.ssh_channel import SshChannel, hang_up
 from orchestrator.adapters.ssh_config import Hop, Route
-from orchestrator.adapters.ssh_errors import dropped, refusal, retried, silent, unreachable
-from orchestrator.adapters.transport import EXIT_STATUS_WAIT_S, Channel, ChannelClosed, OpenChannels, Tail
+from orchestrator.adapters.ssh_errors import dropped, retried, silent, unreachable
+from orchestrator.adapters.ssh_keys import Keys, KnownOnly, host_key
+from orchestrator.adapters.transport import Channel, OpenChannels
 from orchestrator.core.errors import (
-    AuthRefused,
     ConnectFailed,
     HostError,
     HostKeyUnknown,
@@ -52,7 +53,6 @@ _SCAN_TYPES = (
     "ecdsa-sha2-nistp521",
     "rsa-sha2-512",
 )
-_WRITE_BYTES = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class SshTransport:
         try:
             session = self._start(route, connections, command)
         except BaseException:
-            _hang_up(connections)
+            hang_up(connections)
             raise
         channel = SshChannel(session, connections)
         channel.forget = self._channels.add(host, channel)
@@ -140,7 +140,7 @@ class SshTransport:
                     return self._shown(route, bastion, connections[0])
             return self._shown(route, route.target, connections[-1])
         finally:
-            _hang_up(connections)
+            hang_up(connections)
 
     def trust(self, keys: Iterable[ScannedKey]) -> int:
         """Add keys to the project's own known_hosts; how many were new. OSError where it cannot be written."""
@@ -202,10 +202,10 @@ class SshTransport:
                     "auth_timeout": self._timeouts.auth_s,
                     "channel_timeout": self._timeouts.session_s,
                     "transport_factory": self._factory(known.types(hop.key_name)),
-                    "auth_strategy": _Keys(route.host, hop, self._key),
+                    "auth_strategy": Keys(route.host, hop, self._key),
                 },
             )
-            connection.client.set_missing_host_key_policy(_KnownOnly(route.host, hop, known))
+            connection.client.set_missing_host_key_policy(KnownOnly(route.host, hop, known))
             made.append(connection)
         return made
 
@@ -233,7 +233,7 @@ class SshTransport:
             for hop, connection in zip(route.hops, connections, strict=True):
                 self._open_hop(route, hop, connection)
         except BaseException:
-            _hang_up(connections)
+            hang_up(connections)
             raise
         return connections
 
@@ -253,7 +253,7 @@ class SshTransport:
         connection = connections[-1]
         transport = connection.transport
         # paramiko waits for the reply to an exec without a bound; a link that is cut just here must end too.
-        with ALARMS.after(self._timeouts.session_s, partial(_hang_up, connections)):
+        with ALARMS.after(self._timeouts.session_s, partial(hang_up, connections)):
             try:
                 _without_delay(transport.sock)
                 session: paramiko.Channel = connection.create_session()
@@ -291,94 +291,12 @@ class SshTransport:
             try:
                 transport.get_security_options().key_types = (key_type,)
                 transport.start_client(timeout=self._timeouts.connect_s)
-                return _host_key(transport.get_remote_server_key())
+                return host_key(transport.get_remote_server_key())
             except paramiko.ssh_exception.IncompatiblePeer:
                 return None
             finally:
                 transport.close()
                 sock.close()
-
-
-class SshChannel:
-    """One exec over a connection of its own. See transport.Channel."""
-
-    def __init__(self, session: paramiko.Channel, connections: list[fabric.Connection]) -> None:
-        self._session = session
-        self._connections = connections
-        self._tail = Tail()
-        self._ready = _Ready()
-        # stdout and stderr share one window: a stderr that nobody takes in would stop stdout as well. So the
-        # reader waits for either of them.
-        session.in_buffer.set_event(self._ready)
-        session.in_stderr_buffer.set_event(self._ready)
-        self._closed = threading.Event()
-        self._ended = False
-        self.forget: Callable[[], None] = lambda: None
-
-    def read(self, size: int) -> bytes:
-        session = self._session
-        try:
-            while not self._closed.is_set():
-                self._ready.rearm()
-                self._drain_stderr()
-                if session.recv_ready():
-                    return session.recv(size)
-                if session.eof_received or session.closed:
-                    data = session.recv(size)  # what came between the two questions, else the end
-                    self._drain_stderr()
-                    self._ended = not data
-                    return data
-                self._ready.wait()
-        except (paramiko.SSHException, EOFError, OSError):
-            # Asking for more failed: the connection is gone, which is an end like any other.
-            self._ended = True
-        return b""
-
-    def write(self, data: bytes) -> None:
-        try:
-            for start in range(0, len(data), _WRITE_BYTES):
-                rest = data[start : start + _WRITE_BYTES]
-                while rest:
-                    sent = self._session.send(rest)
-                    if not sent:
-                        raise ChannelClosed("the connection is closed")
-                    rest = rest[sent:]
-        except ChannelClosed:
-            raise
-        except (paramiko.SSHException, EOFError, OSError) as error:
-            raise ChannelClosed("the connection is closed") from error
-
-    def close(self) -> None:
-        if self._closed.is_set():
-            return
-        self._closed.set()
-        _hang_up(self._connections)
-        self._ready.set()
-        self.forget()
-
-    def stderr_tail(self) -> str:
-        self._drain_stderr()
-        return self._tail.text()
-
-    def exit_status(self) -> int | None:
-        if self._ended:
-            self._session.status_event.wait(EXIT_STATUS_WAIT_S)
-        code = self._session.exit_status
-        return code if code >= 0 else None
-
-    def _drain_stderr(self) -> None:
-        while self._session.recv_stderr_ready():
-            self._tail.add(self._session.recv_stderr(65536))
-
-
-class _Ready(threading.Event):
-    """Set when either stream has something. Each stream clears it when it alone is empty: that must not count."""
-
-    def clear(self) -> None:
-        """Nothing; see the class."""
-
-    def rearm(self) -> None:
-        super().clear()
 
 
 class _Transport(paramiko.Transport):
@@ -399,89 +317,6 @@ class _Config(paramiko.SSHConfig):
         key: [token for token in tokens if token != "%l"]
         for key, tokens in paramiko.SSHConfig.TOKENS_BY_CONFIG_KEY.items()
     }
-
-
-class _KnownOnly(paramiko.RejectPolicy):
-    """Asked for every key, since the client itself knows none; lets pass only what known_hosts has."""
-
-    def __init__(self, host: HostPlan, hop: Hop, known: KnownHosts) -> None:
-        self._host, self._hop, self._known = host, hop, known
-
-    def missing_host_key(  # type: ignore[override]  # it also lets pass
-        self,
-        client: paramiko.SSHClient,  # noqa: ARG002 - the base class's signature
-        hostname: str,  # noqa: ARG002
-        key: paramiko.PKey,
-    ) -> None:
-        shown = _host_key(key)
-        judged = self._known.judge(self._hop.key_name, shown)
-        if judged.verdict != "known":
-            raise refusal(self._host, self._hop, shown, judged)
-
-
-class _Keys:
-    """Offers keys: of the files, then of the SSH agent. What paramiko calls an auth strategy."""
-
-    def __init__(self, host: HostPlan, hop: Hop, key_of: Callable[[Path], paramiko.PKey]) -> None:
-        self._host, self._hop = host, hop
-        self._key_of = key_of
-        self._tried: list[str] = []
-
-    def authenticate(self, transport: paramiko.Transport) -> list[str]:
-        agent = paramiko.Agent()
-        try:
-            refused = 0
-            for label, key in self._keys(agent):
-                try:
-                    more = transport.auth_publickey(self._hop.user, key)
-                except BadAuthenticationType as error:
-                    raise self._refused("takes no keys, only " + ", ".join(error.allowed_types)) from error
-                except paramiko.SSHException:
-                    if not transport.is_active() and not refused:
-                        raise  # lost before it had judged any key: no refusal
-                    refused += 1
-                    self._tried.append(label)
-                    if not transport.is_active():
-                        raise self._refused("closed the connection after too many keys") from None
-                    continue
-                if more:
-                    raise self._refused(f"wants more than the key {label}: " + ", ".join(more))
-                return []
-            raise self._refused("refused")
-        finally:
-            agent.close()
-
-    def _refused(self, what: str) -> AuthRefused:
-        hop = self._hop
-        tried = "; ".join(self._tried) if self._tried else "there was none to offer"
-        return AuthRefused(
-            self._host.name,
-            f"{hop} {what} for user {hop.user}; keys tried: {tried}",
-            hint=f"add a public key to ~/.ssh/authorized_keys of {hop.user} there, or name another user or "
-            "identity_file; a key with a passphrase must be in the SSH agent",
-        )
-
-    def _keys(self, agent: paramiko.Agent) -> Iterator[tuple[str, paramiko.PKey]]:
-        blobs = set()
-        for path in self._hop.identity_files:
-            if not path.exists():
-                if self._hop.identity_explicit:
-                    self._tried.append(f"{path} (no such file)")
-                continue
-            blobs.add(_public_part(path))
-            try:
-                key = self._key_of(path)
-            except (TypeError, paramiko.PasswordRequiredException):
-                self._tried.append(f"{path} (has a passphrase)")
-                continue
-            except (ValueError, OSError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
-                self._tried.append(f"{path} (cannot be read: {error})")
-                continue
-            blobs.add(key.asbytes())
-            yield str(path), key
-        for held in sorted(agent.get_keys(), key=lambda held: held.asbytes() not in blobs):
-            if held.asbytes() in blobs or not self._hop.identities_only:
-                yield f"{_host_key(held).fingerprint} (SSH agent)", held
 
 
 @contextmanager
@@ -520,15 +355,6 @@ def _explain(host: HostPlan, hop: Hop, error: Exception, *, late: bool, connect_
             return dropped(host, hop, f"breaks off ({error})")
 
 
-def _hang_up(connections: list[fabric.Connection]) -> None:
-    # The bastion first: closing what runs through it would otherwise wait for a link that may be cut.
-    # Not client.close(): that one may be called by one thread only.
-    for connection in connections:
-        transport = connection.client.get_transport()
-        if transport is not None:
-            transport.close()
-
-
 def _without_delay(sock: object) -> None:
     """Send at once, and acknowledge at once for the next packets.
 
@@ -539,18 +365,6 @@ def _without_delay(sock: object) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_QUICKACK"):  # Linux; wears off by itself
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-
-
-def _host_key(key: paramiko.PKey) -> HostKey:
-    return HostKey(key.get_name(), key.asbytes())
-
-
-def _public_part(path: Path) -> bytes | None:
-    try:
-        key_type, text, *_ = path.with_name(path.name + ".pub").read_text(encoding="utf-8").split()
-        return HostKey.parse(key_type, text).blob
-    except (OSError, ValueError):
-        return None
 
 
 def _kex_rank(name: str) -> int:

@@ -87,7 +87,7 @@ def known(session: Session) -> Known:
 
 def look(ask: Asker, hosts: Iterable[HostPlan], ours: Known) -> tuple[list[Item], list[Answer]]:
     """What is on these hosts of runs that are not ours; each place once, whatever its names."""
-    from orchestrator.daemon.performer import connection_of
+    from orchestrator.daemon.switchboard import connection_of
 
     wanted = list({connection_of(host): host for host in hosts}.values())
     answers = ask.ask([(host, [LOOK]) for host in wanted], timeout_s=TIMEOUT_S)

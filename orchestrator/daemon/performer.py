@@ -39,25 +39,23 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.faults import Fault
 from orchestrator.core.model import Problem, Run, Task
-from orchestrator.core.plan import HostPlan, TaskId
+from orchestrator.core.plan import TaskId
 from orchestrator.daemon import wire
 from orchestrator.daemon.carriage import Carriage
 from orchestrator.daemon.carrying import Carrier
-from orchestrator.daemon.lending import lent
 from orchestrator.daemon.links import (
     PACE,
     HostLink,
     LinkDown,
-    Listener,
     NoAnswer,
     OrderRefused,
     Pace,
     Reply,
-    Watch,
 )
 from orchestrator.daemon.logcopy import LogCopier
 from orchestrator.daemon.preparation import Asks, prepare
 from orchestrator.daemon.records import Records
+from orchestrator.daemon.switchboard import Connect, Switchboard
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +94,7 @@ class Workers(Protocol):
 
 
 class Performer:
-    """Holds the links. `post` takes the events; it is the loop's."""
+    """Asks hosts by the links of its switchboard. `post` takes the events; it is the loop's."""
 
     def __init__(
         self,
@@ -107,23 +105,19 @@ class Performer:
         post: Callable[[str, Event], None],
         pace: Pace = PACE,
         *,
-        connect: Callable[[HostPlan, Transport, Callable[[], Bundle], Listener, Pace], HostLink] = HostLink,
+        connect: Connect = HostLink,
         workers: Workers | None = None,
         now: Callable[[], float] = time.monotonic,
         state_dir: str = "",
     ) -> None:
-        self._transports = transports
-        self._bundle = bundle
         self._logs = logs
         self._secrets = secrets
         self._post = post
-        self._pace = pace
-        self._links: dict[HostPlan, HostLink] = {}
+        self._board = Switchboard(transports, bundle, self, pace, connect)
         self._epochs: dict[str, int] = {}
         self._preparing: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self._records = Records()
-        self._connect = connect
         self._now = now
         self.carriage = Carriage(Carrier(state_dir, self.link), post, now)
         self._workers = workers or ThreadPoolExecutor(PREPARATIONS_MAX, thread_name_prefix="prepare")
@@ -132,45 +126,27 @@ class Performer:
 
     def open(self, run: Run, names: list[str]) -> None:
         """Connect the hosts of a run; a link that another run has is shared."""
-        watch = _watch(run)
         self._epochs[run.run_id] = run.epoch
-        for name in names:
-            host = run.plan.host(name)
-            with self._lock:
-                link = self._links.get(connection_of(host))
-                if link is None:
-                    transport = self._transports[host.transport]
-                    link = self._connect(host, transport, self._bundle, self, self._pace)
-                    self._links[connection_of(host)] = link
-                link.attach(run.run_id, watch)  # within the lock: the last run of the link may be leaving it
+        self._board.attach(run, names)
 
     def link(self, run: Run, name: str) -> HostLink | None:
         """The link to a host of the run, if it is open."""
-        return self._links.get(connection_of(run.plan.host(name)))
+        return self._board.link(run, name)
 
     def lend(self, run: Run, name: str, use: Callable[[Asks], _T]) -> _T:
-        """What `use` returns, called with a link to that host: the run's own, or one for this call. Blocks.
-
-        Raises LinkDown where the host cannot be reached.
-        """
-        link = self.link(run, name)
-        if link is not None and link.is_connected:
-            return use(link)
-        host = run.plan.host(name)
-        with lent(host, self._transports[host.transport], self._bundle, run.run_id, _watch(run)) as own:
-            return use(own)
+        """See `Switchboard.lend`."""
+        return self._board.lend(run, name, use)
 
     def close(self) -> None:
         """End all links; what runs on the hosts goes on."""
-        for link in list(self._links.values()):
-            link.close()
+        self._board.close()
         self.carriage.close()
         self._workers.shutdown(wait=False, cancel_futures=True)
 
     @property
     def hosts(self) -> dict[str, bool]:
         """Which hosts are linked, and whether they are connected now."""
-        return {link.host.name: link.is_connected for link in list(self._links.values())}
+        return self._board.hosts
 
     # -- what links say (their threads) --------------------------------------------------------------------
 
@@ -241,13 +217,7 @@ class Performer:
                 self._order(run, action.host, wire.release_order(run, action), action.task)
                 self._record(run, action.host)
             case StopTask():
-                order = {
-                    "order": "stop",
-                    "generation": action.generation,
-                    "task": str(action.task),
-                    "grace_s": action.grace_s,
-                }
-                self._order(run, action.host, order, action.task)
+                self._order(run, action.host, wire.stop_order(action), action.task)
             case SweepHost():
                 self._sweep(run, action)
             case CollectStacks(generation=generation):
@@ -331,16 +301,7 @@ class Performer:
         checkpoint = run.plan.checkpoint
         if checkpoint is None:
             return
-        order = {
-            "order": "seed",
-            "generation": action.generation,
-            "dir": checkpoint.dir,
-            "keep": checkpoint.keep,
-            "python": run.plan.host(action.host).python,
-            "from_scratch": run.from_scratch,
-            "by": {"run": run.run_id, "host": action.host, "task": str(run.chief)},
-        }
-
+        order = wire.seed_order(run, action, checkpoint)
         if not checkpoint.shared:
             self.carriage.seed(run, action, order)
             return
@@ -356,25 +317,10 @@ class Performer:
         if checkpoint is None:
             return
         began_at = self._now()
-        order = {
-            "order": "verify",
-            "generation": action.generation,
-            "dir": checkpoint.dir,
-            "python": run.plan.host(action.host).python,
-        }
+        order = wire.verify_order(run, action, checkpoint)
 
         def done(ok: Mapping[str, Any]) -> None:
-            found = ok["checkpoint"] or {}
-            now = self._now()
-            event = CheckpointVerified(
-                at=now,
-                generation=action.generation,
-                global_step=found.get("global_step"),
-                path=found.get("path", ""),
-                saved_time=found.get("saved_at"),
-                rejected=wire.rejected(ok),
-                took_s=now - began_at,
-            )
+            event = wire.verified(ok, action.generation, at=self._now(), began_at=began_at)
             if checkpoint.shared or not event.path or _is_known(run, event):
                 self._post(run.run_id, event)
             else:
@@ -383,13 +329,11 @@ class Performer:
         self._order(run, action.host, order, done=done)
 
     def _sweep(self, run: Run, action: SweepHost) -> None:
-        order = {"order": "sweep", "generation": action.generation, "generation_max": action.generation}
-
         def done(ok: Mapping[str, Any]) -> None:
             event = HostSwept(at=self._now(), host=action.host, swept=wire.swept(ok))
             self._post(run.run_id, event)
 
-        self._order(run, action.host, order, done=done)
+        self._order(run, action.host, wire.sweep_order(action), done=done)
 
     def _collect_stacks(self, run: Run, generation: int) -> None:
         stacks = {TaskId.parse(task): text for task, text in self.stacks(run).items()}
@@ -403,18 +347,12 @@ class Performer:
             return {str(task.id): text for task, text in zip(run.tasks, told, strict=True)}
 
     def _stacks_of(self, run: Run, task: Task) -> str:
-        order = {
-            "order": "stacks",
-            "run": run.run_id,
-            "epoch": run.epoch,
-            "generation": task.generation,
-            "task": str(task.id),
-        }
         link = self.link(run, task.host)
         try:
             if link is None:
                 raise LinkDown(f"{task.host} is not connected")
-            return str((link.ask(order, timeout_s=STACKS_TIMEOUT_S).ok or {})["stacks"])
+            reply = link.ask(wire.stacks_order(run, task), timeout_s=STACKS_TIMEOUT_S)
+            return str((reply.ok or {})["stacks"])
         except (LinkDown, OrderRefused) as e:
             return f"no stacks: {e}"
 
@@ -428,9 +366,7 @@ class Performer:
                 raise Refused(f"another run shares the connection to {fault.host}; it would be cut off too")
             link.hold_off(fault.for_s)
             return
-        order = {"order": "fault", "run": run.run_id, "epoch": run.epoch, "fault": fault.kind}
-        of = {"task": str(fault.task), "generation": fault.generation, "for_s": fault.for_s}
-        link.ask({**order, **of}, timeout_s=FAULT_TIMEOUT_S)
+        link.ask(wire.fault_order(run, fault), timeout_s=FAULT_TIMEOUT_S)
 
     def _close_host(self, run: Run, name: str) -> None:
         """Let the rest of the logs come, then serve the run no more."""
@@ -442,32 +378,8 @@ class Performer:
         here = [str(task.id) for task in run.tasks if task.host == name]
         while self._logs.is_behind(run.run_id, here) and self._now() < until:
             time.sleep(0.05)
-        key = connection_of(run.plan.host(name))
-        with self._lock:
-            link = self._links.get(key)
-            if link is not None and not link.detach(run.run_id):
-                del self._links[key]
+        self._board.detach(run, name)
         self._logs.forget(run.run_id, here)
-
-
-def _watch(run: Run) -> Watch:
-    timing = run.plan.timing
-    return Watch(run.epoch, timing.heartbeat_s, max(timing.unreachable_after_s, 3 * timing.heartbeat_s))
-
-
-def connection_of(host: HostPlan) -> HostPlan:
-    """Runs share a link where all that it takes to connect is the same."""
-    return HostPlan(
-        name=host.name,
-        transport=host.transport,
-        address=host.address,
-        user=host.user,
-        port=host.port,
-        identity_file=host.identity_file,
-        known_hosts=host.known_hosts,
-        proxy_jump=host.proxy_jump,
-        python=host.python,
-    )
 
 
 def _is_known(run: Run, verified: CheckpointVerified) -> bool:

@@ -14,7 +14,7 @@ from orchestrator.core.model import Run, TaskPhase
 from orchestrator.core.plan import HostPlan
 from orchestrator.daemon import records, wire
 from orchestrator.daemon.asking import Answer, Asker
-from orchestrator.daemon.performer import connection_of
+from orchestrator.daemon.switchboard import connection_of
 
 LOOK = {"order": "runs", "records": True}
 

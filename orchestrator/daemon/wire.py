@@ -11,10 +11,18 @@ from math import isfinite
 from typing import Any
 
 from orchestrator.core import launch
-from orchestrator.core.actions import ReleaseTask, StartTask
-from orchestrator.core.events import HostReported, TaskReport
-from orchestrator.core.model import Cause, Exit, Problem, Progress, Run, Seed, Swept
-from orchestrator.core.plan import TaskId
+from orchestrator.core.actions import (
+    ReleaseTask,
+    SeedCheckpoint,
+    StartTask,
+    StopTask,
+    SweepHost,
+    VerifyCheckpoint,
+)
+from orchestrator.core.events import CheckpointVerified, HostReported, TaskReport
+from orchestrator.core.faults import Fault
+from orchestrator.core.model import Cause, Exit, Problem, Progress, Run, Seed, Swept, Task
+from orchestrator.core.plan import CheckpointPlan, TaskId
 
 LOG_BYTES_MAX = 64 << 20
 """Of one task and generation, on its host. The head's copy is taken from it while it grows."""
@@ -145,6 +153,20 @@ def seeded(ok: Mapping[str, Any], generation: int, *, copy: str = "") -> Seed:
     )
 
 
+def verified(ok: Mapping[str, Any], generation: int, *, at: float, began_at: float) -> CheckpointVerified:
+    """The answer to `verify`."""
+    found = ok["checkpoint"] or {}
+    return CheckpointVerified(
+        at=at,
+        generation=generation,
+        global_step=found.get("global_step"),
+        path=found.get("path", ""),
+        saved_time=found.get("saved_at"),
+        rejected=rejected(ok),
+        took_s=at - began_at,
+    )
+
+
 def rejected(ok: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """(path, why) of the checkpoints that did not read whole."""
     return tuple((r["path"], r["why"]) for r in ok["rejected"])
@@ -197,4 +219,66 @@ def release_order(run: Run, action: ReleaseTask) -> dict[str, Any]:
         "task": str(action.task),
         "env": launch.wiring(placed, action.addresses, action.task),
         "seed": (seed.path if shared else seed.copy or None) if seed is not None else None,
+    }
+
+
+def stop_order(action: StopTask) -> dict[str, Any]:
+    """The order behind StopTask."""
+    return {
+        "order": "stop",
+        "generation": action.generation,
+        "task": str(action.task),
+        "grace_s": action.grace_s,
+    }
+
+
+def seed_order(run: Run, action: SeedCheckpoint, checkpoint: CheckpointPlan) -> dict[str, Any]:
+    """The order behind SeedCheckpoint."""
+    return {
+        "order": "seed",
+        "generation": action.generation,
+        "dir": checkpoint.dir,
+        "keep": checkpoint.keep,
+        "python": run.plan.host(action.host).python,
+        "from_scratch": run.from_scratch,
+        "by": {"run": run.run_id, "host": action.host, "task": str(run.chief)},
+    }
+
+
+def verify_order(run: Run, action: VerifyCheckpoint, checkpoint: CheckpointPlan) -> dict[str, Any]:
+    """The order behind VerifyCheckpoint."""
+    return {
+        "order": "verify",
+        "generation": action.generation,
+        "dir": checkpoint.dir,
+        "python": run.plan.host(action.host).python,
+    }
+
+
+def sweep_order(action: SweepHost) -> dict[str, Any]:
+    """The order behind SweepHost."""
+    return {"order": "sweep", "generation": action.generation, "generation_max": action.generation}
+
+
+def stacks_order(run: Run, task: Task) -> dict[str, Any]:
+    """Asks where a task is in its code; whole, with run and epoch."""
+    return {
+        "order": "stacks",
+        "run": run.run_id,
+        "epoch": run.epoch,
+        "generation": task.generation,
+        "task": str(task.id),
+    }
+
+
+def fault_order(run: Run, fault: Fault) -> dict[str, Any]:
+    """Asks a host to hurt a task of the run; whole, with run and epoch."""
+    return {
+        "order": "fault",
+        "run": run.run_id,
+        "epoch": run.epoch,
+        "fault": fault.kind,
+        "task": str(fault.task),
+        "generation": fault.generation,
+        "for_s": fault.for_s,
     }

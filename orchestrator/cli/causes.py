@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from orchestrator.cli import render
+from orchestrator.cli import quantities, render
 from orchestrator.cli.session import Paint
 from orchestrator.cli.terminal import cut, fold, printable
 
@@ -80,12 +80,12 @@ def _followed(cause: Document) -> str:
         named.append(f"{len(followed) - _NAMED_MAX} more")
     parts = [", ".join(named)] if named else []
     if cause.get("stopped"):
-        parts.append(f"{render.plural(cause['stopped'], 'task')} stopped by orch")
+        parts.append(f"{quantities.plural(cause['stopped'], 'task')} stopped by orch")
     return "; ".join(parts)
 
 
 def _follower(found: Document) -> str:
-    after = f" after {render.duration(found['after_s'])}" if found.get("after_s") is not None else ""
+    after = f" after {quantities.duration(found['after_s'])}" if found.get("after_s") is not None else ""
     return f"{found.get('task')} on {found.get('host')}{after}"
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from orchestrator.cli.choosing import find, no_such_run, run_argument, runs_of
-from orchestrator.cli.render import duration, is_active, plural, size, table
+from orchestrator.cli.quantities import duration, plural, size
+from orchestrator.cli.render import is_active, table
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import OrchestratorError
 

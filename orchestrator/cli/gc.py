@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.adapters.runlogs import RunLogs
-from orchestrator.cli import render
+from orchestrator.cli import quantities, render
 from orchestrator.cli.asking import TIMEOUT_S, asker, confirm, is_somebody_there, plans_of, say_problems
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import JournalError, Refused, SomeHostsOnly, UsageError
@@ -188,8 +188,8 @@ def shown(items: Sequence[Item], session: Session) -> str:
         return "nothing was found: every run that these hosts remember is known here"
     rows = [("RUN", "HOST", "WHAT", "STATE", "SIZE", "UNCHANGED FOR")]
     for item in items:
-        age = "-" if item.age_s is None else render.duration(item.age_s)
-        rows.append((item.run, item.host, item.what, item.state, render.size(item.bytes), age))
+        age = "-" if item.age_s is None else quantities.duration(item.age_s)
+        rows.append((item.run, item.host, item.what, item.state, quantities.size(item.bytes), age))
     return "\n".join(render.table(rows, session.paint, right=frozenset({"SIZE"})))
 
 
@@ -249,7 +249,9 @@ def command(
             }
         )
     elif removed:
-        session.say(f"removed: {render.size(sum(item.bytes for item in removed))} in {len(removed)} places")
+        session.say(
+            f"removed: {quantities.size(sum(item.bytes for item in removed))} in {len(removed)} places"
+        )
     return _end(problems, failed)
 
 
@@ -268,7 +270,7 @@ def _agreed(session: Session, chosen: Sequence[Item], *, yes: bool) -> bool:
         return False
     living = ", ".join(f"{pid} on {item.host}" for item in chosen for pid in item.pids)
     end = f", and kill what lives of it (pids: {living})" if living else ""
-    if confirm(session, f"Remove {render.size(sum(item.bytes for item in chosen))}{end}?"):
+    if confirm(session, f"Remove {quantities.size(sum(item.bytes for item in chosen))}{end}?"):
         return True
     session.say("nothing was removed")
     return False

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.cli import render
+from orchestrator.cli import quantities, render
 from orchestrator.cli.session import Session
 from orchestrator.cli.starting import START_TIMEOUT_S, another_runs, ensure_coordinator, log_tail
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, WaitTimedOut
@@ -52,7 +52,7 @@ class Handover:
     @property
     def sentence(self) -> str:
         """The same for people."""
-        tasks, hosts = render.plural(self.tasks, "task"), render.plural(self.hosts, "host")
+        tasks, hosts = quantities.plural(self.tasks, "task"), quantities.plural(self.hosts, "host")
         return f"adopted {tasks} on {hosts} in {self.seconds:.1f} s; restarts {self.restarts}"
 
 

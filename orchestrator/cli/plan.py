@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from orchestrator.cli.render import plural, table
+from orchestrator.cli.quantities import plural
+from orchestrator.cli.render import table
 from orchestrator.cli.session import Paint, Session
 from orchestrator.core.launch import (
     checkpoint_dir,

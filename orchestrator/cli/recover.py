@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli import render
+from orchestrator.cli import quantities
 from orchestrator.cli.asking import TIMEOUT_S, asker, confirm, is_somebody_there, plans_of, say_problems
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, JournalError, Refused, SomeHostsOnly, UsageError
@@ -143,7 +143,7 @@ def shown(chosen: Sequence[Found], others: Sequence[Found]) -> list[str]:
     for one in chosen:
         run = one.run
         assert run is not None
-        rows.append(f"{one.run_id}  generation {run.generation}, {render.plural(len(run.tasks), 'task')}")
+        rows.append(f"{one.run_id}  generation {run.generation}, {quantities.plural(len(run.tasks), 'task')}")
         rows += [f"  {task.id} on {task.host}: {task.phase.value}, pid {task.pid}" for task in run.tasks]
     rows += [f"{one.run_id}  not taken up: {one.why}" for one in others]
     return rows
@@ -235,6 +235,8 @@ def _ask(session: Session, count: int, *, yes: bool) -> None:
         return
     if not is_somebody_there(session):
         raise Refused("nobody is there to ask; nothing was changed", hint="add --yes")
-    what = f"Take up {render.plural(count, 'run')} in a new journal?" if count else "Begin an empty journal?"
+    what = (
+        f"Take up {quantities.plural(count, 'run')} in a new journal?" if count else "Begin an empty journal?"
+    )
     if not confirm(session, what):
         raise Refused("nothing was changed")

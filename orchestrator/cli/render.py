@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from orchestrator.cli.quantities import clock_time, duration, pace, plural, size
 from orchestrator.cli.session import Paint
 from orchestrator.cli.terminal import cut, fold, printable
 
@@ -312,11 +313,6 @@ def event(event: Document, paint: Paint) -> str:
     )
 
 
-def clock_time(iso: str) -> str:
-    """`2026-11-20 12:00:03` of an ISO 8601 instant."""
-    return iso[:19].replace("T", " ")
-
-
 def proof(run: Document, paint: Paint) -> str:
     """What was looked at after a kill, host by host, and what is left."""
     document = run.get("proof") or {}
@@ -361,42 +357,6 @@ def table(
             cells.append(pad + painted if rows[0][x] in right else painted + pad)
         lines.append("  ".join(cells).rstrip())
     return lines
-
-
-def duration(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 5 s`, `2 h 5 min`, `3 d 4 h`."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for unit, small, name, small_name in (
-        (86400, 3600, "d", "h"),
-        (3600, 60, "h", "min"),
-        (60, 1, "min", "s"),
-    ):
-        if whole >= unit:
-            rest = whole % unit // small
-            return f"{whole // unit} {name} {rest} {small_name}" if rest else f"{whole // unit} {name}"
-    return f"{whole} s"
-
-
-def size(count: float) -> str:
-    """`812 MiB`, `1.2 GiB`."""
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1000:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.1f} {unit}" if value < 10 and unit != "B" else f"{value:.0f} {unit}"
-
-
-def pace(steps_per_s: float) -> str:
-    """`0.042`, `3.4`, `120`: three digits that mean something."""
-    return f"{steps_per_s:.0f}" if steps_per_s >= 99.5 else f"{steps_per_s:.2g}"
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 restart`, `2 restarts`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _or_dash(value: object) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.adapters.client import Client
 from orchestrator.adapters.runlogs import RunLogs
-from orchestrator.cli import render
+from orchestrator.cli import quantities, render
 from orchestrator.cli.choosing import status_of
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, WaitTimedOut
@@ -103,7 +103,7 @@ class Watch:
         if self._deadline is not None and self._session.now() >= self._deadline:
             raise WaitTimedOut(
                 f"{render.title(self.run)} is still {self.run.get('phase')} after "
-                f"{render.duration(self._timeout_s or 0)}: {self.run.get('reason') or ''}".rstrip(": "),
+                f"{quantities.duration(self._timeout_s or 0)}: {self.run.get('reason') or ''}".rstrip(": "),
                 hint=f"it goes on; `orch status {self.run.get('name')}` shows it",
             )
         self._session.pause(LOOK_EVERY_S)

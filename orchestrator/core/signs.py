@@ -1,7 +1,8 @@
 """What dying processes print, what it means, and what a person can do: a table, read from above.
 
 Each text is one that TensorFlow, Keras, CUDA, NCCL or Python prints; the tests hold one for each row. To teach `orch`
-another: a row here, and its text there.
+another: a row here, and its text there. The module is as long as its table: to split it would hide the order, in
+which the first row that is found wins.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestrator.daemon.agent_orders import Order, Orders, Reply
+    from orchestrator.daemon.agent_orders import Order, Orders
+    from orchestrator.daemon.agent_reply import Reply
 
 LASTS_MAX_S = 600.0
 _KILL, _CONT, _STOP = 9, 18, 19

@@ -10,11 +10,12 @@ import os
 import sys
 
 from orchestrator.adapters import codestore, hostdir, hostlog, summaries
-from orchestrator.adapters.channel import BLOB_BYTES_MAX, FrameError
+from orchestrator.adapters.channel import BLOB_BYTES_MAX
 from orchestrator.adapters.checkpoints import ABOUT as CHECKPOINT_VERBS
-from orchestrator.adapters.hostdir import HostFault, fault_of
+from orchestrator.adapters.hostdir import HostFault
 from orchestrator.daemon import agent_faults, agent_runs, agent_start, agent_sweep
 from orchestrator.daemon.agent_jobs import RAW, Jobs, Result, answer_of
+from orchestrator.daemon.agent_reply import Reply
 from orchestrator.daemon.agent_tasks import Tasks
 
 TYPE_CHECKING = False
@@ -39,44 +40,6 @@ NO_PYTHON_HINT = "give the full path of the Python that has TensorFlow as `pytho
 _BEGINS_A_RUN = ("code", "start", "seed", "hold")
 _UNFENCED = ("probe", "psutil", "runs")
 """They change nothing of a run."""
-
-
-class Reply:
-    """The one answer to an order."""
-
-    def __init__(self, output: Output, id: Any) -> None:
-        self._output = output
-        self._id = id
-
-    def ok(self, value: dict[str, Any], blob: bytes = b"") -> None:
-        """Done."""
-        if self._id is None:
-            return
-        try:
-            self._output.send({"reply": self._id, "ok": value}, blob)
-        except FrameError as e:
-            self.fault(HostFault("too-large", f"the answer does not fit in a frame: {e}"))
-
-    def fault(self, fault: HostFault) -> None:
-        """Not done, and why."""
-        if self._id is not None:
-            self._output.send({"reply": self._id, "error": fault.to_json()})
-
-    def attempt(self, work: Callable[[], dict[str, Any] | None]) -> None:
-        """Answers with what `work` gives; with its fault where it has one. None: the answer comes later."""
-        try:
-            value = work()
-        except HostFault as e:
-            self.fault(e)
-        except OSError as e:
-            self.fault(fault_of(e))
-        except Exception as e:
-            self.fault(
-                HostFault("internal", f"{type(e).__name__}: {e}", "this is a fault of orch; report it")
-            )
-        else:
-            if value is not None:
-                self.ok(value)
 
 
 class Orders:

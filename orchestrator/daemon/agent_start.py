@@ -15,7 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.daemon.agent_orders import Order, Orders, Reply
+    from orchestrator.daemon.agent_orders import Order, Orders
+    from orchestrator.daemon.agent_reply import Reply
     from orchestrator.daemon.agent_tasks import Link
 
 SHIM_S = 30.0

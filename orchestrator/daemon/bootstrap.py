@@ -16,7 +16,6 @@ own input, is taken for it. All of the user's text travels on stdin; COMMAND nev
 
 from __future__ import annotations
 
-import errno
 import json
 import secrets
 import time
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.adapters.alarm import ALARMS
 from orchestrator.adapters.channel import Decoder, FrameError, encode
 from orchestrator.core.errors import ConnectFailed, HostUnfit
+from orchestrator.daemon.bootstrap_errors import PYTHON_HINT, too_old, unfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -128,7 +128,6 @@ the remains of its own.
 SLOW_SHELL_S = 1.0
 """A login shell that takes longer has rc files worth a word: they run for every connection."""
 
-_PYTHON_HINT = "give the full path of the training's Python as `python` in the cluster spec"
 _JUNK_BYTES_MAX = 1 << 20
 _READ_BYTES = 256 << 10
 
@@ -218,7 +217,7 @@ class _Talk:
             pushed_bytes = self._push()
             answer = self._answer(mark, began_at)
         if not answer.get("ok"):
-            raise _unfit(self.host, answer)
+            raise unfit(self.host, answer)
         started = self._hello()
         started.pushed_bytes = pushed_bytes
         if self.shell_s is not None and self.shell_s > SLOW_SHELL_S:
@@ -309,7 +308,7 @@ class _Talk:
             return HostUnfit(
                 name,
                 f"there is no Python at {self.host.python}",
-                hint=_PYTHON_HINT,
+                hint=PYTHON_HINT,
                 code="no-python",
             )
         last = _last_line(printed.replace("orch-shell", ""))
@@ -328,11 +327,11 @@ class _Talk:
                 hint="the account needs a login shell, and no forced command: ssh HOST true must work",
             )
         if "Unknown option: -I" in printed:
-            return _too_old(self.host, "")
+            return too_old(self.host, "")
         return HostUnfit(
             name,
             f"{self.host.python} did not start as a Python" + (f"; it said: {last}" if last else ""),
-            hint=_PYTHON_HINT,
+            hint=PYTHON_HINT,
             code="no-python",
         )
 
@@ -341,7 +340,7 @@ def _python_line(host: HostPlan) -> bytes:
     path = host.python.encode("utf-8", "surrogateescape")
     if not path or b"\n" in path or b"\0" in path or path.startswith(b"-"):
         raise HostUnfit(
-            host.name, f"{host.python!r} cannot be the path of a Python", hint=_PYTHON_HINT, code="no-python"
+            host.name, f"{host.python!r} cannot be the path of a Python", hint=PYTHON_HINT, code="no-python"
         )
     return path
 
@@ -361,41 +360,3 @@ class _Piece:
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
-
-
-def _too_old(host: HostPlan, version: str) -> HostUnfit:
-    return HostUnfit(
-        host.name,
-        f"{host.python} is Python {version or 'of before 3.4'}; at least 3.10 is needed",
-        hint="give the path of a newer one as `python` in the cluster spec",
-        code="python-too-old",
-    )
-
-
-def _unfit(host: HostPlan, answer: dict[str, Any]) -> HostUnfit:
-    """The host's own refusal as a sentence."""
-    kind, why, path = (str(answer.get(key) or "") for key in ("error", "why", "path"))
-    if kind == "python-too-old":
-        return _too_old(host, str(answer.get("version")))
-    if kind != "os":
-        return HostUnfit(
-            host.name,
-            f"its agent could not be loaded: {why}",
-            hint="connect again; if it stays so, this is a fault of orch: report it",
-            code="agent",
-        )
-    number = answer.get("errno")
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        return HostUnfit(
-            host.name,
-            f"no space left for its orch directory ({path or why})",
-            hint="free some space there, or set ORCH_HOST_DIR on the host to a directory with room",
-            code="no-space",
-        )
-    return HostUnfit(
-        host.name,
-        f"cannot write its orch directory: {path}: {why}",
-        hint="make it writable for the user of the SSH connection, or set ORCH_HOST_DIR on the host to a "
-        "directory that is",
-        code="not-writable",
-    )

@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from orchestrator.core.errors import SpecError
 from orchestrator.spec.complaints import SHOWN_MAX, Complaint, Loc, render, where
 from orchestrator.spec.document import Node, parse
-from orchestrator.spec.models import ClusterSpec, env_name_complaint
+from orchestrator.spec.forms import env_name_complaint
+from orchestrator.spec.models import ClusterSpec
 from orchestrator.spec.parts import parts_of
 from orchestrator.spec.relations import relations
 from orchestrator.spec.sentences import KEY, sentence

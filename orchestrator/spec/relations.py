@@ -17,7 +17,8 @@ from orchestrator.core.plan import HostPlan, Plan, TaskPlan
 from orchestrator.core.strategy import STRATEGIES, Strategy
 from orchestrator.spec.complaints import Loc
 from orchestrator.spec.durations import show_duration
-from orchestrator.spec.models import Run, TimingSpec, env_name_complaint
+from orchestrator.spec.forms import env_name_complaint
+from orchestrator.spec.models import Run, TimingSpec
 from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute, asks, tasks_of
 from orchestrator.spec.secrets import read_secret
 

@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 from orchestrator.spec.complaints import Loc, did_you_mean, shown
 from orchestrator.spec.document import Node
-from orchestrator.spec.models import SAID, ClusterSpec
+from orchestrator.spec.forms import SAID
+from orchestrator.spec.models import ClusterSpec
 
 KEY = "[key]"
 """pydantic's last step to the key of a mapping, rather than to its value."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.adapters.runlogs import OWN, LogLine
-from orchestrator.cli import render, terminal
+from orchestrator.cli import quantities, render, terminal
 from orchestrator.cli.log_lines import LogPainter
 from orchestrator.cli.session import Paint
 from tests.contract.fake_api import event_document, run_document, task_document
@@ -154,19 +154,19 @@ def test_an_event_names_its_task_once() -> None:
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert render.duration(seconds) == text
+    assert quantities.duration(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (900, "900 B"), (1 << 20, "1.0 MiB"), (812 << 20, "812 MiB")]
 )
 def test_sizes(count: int, text: str) -> None:
-    assert render.size(count) == text
+    assert quantities.size(count) == text
 
 
 @pytest.mark.parametrize(("steps", "text"), [(0.0421, "0.042"), (3.44, "3.4"), (34.4, "34"), (1234, "1234")])
 def test_paces(steps: float, text: str) -> None:
-    assert render.pace(steps) == text
+    assert quantities.pace(steps) == text
 
 
 @pytest.mark.parametrize(

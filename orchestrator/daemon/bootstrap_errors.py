@@ -1,0 +1,53 @@
+"""Why a host cannot start our agent, as sentences, each with its way out."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.errors import HostUnfit
+
+if TYPE_CHECKING:
+    from orchestrator.core.plan import HostPlan
+
+
+PYTHON_HINT = "give the full path of the training's Python as `python` in the cluster spec"
+
+
+def too_old(host: HostPlan, version: str) -> HostUnfit:
+    """No Python that the agent runs on."""
+    return HostUnfit(
+        host.name,
+        f"{host.python} is Python {version or 'of before 3.4'}; at least 3.10 is needed",
+        hint="give the path of a newer one as `python` in the cluster spec",
+        code="python-too-old",
+    )
+
+
+def unfit(host: HostPlan, answer: dict[str, Any]) -> HostUnfit:
+    """The host's own refusal as a sentence."""
+    kind, why, path = (str(answer.get(key) or "") for key in ("error", "why", "path"))
+    if kind == "python-too-old":
+        return too_old(host, str(answer.get("version")))
+    if kind != "os":
+        return HostUnfit(
+            host.name,
+            f"its agent could not be loaded: {why}",
+            hint="connect again; if it stays so, this is a fault of orch: report it",
+            code="agent",
+        )
+    number = answer.get("errno")
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return HostUnfit(
+            host.name,
+            f"no space left for its orch directory ({path or why})",
+            hint="free some space there, or set ORCH_HOST_DIR on the host to a directory with room",
+            code="no-space",
+        )
+    return HostUnfit(
+        host.name,
+        f"cannot write its orch directory: {path}: {why}",
+        hint="make it writable for the user of the SSH connection, or set ORCH_HOST_DIR on the host to a "
+        "directory that is",
+        code="not-writable",
+    )

@@ -1,0 +1,249 @@
+"""The forms that a value of cluster.yaml may have: each a type for pydantic, its check, and what the schema says.
+
+Every text that could become an option, a shell word or a terminal's control sequence is refused here, although
+nothing of it ever reaches a shell: two locks are better than one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from orchestrator.core.strategy import STRATEGIES
+from orchestrator.spec.complaints import did_you_mean, shown
+from orchestrator.spec.durations import PATTERN as DURATION_PATTERN
+from orchestrator.spec.durations import parse_duration, show_duration
+
+NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+
+SAID = "said"
+"""The type of an error whose message is a sentence of ours already."""
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
+
+_OURS = ("TF_CONFIG", "CUDA_VISIBLE_DEVICES")
+
+GPUS_MAX = 128
+
+_DURATION_FORMS = [{"type": "number", "minimum": 0}, {"type": "string", "pattern": DURATION_PATTERN}]
+
+
+def complain(sentence: str) -> PydanticCustomError:
+    """An error whose message is this sentence."""
+    return PydanticCustomError(SAID, "{sentence}", {"sentence": sentence})
+
+
+@dataclass(frozen=True, eq=False)
+class _Checked:
+    """A check of ours in a field's annotation, with what the JSON schema says of it.
+
+    Either after pydantic's own check of the type, or `instead` of it.
+    """
+
+    check: Callable[[Any], Any]
+    json: Mapping[str, Any]
+    instead: bool = False
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        if self.instead:
+            return core_schema.no_info_plain_validator_function(self.check)
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, _schema: Any, _handler: Any) -> dict[str, Any]:
+        return dict(self.json)
+
+
+def _text(pattern: str, sentence: str, *, max_length: int = 255) -> _Checked:
+    """Text of one form. The sentence says which, and the value is shown."""
+    compiled = re.compile(pattern, re.ASCII)
+
+    def check(value: str) -> str:
+        if len(value) > max_length or not compiled.fullmatch(value):
+            raise complain(f"{sentence}; got {shown(value)}")
+        return value
+
+    schema = {"type": "string", "pattern": f"^(?:{pattern})$", "maxLength": max_length}
+    return _Checked(check, schema)
+
+
+def path_of(what: str) -> AfterValidator:
+    """A path, absolute or not. `what` it leads to is said where it cannot be one."""
+
+    def check(value: str) -> str:
+        if not value or value.startswith("-") or not value.isprintable():
+            raise complain(
+                f"must be the path of {what}, without control characters and not beginning with a dash"
+            )
+        return value
+
+    return AfterValidator(check)
+
+
+def duration(min_s: float, max_s: float = 7 * 86400.0) -> _Checked:
+    """Seconds, written as parse_duration takes them, between these bounds."""
+
+    def check(value: object) -> float:
+        return _seconds(value, min_s, max_s)
+
+    return _Checked(check, {"anyOf": _DURATION_FORMS}, instead=True)
+
+
+def _seconds(value: object, min_s: float, max_s: float) -> float:
+    try:
+        seconds = parse_duration(value)
+    except ValueError as error:
+        got = "" if isinstance(value, (dict, list)) else f"; got {shown(value)}"
+        raise complain(f"{error}{got}") from None
+    if not min_s <= seconds <= max_s:
+        between = f"between {show_duration(min_s)} and {show_duration(max_s)}"
+        raise complain(f"must be {between}; got {show_duration(seconds)}")
+    return seconds
+
+
+def _stall(value: object) -> float | None:
+    """`auto` is None: judged by the run's own pace."""
+    return None if value is None or value == "auto" else _seconds(value, 1, 7 * 86400.0)
+
+
+def _gpus(value: object) -> tuple[int, ...]:
+    sentence = f"must be a count of GPUs (0 to {GPUS_MAX}) or a list of their numbers, such as [0, 1, 3]"
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= GPUS_MAX:
+        return tuple(range(value))
+    if isinstance(value, list) and all(type(gpu) is int and 0 <= gpu < 1024 for gpu in value):
+        if len(set(value)) < len(value):
+            raise complain("lists a GPU twice")
+        return tuple(value)
+    raise complain(sentence if isinstance(value, (dict, list)) else f"{sentence}; got {shown(value)}")
+
+
+def _ports(value: object) -> tuple[int, int]:
+    match = (
+        re.fullmatch(r"([0-9]{1,9}) ?- ?([0-9]{1,9})", value, re.ASCII) if isinstance(value, str) else None
+    )
+    if match is None:
+        raise complain(f"must be a range of ports such as 20000-20999; got {shown(value)}")
+    first, last = int(match[1]), int(match[2])
+    if first < 1024 or last > 65535:
+        raise complain(f"ports go from 1024 (below it they need root) to 65535; got {first}-{last}")
+    if first > last:
+        raise complain(f"the first port is above the last; did you mean {last}-{first}?")
+    return first, last
+
+
+def _strategy(value: str) -> str:
+    if value not in STRATEGIES:
+        hint = did_you_mean(value, STRATEGIES)
+        raise complain(f"must be one of {', '.join(STRATEGIES)}; got {shown(value)}{hint}")
+    return value
+
+
+def _on_off(value: object) -> bool:
+    """YAML 1.1 has made a boolean of on and off already, where they stand without quotes."""
+    known = {"on": True, "off": False}.get(value) if isinstance(value, str) else value
+    if not isinstance(known, bool):
+        got = "" if isinstance(value, (dict, list)) or value is None else f"; got {shown(value)}"
+        raise complain(f"must be on or off{got}")
+    return known
+
+
+def _relative(value: str) -> str:
+    steps = value.split("/")
+    if not value or value.startswith(("-", "/", "~")) or ".." in steps or not value.isprintable():
+        raise complain(f"must be a path inside workdir, such as train.py or src/train.py; got {shown(value)}")
+    return value
+
+
+def _argument(value: str) -> str:
+    if "\0" in value:
+        raise complain("must not hold a NUL character")
+    return value
+
+
+def env_name_complaint(name: str) -> str | None:
+    """Why a name cannot be set in `env` or `secrets`; None where it can."""
+    if not _ENV_NAME.fullmatch(name):
+        return (
+            "not a name for an environment variable: letters, digits and _ only, not beginning with a digit"
+        )
+    if name.startswith("ORCH_") or name in _OURS:
+        return f"{name} is set by orch for each task, and cannot be set here"
+    return None
+
+
+Name = Annotated[
+    str,
+    _text(
+        NAME_PATTERN[1:-1],
+        "must be 1 to 63 lower-case letters, digits and dashes, with no dash at either end",
+        max_length=63,
+    ),
+]
+
+Address = Annotated[
+    str,
+    _text(
+        r"[A-Za-z0-9:\[][A-Za-z0-9._:%\]-]*",
+        "must be a host name or an IP address",
+    ),
+]
+
+User = Annotated[str, _text(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "must be a user name", max_length=64)]
+
+ProxyJump = Annotated[
+    str,
+    _text(
+        r"([A-Za-z0-9_][A-Za-z0-9_.+-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?",
+        "must be one host to go through, as [user@]host[:port], or none",
+    ),
+]
+
+Python = Annotated[
+    str,
+    _text(
+        r"[A-Za-z0-9_][A-Za-z0-9_.+-]*|/[A-Za-z0-9_./+-]*[A-Za-z0-9_.+-]",
+        "must be a command such as python3, or an absolute path of letters, digits and _ . / + -",
+        max_length=1024,
+    ),
+]
+
+Tpu = Annotated[
+    str,
+    _text(
+        r"(grpc://)?[A-Za-z0-9][A-Za-z0-9._:,/-]*",
+        "must be the name of a TPU, grpc://address:port, or local",
+    ),
+]
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+Gpus = Annotated[
+    tuple[int, ...],
+    _Checked(
+        _gpus,
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0, "maximum": GPUS_MAX},
+                {"type": "array", "items": {"type": "integer", "minimum": 0}, "uniqueItems": True},
+            ]
+        },
+        instead=True,
+    ),
+]
+
+Ports = Annotated[
+    tuple[int, int], _Checked(_ports, {"type": "string", "pattern": "^[0-9]+ ?- ?[0-9]+$"}, instead=True)
+]
+
+Stall = Annotated[
+    float | None, _Checked(_stall, {"anyOf": [{"const": "auto"}, *_DURATION_FORMS]}, instead=True)
+]
+
+Argument = Annotated[str, AfterValidator(_argument)]
+Strategy = Annotated[str, _Checked(_strategy, {"enum": list(STRATEGIES)})]
+OnOff = Annotated[bool, _Checked(_on_off, {"enum": [True, False, "on", "off"]}, instead=True)]
+Script = Annotated[str, AfterValidator(_relative)]

@@ -49,6 +49,8 @@ class Exit:
     cause: Cause
     code: int | None = None
     signal: int | None = None
+    ordered: bool = False
+    """It was asked to end before it did, whatever its code says."""
     at: float = 0.0
     """By the host's clock, carried over: when it ended, not when we heard of it."""
     ended_time: float | None = None

@@ -178,11 +178,3 @@ def _gone_without_record(turn: Turn, task: Task) -> None:
     ended = Exit(cause=Cause.HOST_LOST, at=turn.at)
     turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
     turn.note("task-lost", f"{task.host} answers and knows nothing of {task.id}: its record is gone", task.id)
-
-
-def lose(turn: Turn, task: Task) -> None:
-    """Judge a task dead whose host has been silent for too long."""
-    ended = replace(task.exit or Exit(cause=Cause.HOST_LOST, at=turn.at), cause=Cause.HOST_LOST)
-    turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
-    standing.set_lost(turn, turn.run.host(task.host))
-    turn.note("task-lost", f"{task.id} is given up: {task.host} has been silent for too long", task.id)

@@ -8,8 +8,7 @@ from orchestrator.core import cause
 from orchestrator.core.actions import StopTask, VerifyCheckpoint
 from orchestrator.core.fate import gang, is_served
 from orchestrator.core.model import Cause, FirstCause, Intent, Link, Phase, Problem, Run, Task
-from orchestrator.core.reports import lose
-from orchestrator.core.standing import is_cut_off
+from orchestrator.core.standing import is_cut_off, lose
 from orchestrator.core.stopping import stop_all
 from orchestrator.core.turn import Turn, is_due
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.core.model import Cause, Host, Link, Phase, Run, Standing, TaskPhase
+from dataclasses import replace
+
+from orchestrator.core.model import Cause, Exit, Host, Link, Phase, Run, Standing, Task, TaskPhase
 from orchestrator.core.turn import Turn, is_due
 from orchestrator.core.words import counted, duration
 
@@ -24,9 +26,13 @@ def is_cut_off(run: Run) -> bool:
 
 
 def lost_at(run: Run, host: Host) -> float | None:
-    """When a host that a new generation waits for counts as lost; None where it does not."""
+    """When a host that a new generation waits for counts as lost; None where it does not.
+
+    One that was given up, came back with a task that lives, and is gone again is waited for anew.
+    """
     waited_for = run.phase is Phase.BACKOFF and host in run.holders
-    if not waited_for or host.link is not Link.UNREACHABLE or host.standing is not Standing.OPEN:
+    is_known_lost = host.standing is not Standing.OPEN and not _living(run, host)
+    if not waited_for or host.link is not Link.UNREACHABLE or is_known_lost:
         return None
     heard_at = host.heard_at if host.heard_at is not None else host.since_at
     return None if is_cut_off(run) else heard_at + run.plan.timing.lost_after_s
@@ -39,6 +45,20 @@ def judge_lost(turn: Turn) -> None:
             silent = turn.at - (host.heard_at if host.heard_at is not None else host.since_at)
             set_lost(turn, host)
             turn.note("host-lost", f"{host.name} has been silent for {duration(silent)}, and counts as lost")
+            for task in _living(turn.run, host):
+                lose(turn, task)
+
+
+def _living(run: Run, host: Host) -> list[Task]:
+    return [task for task in run.tasks if task.host == host.name and task.phase.may_live]
+
+
+def lose(turn: Turn, task: Task) -> None:
+    """Judge a task dead whose host has been silent for too long."""
+    ended = replace(task.exit or Exit(cause=Cause.HOST_LOST, at=turn.at), cause=Cause.HOST_LOST)
+    turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
+    set_lost(turn, turn.run.host(task.host))
+    turn.note("task-lost", f"{task.id} is given up: {task.host} has been silent for too long", task.id)
 
 
 def set_lost(turn: Turn, host: Host) -> None:

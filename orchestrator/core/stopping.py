@@ -8,7 +8,7 @@ from orchestrator.core import cause, restart, seats, standing
 from orchestrator.core.actions import CloseHost, StopTask, SweepHost
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.model import Cause, Exit, Intent, Link, Phase, Problem, Run, Task, TaskPhase
-from orchestrator.core.reports import lose
+from orchestrator.core.standing import lose
 from orchestrator.core.turn import Turn, is_due
 
 SWEEP_WAIT_S = 10.0
@@ -80,6 +80,8 @@ def _settle_intent(turn: Turn) -> None:
     run = turn.run
     chief = run.task(run.chief)
     is_done = chief.exit is not None and chief.exit.cause is Cause.FINISHED
+    if run.intent is Intent.REGROUP and chief.exit is not None and chief.exit.ordered:
+        is_done = False  # a script that saves and exits with 0 when it is asked to end has not finished
     if run.intent in (Intent.RESTART, Intent.REGROUP) and is_done:
         turn.set(intent=Intent.SUCCEED)
     if run.intent is Intent.REGROUP:

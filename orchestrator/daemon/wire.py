@@ -120,6 +120,7 @@ def _exit(raw: Mapping[str, Any], ended: Mapping[str, Any], *, at: float) -> Exi
         cause=cause,
         code=ended.get("code"),
         signal=ended.get("signal"),
+        ordered=bool(ended.get("ordered")),
         at=at - (ended.get("ago_s") or 0.0),
         ended_time=ended.get("ended_at"),
         error=error["message"] if error else None,

@@ -216,6 +216,7 @@ class Transcript:
                 cause=_CAUSES[options.get("cause", "script")],
                 code=int(options["code"]) if "code" in options else None,
                 signal=int(options["signal"]) if "signal" in options else None,
+                ordered=options.get("ordered") == "yes",
                 at=float(options.get("ended", at)),
                 last_lines=(line,) if line else (),
             )

@@ -113,7 +113,9 @@ def _is_stale(run: Run, event: Event) -> bool:
             return run.phase is not Phase.RENDEZVOUS or generation != run.generation or is_seeded(run)
         case StacksCollected(generation=generation):
             return generation != run.generation or run.phase is not Phase.RUNNING
-        case CheckpointVerified(generation=generation) | OrderFailed(generation=generation, task=None):
+        case CheckpointVerified(generation=generation):
+            return generation != run.generation or run.phase.is_terminal or _went_back(run)
+        case OrderFailed(generation=generation, task=None):
             return generation != run.generation or run.phase.is_terminal
         case OrderFailed(generation=generation, task=TaskId() as task):
             return run.phase.is_terminal or generation not in _generations(run, task)
@@ -127,6 +129,12 @@ def _is_stale(run: Run, event: Event) -> bool:
             return host not in unproven(run) if run.phase.is_terminal else run.proof is None
         case _:
             return False
+
+
+def _went_back(run: Run) -> bool:
+    """Whether the user went back from what this generation has saved."""
+    found = run.first_cause
+    return found is not None and (found.cause, found.generation) == (Cause.ROLLED_BACK, run.generation)
 
 
 def _generations(run: Run, task: TaskId) -> list[int]:
@@ -326,7 +334,10 @@ def stood_still(run: Run, waited_s: float, at: float) -> Run:
     return replace(
         run,
         hosts=hosts,
-        tasks=tuple(replace(task, start_at=later(task.start_at)) for task in run.tasks),
+        tasks=tuple(
+            replace(task, start_at=later(task.start_at), deadline_at=later(task.deadline_at))
+            for task in run.tasks
+        ),
         deadline_at=later(run.deadline_at),
         force_at=later(run.force_at),
         verify_at=later(run.verify_at),

@@ -136,7 +136,11 @@ def remove_unused_blobs(host_dir: str) -> None:
         code = os.path.join(host_dir, "runs", run, "code")
         for name in _names(code):
             if name.endswith(".json"):
-                with open(os.path.join(code, name)) as file:
+                try:
+                    file = open(os.path.join(code, name))  # noqa: SIM115
+                except FileNotFoundError:
+                    continue  # another agent is removing that run, or tree, at this moment
+                with file:
                     used.update(json.load(file)["blobs"])
     blobs = os.path.join(host_dir, "blobs")
     for name in _names(blobs) - used:

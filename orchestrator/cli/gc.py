@@ -121,12 +121,17 @@ def _item(host: HostPlan, told: Mapping[str, Any]) -> Item:
     )
 
 
-def look_here(session: Session, ours: Known) -> list[Item]:
-    """Run directories (logs) in our state directory that the journal knows no more."""
+def look_here(session: Session) -> list[Item]:
+    """Run directories (logs) in our state directory that the journal knows no more.
+
+    The journal is asked last: a run that began while the hosts were asked is not taken for nobody's.
+    """
+    there = RunLogs(session.paths.state_dir).runs()
+    ours = known(session)
     if not ours.there:
         return []
     found = []
-    for run_id in RunLogs(session.paths.state_dir).runs():
+    for run_id in there:
         if run_id not in ours.run_ids:
             directory = session.paths.run_dir(run_id)
             size, newest = _measure(directory)
@@ -227,7 +232,7 @@ def command(
         )
     ask = asker(session)
     items, answers = look(ask, hosts, ours)
-    items += look_here(session, ours)
+    items += look_here(session)
     failed = say_problems(session, answers)
     chosen = may_go(items, even_alive, ours)
     if not as_json:

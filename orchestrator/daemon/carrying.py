@@ -31,6 +31,9 @@ TELL_EVERY_S = 5.0
 LINK_RETRY_S = 0.5
 TRIES_MAX = 3
 
+_NEVER = 1 << 62
+"""Above every generation."""
+
 Order = dict[str, Any]
 
 
@@ -52,6 +55,11 @@ class Carrier:
     def close(self) -> None:
         """Whoever waits gives up."""
         self._closed.set()
+
+    def abandon(self, run_id: str) -> None:
+        """That run is over: what is under way for it must not meet what the next one does in the same directory."""
+        with self._guard:
+            self._seeding[run_id] = _NEVER
 
     def store(self, run: Run) -> CheckpointStore:
         """The head's copies for that run's name and directory."""

@@ -371,6 +371,7 @@ class Performer:
     def _close_host(self, run: Run, name: str) -> None:
         """Let the rest of the logs come, then serve the run no more."""
         self._records.forget(run, name)
+        self.carriage.carrier.abandon(run.run_id)
         self._workers.submit(self._drain_and_detach, run, name)
 
     def _drain_and_detach(self, run: Run, name: str) -> None:

@@ -220,3 +220,10 @@ def test_keep_only_drops_other_trees(tmp_path: Path) -> None:
     codestore.keep_only(str(tmp_path), "r", [os.path.basename(new)])
     assert (os.path.exists(old), os.path.exists(old + ".json")) == (False, False)
     assert os.path.exists(new + "/a.py")
+
+
+def test_a_tree_that_is_removed_meanwhile_keeps_no_blob_and_breaks_no_push(tmp_path: Path) -> None:
+    code = tmp_path / "runs" / ".t-1.7.forgotten" / "code"
+    code.mkdir(parents=True)
+    (code / "0.json").symlink_to(tmp_path / "gone")  # listed, and gone when it is opened
+    codestore.remove_unused_blobs(str(tmp_path))

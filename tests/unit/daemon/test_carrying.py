@@ -306,3 +306,21 @@ def test_nothing_outside_a_snapshot_is_read(lab: Lab, name: str) -> None:
     for digest in ("../..", "", "A" * 64):
         with pytest.raises(ValueError, match="not a SHA-256"):
             safe.directory_of(str(lab.a.root), digest)
+
+
+def test_what_is_under_way_for_a_run_that_is_over_is_given_up(lab: Lab) -> None:
+    """Or it would hold the directory for as long as a start may take, while the next run waits for it."""
+    run = lab.run()
+    lab.a.train(1)
+    lab.carrier.abandon(run.run_id)
+    with pytest.raises(Abandoned):
+        lab.seed(run, 2)
+    with pytest.raises(Abandoned):
+        lab.bring(run, 1, places_of(lab, 1))
+    other = replace(run, run_id="t-2")
+    assert lab.seed(other, 2).source is not None
+
+
+def places_of(lab: Lab, generation: int) -> Path:
+    """A generation's directory on host a."""
+    return Path(places.directory_of(str(lab.a.root), generation))

@@ -84,6 +84,8 @@ def main() -> None:
     print(f"a step: {alone * 1e3:.0f} ms alone, {together * 1e3:.0f} ms with {replicas} replica(s)")
     if replicas > 1:
         gain = replicas * alone / together
+        share = max(0.0, 1 - alone / together)
+        print(f"{share:.0%} of a step with {replicas} workers is communication".replace("%", " %", 1))
         print(
             f"{replicas} replicas do the work of {gain:.2f}: {'worth it' if gain > 1 else 'one alone is faster'}"
         )

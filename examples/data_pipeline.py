@@ -29,17 +29,17 @@ except ImportError:  # started by hand, where orch is not installed
 
 AUTOTUNE = tf.data.AUTOTUNE
 AutoShardPolicy = tf.data.experimental.AutoShardPolicy
-SIDE, IMAGES = 32, 1024
+SIDE = 32
 
 
-def write_files(folder, count):
+def write_files(folder, count, images):
     """The digits as PNG in `count` TFRecord files: what somebody's data set would look like."""
     digits = load_digits()
     paths = [os.path.join(folder, f"digits-{i:02d}.tfrecord") for i in range(count)]
     for i, path in enumerate(paths):
         with tf.io.TFRecordWriter(path) as writer:
             for image, label in zip(
-                digits.images[i:IMAGES:count], digits.target[i:IMAGES:count], strict=True
+                digits.images[i:images:count], digits.target[i:images:count], strict=True
             ):
                 png = tf.io.encode_png((image[..., None] * 15).astype(np.uint8)).numpy()
                 features = {
@@ -102,6 +102,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, default=64, help="of all workers together")
     parser.add_argument("--files", type=int, default=8)
+    parser.add_argument("--images", type=int, default=1024)
+    parser.add_argument("--epochs", type=int, default=2, help="to measure each with, and one more before")
     parser.add_argument("--storage-ms", type=float, default=20.0, help="before each 32 records")
     args = parser.parse_args()
 
@@ -125,11 +127,11 @@ def main() -> None:
     steps = 0
 
     def measure(data):
-        """Seconds of the faster of two epochs; the first, which traces the step and fills the cache, not counted."""
+        """Seconds of the fastest epoch; the first, which traces the step and fills the cache, not counted."""
         nonlocal steps
         batches = strategy.experimental_distribute_dataset(data)
         measured = []
-        for _ in range(3):
+        for _ in range(1 + args.epochs):
             began = time.monotonic()
             for images, labels in batches:
                 train_step(images, labels)
@@ -142,7 +144,7 @@ def main() -> None:
     workers = strategy.num_replicas_in_sync // max(1, len(strategy.extended.worker_devices))
     policy = AutoShardPolicy.FILE if args.files >= workers else AutoShardPolicy.DATA
     with tempfile.TemporaryDirectory() as folder:
-        paths, first = write_files(folder, args.files), None
+        paths, first = write_files(folder, args.files, args.images), None
         for name, data in pipelines(paths, args.batch, args.storage_ms):
             best = measure(with_policy(data, policy))
             first = first or best

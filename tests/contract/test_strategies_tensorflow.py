@@ -141,34 +141,6 @@ def test_chief_and_worker_have_two_cpus_each_and_the_plans_communication_and_an_
 
 
 @pytest.mark.parametrize(
-    ("script", "args", "options", "last"),
-    [
-        (
-            "mirrored.py",
-            "--epochs 2",
-            {"strategy": "mirrored", "replicas_on_cpu": 2},
-            "replicas: 2, images/s: ",
-        ),
-        ("data_pipeline.py", "", {"strategy": "multi_worker_mirrored"}, "auto_shard_policy FILE"),
-        ("model_parallel.py", "--steps 40", {"strategy": "single"}, "done at step 40, loss 0."),
-        (
-            "big_dense.py",
-            "--steps 1 --batch 8",
-            {"strategy": "multi_worker_mirrored"},
-            "reckoned for 8 workers",
-        ),
-    ],
-)
-def test_an_example_runs_and_tells_its_steps(
-    cluster: Start, script: str, args: str, options: dict[str, Any], last: str
-) -> None:
-    task = cluster(EXAMPLES / script, *args.split(), tasks={"worker": 1}, options=options)["worker:0"]
-    assert task.ended() == 0, task.task.err
-    assert task.task.out.strip().splitlines()[-1].startswith(last), task.task.out
-    assert task.step() > 0
-
-
-@pytest.mark.parametrize(
     ("tpu", "reason"),
     [
         ("local", "NotFoundError: TPUs not found in the cluster."),

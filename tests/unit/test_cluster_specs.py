@@ -34,6 +34,11 @@ def test_an_example_loads_plans_and_could_be_launched(file: Path) -> None:
         assert "CUDA_VISIBLE_DEVICES" in environment(plan, "x-20260101-1", 1, task.id, 0, None, "/logs")
 
 
+def test_each_example_stands_in_the_list_of_what_it_teaches() -> None:
+    listed = (FOLDER / "README.md").read_text()
+    assert [file.name for file in SPECS if f"| `{file.name}` |" not in listed] == []
+
+
 @pytest.mark.parametrize("file", SPECS, ids=lambda file: str(file.name))
 def test_an_example_tells_editors_its_schema(file: Path) -> None:
     assert file.read_text().splitlines()[0] == "# yaml-language-server: $schema=schema.json"

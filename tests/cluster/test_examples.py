@@ -1,0 +1,60 @@
+"""Every spec that users are shown and that runs on one machine, to its end: `orch up cluster_specs/X.yaml --wait`.
+
+Not here, since other tests run them: local.yaml (`make demo`), parameter_server.yaml (test_tensorflow.py),
+jax_processes.yaml's script (test_jax.py), horovod.yaml (`make test-horovod`), tpu.yaml's script (contract tests).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cluster.cluster import Cluster
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(180)]
+
+SPECS = Path(__file__).parents[2] / "cluster_specs"
+
+ROWS: list[tuple[str, str, str]] = [
+    ("digits_single", "--epochs 2", r"test accuracy: 0\.\d+ \(loss .*\) after 46 steps"),
+    ("digits_mirrored", "--epochs 2 --batch 256", r"replicas: 2, images/s: \d+"),
+    ("fault_tolerance", "--epochs 2", r"the best model: 0\.\d+ in best\.keras"),
+    ("data_pipeline", "--images 256 --epochs 1", r"auto_shard_policy FILE: 8 files, 2 worker\(s\)"),
+    ("model_parallel", "--steps 40", r"done at step 40, loss 0\."),
+    ("big_dense", "--steps 1 --batch 8", r"\d+ % of a step with 2 workers is communication"),
+    ("checkpoint_manager", "--steps 40 --save-every 20", r"evaluated at step 40, accuracy 0\."),
+    ("tf_keras_backup", "--epochs 2", r"done at step 58"),
+    ("images_per_second", "--cores 0,1 --steps 10", r"2 replica\(s\), \d+ images/s"),
+]
+"""A spec, arguments that make it short, and what it says in the end."""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One coordinator for all of them."""
+    made = Cluster(tmp_path_factory.mktemp("examples"))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(("name", "args", "says"), ROWS, ids=[row[0] for row in ROWS])
+def test_a_spec_that_users_are_shown_runs_to_its_end(here: Cluster, name: str, args: str, says: str) -> None:
+    document = yaml.safe_load((SPECS / f"{name}.yaml").read_text())
+    run = document["run"]
+    run.update(args=args.split(), workdir=str(SPECS.parent / "examples"), python=sys.executable)
+    if "checkpoint" in run:
+        run["checkpoint"]["dir"] = str(here.directory / name)
+    path = here.directory / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(document))
+    done = here.orch("up", str(path), "--wait", timeout=150)
+    log = here.ok("logs", document["name"])
+    assert done.returncode == 0, log[-4000:]
+    assert re.search(says, log), log[-4000:]
+    shown = here.run(document["name"])
+    assert (shown["phase"], shown["restarts"]) == ("SUCCEEDED", 0)
+    assert shown["global_step"] > 0, "its progress is seen"

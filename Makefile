@@ -7,7 +7,7 @@ HOROVOD := .venv-horovod
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench faults sim mutants docker-demo clean
+.PHONY: help demo test check format bench scaling faults sim mutants docker-demo clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## / - /'
@@ -55,6 +55,9 @@ format: $(VENV)/.dev  ## bring the sources into shape
 
 bench: $(VENV)/.dev  ## the measured claims: start, detection, overhead
 	$(BIN)/python -m benchmarks
+
+scaling: $(VENV)/.dev  ## images/s of 1, 2 and 4 replicas, under orch and by hand, into docs/strategies.md; four quiet minutes
+	$(BIN)/python -m benchmarks.scaling
 
 faults: $(VENV)/.dev  ## inject every fault of docs/faults.md for real, and write that page (ROWS=15,24: only these)
 	$(BIN)/python -m tests.faults $(if $(ROWS),--rows $(ROWS))

@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.adapters.checkpoints.places import names_in, read_json
 from orchestrator.adapters.disk import sync_directory
 
 _ASIDE = ".aside"
@@ -38,7 +39,7 @@ class CheckpointStore:
 
     def place(self) -> str | None:
         """The host that has the newest generation's directory; None where that is not known."""
-        found = _read(os.path.join(self.root, "place.json"))
+        found = read_json(os.path.join(self.root, "place.json"))
         return str(found["host"]) if found else None
 
     def has(self, manifest: Mapping[str, Any]) -> bool:
@@ -110,10 +111,10 @@ class CheckpointStore:
 
     def _load(self, kind: str) -> list[dict[str, Any]]:
         found = []
-        for name in _names(self._manifests):
+        for name in names_in(self._manifests):
             stem = name.removesuffix(".json")
             if name != stem and stem.endswith(_ASIDE) == (kind == _ASIDE):
-                manifest = _read(os.path.join(self._manifests, name))
+                manifest = read_json(os.path.join(self._manifests, name))
                 found += [manifest] if manifest else []
         return found
 
@@ -126,7 +127,7 @@ class CheckpointStore:
                 used.update(piece for _, _, _, made_of in manifest["files"] for piece in made_of)
             for manifest in manifests[self._keep :]:
                 os.unlink(os.path.join(self._manifests, f"{manifest['digest']}{kind}.json"))
-        for name in _names(self._pieces):
+        for name in names_in(self._pieces):
             if name.removesuffix(".part") not in used:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self.path(name))
@@ -143,19 +144,3 @@ class CheckpointStore:
 
 def _age(manifest: Mapping[str, Any]) -> tuple[int, float]:
     return manifest.get("generation") or 0, manifest["saved_at"]
-
-
-def _read(path: str) -> dict[str, Any] | None:
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _names(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except FileNotFoundError:
-        return []

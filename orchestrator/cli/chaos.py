@@ -10,7 +10,15 @@ from typing import Any
 import click
 
 from orchestrator.adapters.client import Client
-from orchestrator.cli.choosing import find, only_active, run_argument, runs_of, status_of
+from orchestrator.cli.choosing import (
+    complete_host,
+    complete_task,
+    find,
+    only_active,
+    run_argument,
+    runs_of,
+    status_of,
+)
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.recovery import Outcome, watch_recovery
 from orchestrator.cli.session import Session
@@ -139,17 +147,19 @@ def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f} s"
 
 
-_HELP = {
-    "kill": "TASK", "freeze": "TASK", "kill-shim": "TASK", "kill-agent": "HOST", "cut": "HOST", "fill": "HOST"
-}  # fmt: skip
+_COMPLETE = {"task": complete_task, "host": complete_host}
 
 
 def _fault_options(command: Any) -> Any:
     for kind in reversed(list(KINDS.values())):
         option = click.option(
-            f"--{kind.name}", kind.name.replace("-", "_"), multiple=True, metavar=_HELP[kind.name],
+            f"--{kind.name}",
+            kind.name.replace("-", "_"),
+            multiple=True,
+            metavar=kind.of.upper(),
+            shell_complete=_COMPLETE[kind.of],
             help=f"{kind.does[0].upper()}{kind.does[1:]}.",
-        )  # fmt: skip
+        )
         command = option(command)
     return command
 

@@ -64,15 +64,30 @@ def complete_host(
     incomplete: str,
 ) -> list[str]:
     """Hosts of active runs for the shell's completion; none where no coordinator answers at once."""
+    runs = [run for run in _runs_now(ctx) or [] if is_active(run)]
+    return sorted({name for run in runs for name in hosts_of(run) if name.startswith(incomplete)})
+
+
+def complete_task(
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001 (click's signature)
+    incomplete: str,
+) -> list[str]:
+    """Tasks of active runs, in the same way."""
+    tasks = [str(task["task"]) for run in _runs_now(ctx) or [] if is_active(run) for task in run["tasks"]]
+    return [name for name in dict.fromkeys(tasks) if name.startswith(incomplete)]
+
+
+def _runs_now(ctx: click.Context) -> list[Mapping[str, Any]] | None:
+    """What a person who has pressed Tab can wait for; None where no coordinator answers at once."""
     from orchestrator.cli.session import Session
 
     session = ctx.find_object(Session) or Session.of_process()
     try:
         found = session.client().get("/v1/status", timeout_s=0.5).get("runs")
     except OrchestratorError:
-        return []
-    runs = [run for run in found if is_active(run)] if isinstance(found, list) else []
-    return sorted({name for run in runs for name in hosts_of(run) if name.startswith(incomplete)})
+        return None
+    return found if isinstance(found, list) else []
 
 
 def no_such_run(name: str, known: Iterable[str]) -> UsageError:
@@ -96,12 +111,12 @@ def complete_run(
     from orchestrator.adapters.runlogs import RunLogs, run_name
     from orchestrator.cli.session import Session
 
-    session = ctx.find_object(Session) or Session.of_process()
-    try:
-        found = session.client().get("/v1/status", timeout_s=0.5).get("runs")
-        names = [str(run.get("name")) for run in found] if isinstance(found, list) else []
-    except OrchestratorError:
+    runs = _runs_now(ctx)
+    if runs is None:
+        session = ctx.find_object(Session) or Session.of_process()
         names = [run_name(run_id) for run_id in RunLogs(session.paths.state_dir).runs()]
+    else:
+        names = [str(run.get("name")) for run in runs]
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
 
 

@@ -36,6 +36,19 @@ def is_ours(sock: socket.socket, uid: int) -> bool:
     return bool(struct.unpack("3i", credentials)[1] in (uid, 0))
 
 
+def _received(sock: socket.socket) -> bytes:
+    """What has come by now, which may be nothing. Gone at the end of it."""
+    try:
+        data = sock.recv(65536)
+    except BlockingIOError:
+        return b""
+    except OSError as e:
+        raise Gone from e
+    if not data:
+        raise Gone
+    return data
+
+
 class AgentLink:
     """One connected agent."""
 
@@ -50,14 +63,7 @@ class AgentLink:
 
     def receive(self) -> list[dict[str, Any]]:
         """The orders that have come. Gone where the agent has."""
-        try:
-            data = self.sock.recv(65536)
-        except BlockingIOError:
-            return []
-        except OSError as e:
-            raise Gone from e
-        if not data:
-            raise Gone
+        data = _received(self.sock)
         try:
             return [message for message, _ in self._decoder.feed(data)]
         except FrameError as e:
@@ -176,14 +182,7 @@ class RuntimeLink:
 
     def receive(self) -> list[dict[str, Any]]:
         """What the runtime has said, without what is no JSON object. Gone at the end of it."""
-        try:
-            data = self.sock.recv(65536)
-        except BlockingIOError:
-            return []
-        except OSError as e:
-            raise Gone from e
-        if not data:
-            raise Gone
+        data = _received(self.sock)
         *lines, self._received = (self._received + data).split(b"\n")
         if len(self._received) > _LINE_BYTES_MAX:
             self._received = b""

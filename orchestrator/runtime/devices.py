@@ -9,7 +9,6 @@ What a script says itself always wins.
 from __future__ import annotations
 
 import functools
-import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,11 +58,9 @@ def split_cpu(tf: Any, replicas: int, link: Link) -> None:
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
     except RuntimeError as e:
-        say(link, "replicas-on-cpu", f"replicas_on_cpu came too late, TensorFlow has begun to work: {e}")
+        link.say("replicas-on-cpu", f"replicas_on_cpu came too late, TensorFlow has begun to work: {e}")
         return
-    say(
-        link, "replicas-on-cpu", f"the CPU is shown to TensorFlow as {replicas} devices, one for each replica"
-    )
+    link.say("replicas-on-cpu", f"the CPU is shown to TensorFlow as {replicas} devices, one for each replica")
 
 
 def _let_workers_use_cpus(module: Any, replicas: int) -> None:
@@ -115,23 +112,15 @@ def _hand_over_communication(module: Any, options: Mapping[str, Any], link: Link
         if given is None or old_and_silent:
             communication_options = util.Options(implementation=implementation, timeout_seconds=timeout_s)
             timeout = f", timeout {timeout_s:g} s" if timeout_s else ""
-            say(
-                link,
+            link.say(
                 "communication",
                 f"MultiWorkerMirroredStrategy communicates by {implementation}{timeout}",
             )
         else:
-            say(
-                link,
+            link.say(
                 "communication",
                 "the script gives communication_options itself; the plan's are not used",
             )
         original(self, cluster_resolver, communication_options)
 
     strategy.__init__ = __init__
-
-
-def say(link: Link, kind: str, message: str) -> None:
-    """To the task's log and to the coordinator."""
-    print(f"orch: {message}", file=sys.stderr, flush=True)
-    link.send({"say": {"kind": kind, "message": message}}, wait_s=1.0)

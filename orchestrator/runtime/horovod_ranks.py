@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 
 TYPE_CHECKING = False
@@ -48,8 +47,7 @@ def join(link: Link) -> None:
         wait_for(address, port, RENDEZVOUS_WAIT_S)
     rank, size = os.environ["HOROVOD_RANK"], os.environ["HOROVOD_SIZE"]
     message = f"rank {rank} of {size}; the rendezvous is at {address}:{port}"
-    print(f"orch: {message}", file=sys.stderr, flush=True)
-    link.send({"say": {"kind": "horovod", "message": message}}, wait_s=1.0)
+    link.say("horovod", message)
 
 
 def _serve(http_server: Any, address: str, port: int, slots: list[dict[str, Any]]) -> None:

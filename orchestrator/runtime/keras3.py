@@ -212,8 +212,7 @@ def _say(link: Link, version: str) -> None:
         f"Keras {version} was mended for MultiWorkerMirroredStrategy "
         "(model.fit fails there without it: keras-team/keras#20585)"
     )
-    print(f"orch: {message}", file=sys.stderr, flush=True)
-    link.send({"say": {"kind": "keras3-mended", "message": message}}, wait_s=1.0)
+    link.say("keras3-mended", message)
 
 
 def _once(action: Callable[[], None]) -> Callable[[], None]:

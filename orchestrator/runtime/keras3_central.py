@@ -82,5 +82,4 @@ def _say(link: Link, version: str) -> None:
         f"Keras {version} was mended for CentralStorageStrategy with several replicas "
         "(metrics are wrong there without it, and BatchNormalization and Dropout fail)"
     )
-    print(f"orch: {message}", file=sys.stderr, flush=True)
-    link.send({"say": {"kind": "keras3-mended", "message": message}}, wait_s=1.0)
+    link.say("keras3-mended", message)

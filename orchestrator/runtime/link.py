@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import threading
 import time
 
@@ -60,6 +61,11 @@ class Link:
             self._pending += line
             self._flush(wait_s)
             return True
+
+    def say(self, kind: str, message: str) -> None:
+        """To the task's log and to the coordinator."""
+        print(f"orch: {message}", file=sys.stderr, flush=True)
+        self.send({"say": {"kind": kind, "message": message}}, wait_s=1.0)
 
     def _flush(self, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s

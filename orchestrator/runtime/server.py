@@ -7,7 +7,6 @@ so the main thread waits in Python instead, where an order to stop reaches it at
 from __future__ import annotations
 
 import os
-import sys
 import threading
 
 from orchestrator.runtime.options import task_of
@@ -68,8 +67,7 @@ def serve(link: Link) -> NoReturn:
         start=True,
     )
     message = f"{kind}:{index} is served at {cluster.task_address(kind, index)}; the chief runs the script"
-    print(f"orch: {message}", file=sys.stderr, flush=True)
-    link.send({"say": {"kind": "serving", "message": message}}, wait_s=1.0)
+    link.say("serving", message)
     never = threading.Event()
     while server is not None:  # it lives as long as this frame holds it
         never.wait()

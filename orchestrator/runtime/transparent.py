@@ -36,8 +36,7 @@ class Said:
         if message in self._told:
             return
         self._told.add(message)
-        print(f"orch: {message}", file=sys.stderr, flush=True)
-        self._link.send({"say": {"kind": f"transparent-{kind}", "message": message}}, wait_s=1.0)
+        self._link.say(f"transparent-{kind}", message)
 
     def unsupported(self, message: str) -> Unsupported:
         """The error to raise: the shim has heard the sentence before the script can swallow it."""

@@ -22,28 +22,9 @@ if TYPE_CHECKING:
 
     from orchestrator.runtime.transparent import Said
 
-_ARGUMENTS = {
-    "keras": (
-        "x",
-        "y",
-        "batch_size",
-        "epochs",
-        "verbose",
-        "callbacks",
-        "validation_split",
-        "validation_data",
-    ),
-    "tf_keras": (
-        "x",
-        "y",
-        "batch_size",
-        "epochs",
-        "verbose",
-        "callbacks",
-        "validation_split",
-        "validation_data",
-    ),
-}
+_ARGUMENTS = ("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split", "validation_data")
+"""Of `fit`, in its order, which Keras 3 and tf_keras share as far as this."""
+
 DEFAULT_BATCH = 32
 """Keras's own, for arrays."""
 
@@ -99,8 +80,8 @@ def _wrapped(fit: Callable[..., Any], setting: Setting) -> Callable[..., Any]:
     def transparent_fit(model: Any, *args: Any, **kwargs: Any) -> Any:
         if setting.inside:  # a fit in a callback of a fit: it has no place in the order of fits
             return fit(model, *args, **kwargs)
-        kwargs = {**dict(zip(_ARGUMENTS[setting.library], args, strict=False)), **kwargs}
-        rest = args[len(_ARGUMENTS[setting.library]) :]
+        kwargs = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
+        rest = args[len(_ARGUMENTS) :]
         if rest:
             return fit(model, *args, **kwargs)
         setting.inside = True

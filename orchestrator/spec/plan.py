@@ -12,7 +12,7 @@ from orchestrator.core.placement import place
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Options, Plan, RestartPolicy, Timing
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.load import load_spec
-from orchestrator.spec.models import ClusterSpec, Host
+from orchestrator.spec.models import ClusterSpec, Host, Run
 from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks, tasks_of
 from orchestrator.spec.secrets import secret_names, secret_values
 
@@ -73,16 +73,20 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
         },
         runtime=run.runtime,
         chaos=run.chaos == "allowed",
-        options=Options(
-            transparent=run.transparent,
-            batch=run.batch,
-            replicas_on_cpu=run.replicas_on_cpu,
-            communication=run.communication,
-            communication_timeout_s=run.communication_timeout,
-            keras=run.keras,
-            serve=run.serve and run.strategy == "parameter_server",
-            tpu=run.tpu,
-        ),
+        options=_options(run),
+    )
+
+
+def _options(run: Run) -> Options:
+    return Options(
+        transparent=run.transparent,
+        batch=run.batch,
+        replicas_on_cpu=run.replicas_on_cpu,
+        communication=run.communication,
+        communication_timeout_s=run.communication_timeout,
+        keras=run.keras,
+        serve=run.serve and run.strategy == "parameter_server",
+        tpu=run.tpu,
     )
 
 

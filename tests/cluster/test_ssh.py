@@ -374,15 +374,19 @@ class TestUnreachable:
         there = make_lab(1).host(0)
         ssh = quick(tmp_path, 5.0)
         channel = ssh.open(there.plan(), "exec cat")
-        writer = threading.Thread(target=_write_until_closed, args=(channel,), daemon=True)
         there.cut()
-        writer.start()
-        writer.join(0.5)
-        started = time.monotonic()
-        channel.close()
-        assert time.monotonic() - started < 2.0
-        writer.join(5.0)
-        assert not writer.is_alive()
+        _closes_while_one_writes(channel)
+
+
+def _closes_while_one_writes(channel: Channel) -> None:
+    writer = threading.Thread(target=_write_until_closed, args=(channel,), daemon=True)
+    writer.start()
+    writer.join(0.5)
+    started = time.monotonic()
+    channel.close()
+    assert time.monotonic() - started < 2.0
+    writer.join(5.0)
+    assert not writer.is_alive()
 
 
 def _write_until_closed(channel: Channel) -> None:
@@ -397,11 +401,4 @@ def test_a_link_that_is_cut_during_the_bastion_also_closes(make_lab: MakeLab, tm
         there.plan(proxy_jump=f"{bastion.address}:{bastion.port}"), "exec cat"
     )
     bastion.cut()
-    writer = threading.Thread(target=_write_until_closed, args=(channel,), daemon=True)
-    writer.start()
-    writer.join(0.5)
-    started = time.monotonic()
-    channel.close()
-    assert time.monotonic() - started < 2.0
-    writer.join(5.0)
-    assert not writer.is_alive()
+    _closes_while_one_writes(channel)

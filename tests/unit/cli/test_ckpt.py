@@ -6,9 +6,7 @@ import json
 from typing import Any
 
 from tests.contract.fake_api import FakeApi, run_document
-from tests.unit.cli.test_commands import Desk, api, orch
-
-__all__ = ["api", "orch"]
+from tests.unit.cli.desk import Desk
 
 
 def checkpoint(step: int | None = 120, **changes: Any) -> dict[str, Any]:

@@ -1,0 +1,46 @@
+"""What the shell offers when Tab is pressed: asked as the shell asks, by click's own protocol."""
+
+from __future__ import annotations
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from orchestrator.cli.main import cli
+from tests.contract.fake_api import FakeApi, run_document, task_document
+from tests.unit.cli.desk import Desk
+
+
+def offered(desk: Desk, *words: str) -> list[str]:
+    """For the last of `words`, which has only been begun."""
+    complete = ShellComplete(cli, {"obj": desk}, "orch", "_ORCH_COMPLETE")
+    return [item.value for item in complete.get_completions(list(words[:-1]), words[-1])]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("drain", "gpu-"), ["gpu-a", "gpu-b"]),
+        (("undrain", "gpu-b"), ["gpu-b"]),
+        (("drain", "gpu-a", "--name", ""), ["mnist"]),
+        (("chaos", "--kill", "w"), ["worker:0", "worker:1"]),
+        (("chaos", "--cut", ""), ["gpu-a", "gpu-b"]),
+        (("logs", "mn"), ["mnist"]),
+        (("logs", "other"), []),
+    ],
+)
+def test_names_are_those_of_what_runs(
+    orch: Desk, api: FakeApi, words: tuple[str, ...], expected: list[str]
+) -> None:
+    hosts = [{"host": "gpu-a"}, {"host": "gpu-b"}]
+    api.runs.append(run_document(tasks=[task_document(0), task_document(1)], hosts=hosts))
+    assert offered(orch, *words) == expected
+
+
+def test_without_a_coordinator_runs_come_from_the_disk(orch: Desk, logs: object) -> None:
+    assert offered(orch, "logs", "") == ["mnist"]
+    assert offered(orch, "chaos", "--kill", "") == []
+
+
+def test_the_script_that_a_shell_reads(orch: Desk) -> None:
+    assert orch("completion", "zsh") == 0
+    assert "_ORCH_COMPLETE" in orch.put_out

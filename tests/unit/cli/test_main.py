@@ -1,0 +1,62 @@
+"""The frame of all commands: help, words that are no command, and what is told of errors."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from orchestrator import __version__
+from orchestrator.cli.main import COMMANDS
+from tests.contract.fake_api import FakeApi
+from tests.unit.cli.desk import Desk
+
+
+def test_version(orch: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    assert orch("--version") == 0
+    assert capsys.readouterr().out == f"orch {__version__}\n"
+
+
+def test_help_names_every_command(orch: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    assert orch("--help") == 0
+    shown = capsys.readouterr().out
+    assert [name for name in COMMANDS if f"  {name} " not in shown] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(orch: Desk, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert orch(name, "--help") == 0
+    assert f"orch {name}" in capsys.readouterr().out
+
+
+def test_a_mistyped_command(orch: Desk) -> None:
+    assert orch("stauts") == 2
+    assert orch.said == (
+        "error: no such command: 'stauts'; did you mean `orch status`?\n"
+        "hint: `orch --help` shows how it is used\n"
+    )
+
+
+def test_a_mistyped_option(orch: Desk) -> None:
+    assert orch("status", "--jsn") == 2
+    assert orch.said.startswith("error: No such option")
+    assert "`orch status --help`" in orch.said
+
+
+def test_a_bug_says_that_it_is_one(orch: Desk, api: FakeApi) -> None:
+    api.runs.append({"name": 1, "tasks": 5})
+    assert orch("status") == 70
+    assert orch.said.startswith(f"error: this is a bug in orch {__version__}: TypeError: ")
+
+
+def test_no_coordinator(orch: Desk) -> None:
+    assert orch("status") == 3
+    assert orch.said.startswith(
+        f"error: no coordinator is running behind {orch.paths.socket}\nhint: start it"
+    )
+
+
+def test_a_runtime_directory_of_somebody_else(orch: Desk) -> None:
+    os.chmod(orch.paths.runtime_dir, 0o755)
+    assert orch("status") == 1
+    assert "others can enter it" in orch.said

@@ -1,0 +1,143 @@
+"""`orch up`: starts a run, and stays with it as long as it was asked to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.adapters.runlogs import RunLogs
+from tests.contract.fake_api import FakeApi, event_document, run_document, task_document
+from tests.unit.cli.desk import RUN, WHY, Desk, phases
+
+
+def test_up_waits_until_it_trains(orch: Desk, api: FakeApi, spec: str) -> None:
+    phases(api, {}, {"phase": "RENDEZVOUS"}, {"phase": "RUNNING"})
+    api.events.append(event_document(1, "started", "generation 1 starts"))
+    api.events.append(event_document(2, "started", "an older run's", run="mnist-20261119-1"))
+    assert orch("up", spec) == 0
+    assert orch.put_out == f"{RUN}\n"
+    assert orch.said == (
+        "2026-11-20 12:00:01  started  generation 1 starts\n"
+        f"{RUN} trains; `orch logs -f mnist` shows what it prints\n"
+    )
+    path, body = api.posted[0]
+    assert (path, body["from_scratch"], body["plan"]["tasks"][1]["id"]) == (
+        "/v1/runs",
+        False,
+        {"type": "worker", "index": 1},
+    )
+
+
+def test_up_detach(orch: Desk, api: FakeApi, spec: str) -> None:
+    assert orch("up", spec, "--detach", "--json") == 0
+    assert json.loads(orch.put_out) == {"run_id": RUN, "name": "mnist", "created": True}
+
+
+def test_up_of_what_runs_already(orch: Desk, api: FakeApi, spec: str) -> None:
+    api.runs.append(run_document())
+    api.events.append(event_document(1, "started", "long ago"))
+    assert orch("up", spec) == 0
+    assert orch.put_out == f"{RUN}\n"
+    assert orch.said == (
+        f"{RUN} runs already, with this very plan; nothing was changed\n"
+        f"{RUN} trains; `orch logs -f mnist` shows what it prints\n"
+    )
+
+
+@pytest.mark.parametrize(("phase", "code"), [("SUCCEEDED", 0), ("FAILED", 1), ("KILLED", 1)])
+def test_up_wait_ends_with_the_runs_own_outcome(
+    orch: Desk, api: FakeApi, spec: str, phase: str, code: int
+) -> None:
+    phases(api, {"phase": "RUNNING"}, {}, {"phase": phase})
+    assert orch("up", spec, "--wait") == code
+    assert f"{RUN}  {phase}" in orch.said
+
+
+def test_up_of_a_run_that_fails_says_why(orch: Desk, api: FakeApi, spec: str) -> None:
+    cause = {"task": "worker:1", "sentence": "worker:1 on here exited with 1", "last_lines": ["Boom"]}
+    problem = {"message": "here: no Python", "hint": "install it", "exit_code": 5}
+    phases(api, {"phase": "FAILED", "first_cause": cause, "problem": problem})
+    assert orch("up", spec) == 5
+    for text in (
+        "first cause: worker:1 on here exited with 1\n",
+        "worker:1 | Boom\n",
+        "problem: here: no Python",
+    ):
+        assert text in orch.said
+
+
+def test_up_wait_gives_up(orch: Desk, api: FakeApi, spec: str) -> None:
+    assert orch("up", spec, "--wait", "--timeout", "3s") == 7
+    assert f"error: {RUN} is still PENDING after 3.0 s: connecting\n" in orch.said
+
+
+def test_up_follow_shows_the_logs_and_the_outcome(orch: Desk, api: FakeApi, spec: str, logs: RunLogs) -> None:
+    phases(api, {"phase": "RUNNING"}, {"global_step": 130}, {"phase": "SUCCEEDED", "reason": "accuracy"})
+    assert orch("up", spec, "--follow") == 0
+    assert orch.put_out == f"{RUN}\nworker:0 | loading\nworker:1 | also\nworker:0 | oops\n"
+    assert f"{RUN}  SUCCEEDED" in orch.said
+
+
+def test_up_follow_says_a_first_cause_once(orch: Desk, api: FakeApi, spec: str, logs: RunLogs) -> None:
+    decided = {**WHY, "done": "restart at once"}
+    phases(api, {"phase": "RUNNING"}, {"phase": "SUCCEEDED", "reason": "accuracy"})
+    api.events += [
+        event_document(1, "stopping", "it stops"),
+        event_document(2, "backoff", "restart: worker:1 was killed", data={"first_cause": decided}),
+    ]
+    logs.put_first_cause(RUN, decided, now=996.0)
+    assert orch("up", spec, "--follow") == 0
+    assert orch.put_out.count("first cause: worker:1 was killed; restart at once") == 1
+    assert "it stops" in orch.said
+    assert "worker:1 was killed" not in orch.said
+
+
+def test_ctrl_c_in_follow_leaves_it_running(orch: Desk, api: FakeApi, spec: str) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    orch.on_pause = interrupt
+    assert orch("up", spec, "--follow") == 0
+    assert "orch logs -f mnist\n  orch status mnist\n  orch kill mnist\n" in orch.said
+    assert orch("up", spec, "--wait") == 130
+
+
+def test_up_waits_for_a_coordinator_that_comes_back(orch: Desk, api: FakeApi, spec: str) -> None:
+    phases(api, {"phase": "PENDING"})
+    again: list[FakeApi] = []
+
+    def restart() -> None:
+        if not again:
+            api.close()
+            again.append(api)
+        elif len(again) == 1:
+            other = FakeApi(Path(orch.paths.socket))
+            other.runs = [run_document(phase="SUCCEEDED", name="mnist")]
+            again.append(other.__enter__())
+
+    orch.on_pause = restart
+    try:
+        assert orch("up", spec, "--wait") == 0
+    finally:
+        for server in again[1:]:
+            server.close()
+    assert orch.said.count("the run goes on without it") == 1
+    assert "the coordinator is back\n" in orch.said
+
+
+def test_up_with_two_ways_to_stay(orch: Desk, spec: str) -> None:
+    assert orch("up", spec, "--wait", "--detach") == 2
+
+
+def test_up_of_a_file_that_is_not(orch: Desk, tmp_path: Path) -> None:
+    assert orch("up", str(tmp_path / "none.yaml")) == 2
+    assert "none.yaml" in orch.said
+
+
+def test_one_task_is_shown_for_a_run_with_one(orch: Desk, api: FakeApi) -> None:
+    api.runs.append(run_document(tasks=[task_document(0)]))
+    assert orch("status") == 0
+    assert "worker:0" in orch.put_out
+    assert "worker:1" not in orch.put_out

@@ -65,7 +65,7 @@ faults: $(VENV)/.dev  ## inject every fault of docs/faults.md for real, and writ
 sim: $(VENV)/.dev  ## the simulator: make sim SEEDS=200 [SEED=first] [TRACE=1]; exit 1 where a rule is broken
 	$(BIN)/python -m tests.sim $(or $(SEEDS),200) --first $(or $(SEED),0) $(if $(TRACE),--trace)
 
-mutants: $(VENV)/.dev  ## that the simulator bites: each of some thirty mistakes must be found; exit 1 with those that survive
+mutants: $(VENV)/.dev  ## that the simulator bites: each of some two dozen mistakes must be found; exit 1 with those that survive
 	$(BIN)/python -m tests.sim.mutants
 
 docker-demo:  ## the same training across containers, one of which is killed on the way

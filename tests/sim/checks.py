@@ -90,6 +90,14 @@ class Checks:
             f"the shim of {record.key} on {machine.name} obeys an order for {order['generation']}",
         )
 
+    def recorded(self, process: Process) -> None:
+        """An exit record is written once nothing lives, or what lives cannot be killed."""
+        demand(
+            not process.alive or process.unkillable,
+            "recorded-alive",
+            f"the record of {process!r}, which lives",
+        )
+
     def restored(self, chief: Process, step: int | None) -> None:
         """I5: never below what was verified and still reads whole, and never silently from the start."""
         if chief.task != self.world.chief:

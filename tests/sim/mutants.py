@@ -34,16 +34,6 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
-        "stale checkpoint accepted: one of an older generation is believed",
-        "core/group.py",
-        "case CheckpointVerified(generation=generation) | OrderFailed(generation=generation, task=None):\n"
-        "            return generation != run.generation or run.phase.is_terminal",
-        "case CheckpointVerified():\n            return run.phase.is_terminal\n"
-        "        case OrderFailed(generation=generation, task=None):\n"
-        "            return generation != run.generation or run.phase.is_terminal",
-        seeds=200,
-    ),
-    Mutant(
         "budget counted by time: every restart finds the old checkpoint to be progress",
         "core/restart.py",
         "verified_step is not None and (budget.step is None or verified_step > budget.step)",
@@ -139,13 +129,6 @@ MUTANTS = (
         "    _settle_intent(turn)",
     ),
     Mutant(
-        "tasks of older generations are left alone",
-        "core/reports.py",
-        "    for report in older:\n        turn.do(StopTask(",
-        "    for report in older[:0]:\n        turn.do(StopTask(",
-        seeds=200,
-    ),
-    Mutant(
         "kill not remembered: it restarts as after any other end",
         "core/group.py",
         'stop_all(turn, Intent.KILL, "killed by the user")',
@@ -220,38 +203,10 @@ MUTANTS = (
         seeds=200,
     ),
     Mutant(
-        "agents start older generations beside newer ones",
-        "daemon/agent_state.py",
-        "    if newest > generation:\n",
-        "    if newest < 0:\n",
-        seeds=200,
-    ),
-    Mutant(
-        "reports name only the newest generation",
-        "daemon/agent_state.py",
-        "if generation == newest[task] or not ended",
-        "if generation == newest[task]",
-        seeds=200,
-    ),
-    Mutant(
         "shim ends at the first look, whatever lives",
         "daemon/shim_state.py",
         "done = state.ended is not None and not event.left",
         "done = True",
-    ),
-    Mutant(
-        "shim waits for what cannot be killed",
-        "daemon/shim_state.py",
-        "if not done and event.at < state.give_up_at:",
-        "if not done:",
-        seeds=200,
-    ),
-    Mutant(
-        "shim takes no grace for the end: a task that does not stop is waited for",
-        "daemon/shim_state.py",
-        "    if state.phase is Phase.STOPPING:\n        return _kill(state, at)\n",
-        "    if state.phase is Phase.STOPPING:\n        return state.replace(deadline_at=None), []\n",
-        seeds=100,
     ),
 )
 

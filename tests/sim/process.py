@@ -268,6 +268,8 @@ class Shim:
             ordered=state.stop_by is shim_state.StopBy.ORDER,
             last_lines=process.last_lines if process is not None else [],
         )
+        if process is not None:
+            self.machine.world.checks.recorded(process)
         self.alive = False
         self.machine.free_pid(self.identity)
         self.machine.keep(self.record, task, ended.at)

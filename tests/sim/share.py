@@ -78,7 +78,7 @@ class Share:
 
     def given(self, generation: int) -> int | None:
         """What that generation was made from; None for nothing."""
-        step: int | None = self._seeds[generation]["global_step"]
+        step: int | None = self._seeds.get(generation, {}).get("global_step")
         return step
 
     def verify(self, generation: int) -> dict[str, Any]:

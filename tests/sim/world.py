@@ -188,6 +188,8 @@ class World:
         try:
             if self.guarded(head, lambda: head.loop.decide(RUN_ID, event)):
                 self.checks.killed = True
+                if self._healed_at is None and self.chance.random() < 0.4:
+                    self.head_dies(whole_machine=False)  # when an acknowledgement is worth most
                 return
         except JournalError:
             pass

@@ -1,6 +1,6 @@
 """How a command is started on a host and talked with: one interface for SSH, this machine, and the fake.
 
-All calls block. Threads that may block belong to the daemon; this room starts none of its own.
+All calls block, in threads of the daemon. The one thread that this room has bounds calls that know no bound: alarm.py.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def command() -> None:
     """
 
 
-@command.command()
+@command.command(short_help="What there is, and what is known of it.")
 @run_argument()
 @click.option("--json", "as_json", is_flag=True, help="A document, for scripts.")
 @click.pass_obj
@@ -129,7 +129,7 @@ def verify(session: Session, name: str | None, as_json: bool) -> int:
     return 0
 
 
-@command.command()
+@command.command(short_help="Go back to one; newer ones are set aside.")
 @run_argument()
 @click.option("--to", "checkpoint", required=True, help="A global step, gen-N, or a name of `orch ckpt ls`.")
 @click.option("--restart", is_flag=True, help="Of an active run: stop its tasks, and go on from there.")
@@ -154,7 +154,7 @@ def rollback(session: Session, name: str | None, checkpoint: str, restart: bool,
     return 0
 
 
-@command.command()
+@command.command(short_help="Keep one for good.")
 @click.argument("name")
 @click.argument("checkpoint")
 @click.option("--json", "as_json", is_flag=True, help="A document, for scripts.")

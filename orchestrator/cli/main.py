@@ -16,29 +16,40 @@ from orchestrator import __version__
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import InvariantViolated, OrchestratorError, SpecError
 
-COMMANDS = {
-    "up": "Start a run, or say that it runs already.",
-    "status": "What runs, how far it is, and why it waits.",
-    "why": "What went wrong first, who followed, what was done.",
-    "logs": "What the tasks print, merged by time.",
-    "events": "What happened to a run, and when.",
-    "ckpt": "Checkpoints: list, verify, pin, go back to one.",
-    "kill": "End runs, and prove that nothing is left.",
-    "drain": "Take a host out of a run: its tasks move at the next checkpoint.",
-    "undrain": "Let a drained or quarantined host in again.",
-    "stacks": "Where each task's Python is right now.",
-    "tensorboard": "Bring a run's TensorBoard files here, and show them.",
-    "chaos": "Hurt a run that allows it, and measure how it comes back.",
-    "validate": "Check cluster specs; all complaints at once.",
-    "plan": "What a cluster spec resolves to, task by task.",
-    "schema": "The JSON Schema of cluster.yaml, for editors.",
-    "trust": "Show hosts' keys, and add them to the known ones.",
-    "coordinator": "Run, start, stop, restart and show the coordinator.",
-    "gc": "Find and remove what is left of runs that nobody knows.",
-    "recover": "Rebuild a lost journal from the hosts.",
-    "service": "The coordinator as a systemd unit.",
-    "completion": "Print the shell's completion script.",
+PURPOSES = {
+    "Run": {
+        "validate": "Check cluster specs; all complaints at once.",
+        "plan": "What a cluster spec resolves to, task by task.",
+        "up": "Start a run, or say that it runs already.",
+        "kill": "End runs, and prove that nothing is left.",
+    },
+    "Look": {
+        "status": "What runs, how far it is, and why it waits.",
+        "why": "What went wrong first, who followed, what was done.",
+        "logs": "What the tasks print, merged by time.",
+        "events": "What happened to a run, and when.",
+        "stacks": "Where each task's Python is right now.",
+        "tensorboard": "Bring a run's TensorBoard files here, and show them.",
+    },
+    "Repair": {
+        "ckpt": "Checkpoints: list, verify, pin, go back to one.",
+        "drain": "Take a host out: its tasks move at the next checkpoint.",
+        "undrain": "Let a drained or quarantined host in again.",
+        "recover": "Rebuild a lost journal from the hosts.",
+        "gc": "Find and remove what is left of runs that nobody knows.",
+        "chaos": "Hurt a run that allows it, and measure how it comes back.",
+    },
+    "Set up": {
+        "trust": "Show hosts' keys, and add them to the known ones.",
+        "coordinator": "Run, start, stop, restart and show the coordinator.",
+        "service": "The coordinator as a systemd unit.",
+        "schema": "The JSON Schema of cluster.yaml, for editors.",
+        "completion": "Print the shell's completion script.",
+    },
 }
+"""What people come for, and the commands that serve it: the order of `orch --help`."""
+
+COMMANDS = [name for commands in PURPOSES.values() for name in commands]
 
 INTERRUPTED = 130
 BUG = 70
@@ -48,7 +59,7 @@ class LazyGroup(click.Group):
     """Knows its commands' names, and imports the one that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
-        return list(COMMANDS)
+        return COMMANDS
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
@@ -59,8 +70,10 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """From the table: help must not import everything."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))  # one column for all sections
+        for purpose, commands in PURPOSES.items():
+            with formatter.section(purpose):
+                formatter.write_dl([(name.ljust(width), told) for name, told in commands.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -124,7 +124,7 @@ def command() -> None:
     """The coordinator as a systemd unit: begins at boot, and again when it dies."""
 
 
-@command.command("install")
+@command.command("install", short_help="Write the unit, enable it, and start it.")
 @_SYSTEM
 @click.option("--print", "print_only", is_flag=True, help="Show the unit; change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="What was done, for scripts.")

@@ -1,4 +1,4 @@
-"""What a host's report changes: levels in, beliefs out. Never decides what comes next; that is `phases`."""
+"""What a host's report changes: levels in, beliefs out. What comes next is decided in the modules of the phases."""
 
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ from orchestrator.core.errors import OrchestratorError
 from tests.cluster.lab import Lab
 
 WORKDIR = Path(__file__).parent / "workdir"
-TERMINAL = ("SUCCEEDED", "FAILED", "KILLED")
 
 
 class Cluster:

@@ -17,7 +17,6 @@ from orchestrator.adapters.journal_format import VERSION
 from tests.cluster.cluster import Cluster
 
 PACKAGE = Path(orchestrator.__file__).parent
-TIMING = {"heartbeat": "0.5s", "unreachable_after": "2s", "lost_after": "8s", "kill_grace": "5s"}
 
 
 def test_a_newer_coordinator_takes_over_and_no_task_is_touched(local_cluster: Cluster) -> None:

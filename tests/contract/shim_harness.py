@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -225,11 +224,3 @@ def has_python(version: str) -> str | None:
         if done.returncode == 0:
             return candidate
     return None
-
-
-def cgroups_here() -> list[str]:
-    """The control groups of ours that exist now."""
-    for root in ("/sys/fs/cgroup/orch", "/sys/fs/cgroup/unified/orch"):
-        if os.path.isdir(root):
-            return [name for name in os.listdir(root) if os.path.isdir(os.path.join(root, name))]
-    return []

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.adapters.process import Identity
-from orchestrator.core.plan import HostPlan, TaskId
+from orchestrator.core.plan import HostPlan
 from orchestrator.daemon import agent_state, shim_record
 from tests.sim.heap import Clock, Violation
 
@@ -171,10 +171,6 @@ class Machine:
         """What the agents here must report at once."""
         for agent in list(self.agents):
             agent.changed(record)
-
-    def task_ids(self) -> list[TaskId]:
-        """Of which there is a record."""
-        return sorted({TaskId.parse(task) for task, _ in self.records})
 
     @property
     def ports_held(self) -> set[int]:

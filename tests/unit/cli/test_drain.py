@@ -7,8 +7,6 @@ import pytest
 from tests.contract.fake_api import FakeApi, run_document
 from tests.unit.cli.desk import RUN, Desk
 
-NOT_WAITING = "`orch drain gpu-b --now` does not wait"
-
 
 def _stands(api: FakeApi, **changes: object) -> None:
     answer = {"host": "gpu-b", "state": "drained", "reason": "by the user", "tasks": ["worker:1"]}

@@ -57,9 +57,17 @@ def advance_pending(turn: Turn) -> None:
     facts = [host.facts for host in chosen if host.facts]
     turn.set(code=facts[0].code)
     say_unfit(turn, list(turn.run.hosts))
-    # Of the spares too: where nothing is shared, the next chief may find the past of another run there.
-    highest = max(host.facts.highest_generation for host in run.hosts if host.facts)
-    begin_generation(turn, max(highest, run.generation_last) + 1, seating)
+    begin_generation(turn, _next_generation(run), seating)
+
+
+def _next_generation(run: Run) -> int:
+    """Above all that was given out, and all that any host has.
+
+    Of spares too, and of those that were prepared late: where nothing is shared, the next chief may find the past of
+    another run there.
+    """
+    highest = (host.facts.highest_generation for host in run.hosts if host.facts)
+    return max(run.generation_last, *highest) + 1
 
 
 def say_unfit(turn: Turn, hosts: list[Host]) -> None:
@@ -249,4 +257,4 @@ def advance_backoff(turn: Turn) -> None:
         turn.set(problem=problem)
         stop_all(turn, Intent.FAIL, problem.message)
         return
-    begin_generation(turn, run.generation_last + 1, seating)
+    begin_generation(turn, _next_generation(run), seating)

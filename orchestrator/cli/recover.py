@@ -53,8 +53,11 @@ def look(request: Request, session: Session) -> tuple[Search, list[tuple[Plan, M
         session.pause(_LOOK_AGAIN_S)
 
 
-def check_lost(session: Session) -> str | None:
-    """What is wrong with the journal; None where it is only empty or not there. Refused where nothing is lost."""
+def check_lost(session: Session) -> tuple[str | None, dict[str, str]]:
+    """(What is wrong with the journal, the phases of the runs that it knows to have ended).
+
+    None where it is only empty or not there. Refused where nothing is lost.
+    """
     from orchestrator.adapters.journal import peek
 
     try:
@@ -70,14 +73,14 @@ def check_lost(session: Session) -> str | None:
     try:
         kept = peek(session.paths.journal)
     except JournalError as e:
-        return e.message
+        return e.message, {}
     active = _active(kept)
     if active:
         raise Refused(
             f"the journal {session.paths.journal} reads well and knows {', '.join(active)}",
             hint="nothing is lost: `orch coordinator start` takes them up",
         )
-    return None
+    return None, {one.run.run_id: one.run.phase.value for one in kept}
 
 
 def _active(kept: Sequence[Kept]) -> list[str]:
@@ -123,12 +126,16 @@ def keep_secrets(
     return missing
 
 
-def choose(search: Search, take_over: Sequence[str]) -> tuple[list[Found], list[Found]]:
-    """(What is taken up, what is not and why)."""
+def choose(
+    search: Search, take_over: Sequence[str], ended: Mapping[str, str]
+) -> tuple[list[Found], list[Found]]:
+    """(What is taken up, what is not and why). `ended`: the phases of runs that the journal knows to be over."""
     chosen: list[Found] = []
     others: list[Found] = []
     for one in search.found.values():
-        if one.run is not None and one.watched_on and one.run_id not in take_over:
+        if one.run_id in ended:
+            one.why = f"it has ended: {ended[one.run_id]}; `orch coordinator start` ends what is left of it"
+        elif one.run is not None and one.watched_on and one.run_id not in take_over:
             one.why = (
                 f"another coordinator drives it (its agent is on {', '.join(sorted(one.watched_on))}); "
                 f"`--take-over {one.run_id}` takes it from there"
@@ -196,12 +203,12 @@ def command(
     from orchestrator.cli.handover import await_taken_up
     from orchestrator.cli.starting import ensure_coordinator
 
-    trouble = check_lost(session)
+    trouble, ended = check_lost(session)
     if trouble:
         session.say(trouble)
     search, plans = look(Request(files, yes, take_over), session)
     failed = say_problems(session, search.answers)
-    chosen, others = choose(search, take_over)
+    chosen, others = choose(search, take_over, ended)
     if not as_json:
         session.put("\n".join(shown(chosen, others)) or "no living run was found")
     result: dict[str, Any] = {"schema": 1, "runs": document(chosen, others), "unasked": failed}

@@ -27,6 +27,7 @@ class Result:
     end: str
     cpu_s: float = 0.0
     turns: int = 0
+    faults: int = 0
     check: str | None = None
     sentence: str = ""
     last: list[str] = field(default_factory=list)
@@ -58,6 +59,7 @@ def play(seed: int, *, trace: bool = False, kind: str | None = None) -> Result:
         remove(directory)
     run = world.run_now
     result.end = run.phase.value if run is not None else "none"
+    result.faults = sum(world.counts.values())
     result.cpu_s = time.process_time() - began_s
     result.hours, result.turns, result.last = world.heap.now / 3600, world.turns, list(world.last)
     return result

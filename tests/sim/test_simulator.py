@@ -33,8 +33,7 @@ def test_a_seed_is_the_same_world_each_time() -> None:
 
 def test_faults_happen() -> None:
     """A simulator in which nothing happens would be green for ever."""
-    ends = {play(seed, kind="chaos").end for seed in range(3)}
-    assert len(ends) > 1
+    assert sum(play(seed, kind="chaos").faults for seed in range(3)) > 5
 
 
 def test_a_mistake_is_found() -> None:

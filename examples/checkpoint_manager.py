@@ -103,7 +103,8 @@ def main() -> None:
             runtime.report(step, loss=loss)
         if step % args.save_every == 0:
             manager.save(checkpoint_number=step)
-    print(f"done at step {int(optimizer.iterations.numpy())}, loss {loss}")
+    shown = "-" if loss is None else f"{float(loss):.4f}"
+    print(f"done at step {int(optimizer.iterations.numpy())}, loss {shown}")
 
 
 if __name__ == "__main__":

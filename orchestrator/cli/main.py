@@ -9,12 +9,16 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator import __version__
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import InvariantViolated, OrchestratorError, SpecError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 PURPOSES = {
     "Run": {
@@ -74,6 +78,16 @@ class LazyGroup(click.Group):
         for purpose, commands in PURPOSES.items():
             with formatter.section(purpose):
                 formatter.write_dl([(name.ljust(width), told) for name, told in commands.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """As `format_commands`; with the group's own options."""
+        from click.shell_completion import CompletionItem
+
+        table = {name: told for commands in PURPOSES.values() for name, told in commands.items()}
+        found = [
+            CompletionItem(name, help=told) for name, told in table.items() if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

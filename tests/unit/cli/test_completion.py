@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.shell_completion import ShellComplete
 
-from orchestrator.cli.main import cli
+from orchestrator.cli.main import PURPOSES, cli
 from tests.contract.fake_api import FakeApi, run_document, task_document
 from tests.unit.cli.desk import Desk
 
@@ -34,6 +34,16 @@ def test_names_are_those_of_what_runs(
     hosts = [{"host": "gpu-a"}, {"host": "gpu-b"}]
     api.runs.append(run_document(tasks=[task_document(0), task_document(1)], hosts=hosts))
     assert offered(orch, *words) == expected
+
+
+def test_commands_are_offered_as_help_shows_them(orch: Desk) -> None:
+    """By the table: to ask each command for its sentence would import it."""
+    found = ShellComplete(cli, {"obj": orch}, "orch", "_ORCH_COMPLETE").get_completions([], "")
+    assert {item.value: item.help for item in found} == {
+        name: told for commands in PURPOSES.values() for name, told in commands.items()
+    }
+    assert offered(orch, "dr") == ["drain"]
+    assert offered(orch, "--ver") == ["--version"]
 
 
 def test_without_a_coordinator_runs_come_from_the_disk(orch: Desk, logs: object) -> None:

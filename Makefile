@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 HOROVOD := .venv-horovod
 BIN := $(VENV)/bin
+# Most of the tests' time is waiting, for heartbeats and imports: two at once, whatever the cores.
+JOBS ?= 2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench scaling faults sim mutants docker-demo clean
@@ -31,7 +33,7 @@ demo: $(VENV)/.demo  ## train on a real data set with two workers on this machin
 	$(BIN)/orch up cluster_specs/local.yaml --follow
 
 test: check  ## every test: unit, contract, cluster (real sshd) and real TensorFlow
-	$(BIN)/python -m pytest tests --ignore tests/unit
+	$(BIN)/python -m pytest tests --ignore tests/unit -n $(JOBS) --dist worksteal
 
 # TensorFlow 2.15 beside the one of .venv, since Horovod builds against no newer; the wheel is kept in build/.
 $(HOROVOD)/.built: tests/horovod/build.sh constraints-horovod.txt
@@ -47,7 +49,7 @@ check: $(VENV)/.dev  ## formatting, lint, types, the direction of imports, unit 
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/unit orchestrator/core --doctest-modules -m 'not tensorflow and not lab'
+	$(BIN)/python -m pytest -q -n $(JOBS) tests/unit orchestrator/core --doctest-modules -m 'not tensorflow and not lab'
 
 format: $(VENV)/.dev  ## bring the sources into shape
 	$(BIN)/ruff format .

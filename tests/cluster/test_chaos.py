@@ -51,7 +51,7 @@ def test_a_run_that_does_not_allow_it_is_not_touched(local_cluster: Cluster) -> 
 
 
 def test_a_filled_disk_is_freed_by_itself_and_with_its_holder(tmp_path: Path) -> None:
-    with mounted(tmp_path / "small") as disk:
+    with mounted(tmp_path / "small", megabytes=8) as disk:
         host_dir = disk.path / "host"
         agent = Client(host_dir)
         try:

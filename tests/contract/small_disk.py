@@ -1,4 +1,4 @@
-"""A file system of one megabyte, which can be filled and emptied again."""
+"""A file system of a few megabytes, which can be filled and emptied again."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class SmallDisk:
 
 
 @contextlib.contextmanager
-def mounted(path: Path) -> Iterator[SmallDisk]:
+def mounted(path: Path, *, megabytes: int = 1) -> Iterator[SmallDisk]:
     """Skips, with the reason, where nothing can be mounted."""
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small file system")
     path.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)], check=False)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)], check=False)
     if done.returncode != 0:
         pytest.skip("no file system can be mounted here")
     try:

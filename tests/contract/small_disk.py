@@ -35,7 +35,9 @@ def mounted(path: Path, *, megabytes: int = 1) -> Iterator[SmallDisk]:
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small file system")
     path.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)], check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)], check=False
+    )
     if done.returncode != 0:
         pytest.skip("no file system can be mounted here")
     try:

@@ -29,6 +29,7 @@ ROWS: list[tuple[str, str, str]] = [
     ("big_dense", "--steps 1 --batch 8", r"\d+ % of a step with 2 workers is communication"),
     ("checkpoint_manager", "--steps 40 --save-every 20", r"evaluated at step 40, accuracy 0\."),
     ("tf_keras_backup", "--epochs 2", r"done at step 58"),
+    ("transparent", "--epochs 2", r"test accuracy 0\.\d+, loss"),
     ("images_per_second", "--cores 0,1 --steps 10", r"2 replica\(s\), \d+ images/s"),
 ]
 """A spec, arguments that make it short, and what it says in the end."""

@@ -86,7 +86,8 @@ def draw(seed: int, workdir: str, kind: str | None = None) -> Scenario:
     )
     plan = replace(plan, **_spare_parts(chance, plan)) if kind == "chaos" else plan
     steps_per_s = chance.choice((0.5, 2.0, 10.0))
-    hours = chance.uniform(0.5, 4.0)
+    # Each heartbeat costs the same: where they come often, less time is played, and every pace has its share.
+    hours = chance.uniform(0.5, 4.0) * (1.0 if timing.heartbeat_s >= 10.0 else 0.2)
     return Scenario(
         seed=seed,
         kind=kind,

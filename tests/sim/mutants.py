@@ -82,8 +82,8 @@ MUTANTS = (
     Mutant(
         "generation number reused after a restart",
         "core/starting.py",
-        "begin_generation(turn, run.generation_last + 1, seating)",
-        "begin_generation(turn, run.generation, seating)",
+        "return max(run.generation_last, *highest) + 1",
+        "return max(run.generation, 1)",
     ),
     Mutant(
         "alone task keeps its generation",
@@ -168,7 +168,7 @@ MUTANTS = (
         "daemon/loop.py",
         "group.rebased(k.run, now - k.written_at)",
         "k.run",
-        kind="harmless",
+        seeds=200,
     ),
     Mutant(
         "time with a full disk counts",

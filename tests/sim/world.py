@@ -216,6 +216,10 @@ class World:
         self.say("** all is healed")
         self._healed_at = self.heap.now
         self._injector.heal()
+        if self.scenario.plan.restart.on_stall == "notify":
+            for process in self.processes_living():  # who asked to be told of a stall acts on it
+                if process.stuck:
+                    process.killed()
 
     def _is_over(self) -> bool:
         if self._healed_at is None:

@@ -171,15 +171,6 @@ MUTANTS = (
         seeds=200,
     ),
     Mutant(
-        "time with a full disk counts",
-        "daemon/loop.py",
-        "            self.runs = {run_id: group.stood_still(run, waited_s, now) "
-        "for run_id, run in self.runs.items()}\n",
-        "",
-        kind="harmless",
-        seeds=200,
-    ),
-    Mutant(
         "done before it is written",
         "daemon/loop.py",
         "        if _is_worth_keeping(before, after, event, actions):\n",

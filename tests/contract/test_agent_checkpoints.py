@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -29,7 +30,10 @@ def agent(tmp_path: Path) -> Iterator[Client]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    shutil.copytree(FIXTURES / "manager", tmp_path / "c" / "gen-000001" / "manager")
+    directory = tmp_path / "c" / "gen-000001" / "manager"
+    shutil.copytree(FIXTURES / "manager", directory)
+    for place, path in enumerate(sorted(directory.iterdir())):  # a checkout writes all of them at once
+        os.utime(path, (0, 1_700_000_000 + place))
     return tmp_path / "c"
 
 

@@ -183,10 +183,28 @@ def rollback(root: str, what: str) -> dict[str, Any]:
                 f"{entry.name} lies beside the generations, and is no generation's",
                 "give a run of its own another checkpoint directory with that file in it",
             )
+        _refuse_twins(root, entry)
         _pin(root, entry)
         newer = lineage.go_back(root, generation, entry.unit.saved_at)
     entry.pins = entry.pins or [entry.chapter.source]
     return {"checkpoint": entry.to_json() | {"set_aside": False}, "set_aside": newer}
+
+
+def _refuse_twins(root: str, chosen: Entry) -> None:
+    """A mark tells checkpoints apart by when they were saved, which a copy without `-p` loses."""
+    for other in _entries(root):
+        mine, unit = chosen.unit, other.unit
+        if (
+            other.chapter.generation == chosen.chapter.generation
+            and unit.resumes
+            and unit.global_step != mine.global_step
+            and abs(unit.saved_at - mine.saved_at) < _SAME_S
+        ):
+            raise SeedError(
+                "same-time",
+                f"{chosen.name} and {other.name} were written in the same millisecond: which is newer is not known",
+                f"were they copied? `touch` the files of {other.name} to set it apart",
+            )
 
 
 def _pin(root: str, entry: Entry) -> tuple[str, bool]:

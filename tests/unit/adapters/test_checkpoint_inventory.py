@@ -262,6 +262,15 @@ def test_one_goes_back_only_to_what_reads_whole(tmp_path: Path) -> None:
     assert not (tmp_path / ".orch" / "aside.json").exists()
 
 
+def test_one_does_not_go_back_where_a_copy_has_lost_the_times(tmp_path: Path) -> None:
+    directory = generation(tmp_path, 1, "manager")
+    for path in directory.rglob("*"):
+        os.utime(path, (0, 1_700_000_000))
+    with pytest.raises(SeedError, match="written in the same millisecond"):
+        inventory.rollback(str(tmp_path), "24")
+    assert not (tmp_path / ".orch" / "aside.json").exists()
+
+
 def test_marks_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path) -> None:
     generation(tmp_path, 1, "manager")
     inventory.rollback(str(tmp_path), "24")

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,11 +27,17 @@ from orchestrator.core.actions import Note
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import Event
 from orchestrator.core.model import Run
+from orchestrator.core.stopping import unproven
 
 log = logging.getLogger(__name__)
 
 ENDED_MAX = 50
-"""How many ended runs are kept, with their events: the newest. Runs that go on are kept whatever their number."""
+"""How many ended runs are kept, with their events: the newest.
+
+Runs that go on are kept whatever their number, and so are ended ones of which a host still owes the proof.
+"""
+
+_NEWEST_ENDED = "SELECT run_id FROM runs WHERE ended IS NOT NULL ORDER BY ended_seq DESC, rowid DESC LIMIT ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +160,16 @@ class Journal:
                 [_row(time, run, note) for note in notes],
             )
 
-    def prune(self, *, ended_max: int = ENDED_MAX, keep: Collection[str] = ()) -> list[str]:
+    def prune(self, *, ended_max: int = ENDED_MAX) -> list[str]:
         """Forget the runs that ended before the newest `ended_max`, with their events; which they were.
 
-        One that goes on is never among them, nor one of `keep`.
+        One that goes on is never among them, nor one whose end is unproven: its host is swept when it is back.
         """
         rows = self._read(
-            "SELECT run_id FROM runs WHERE ended IS NOT NULL ORDER BY ended_seq DESC, rowid DESC LIMIT -1 OFFSET ?",
+            f"SELECT run_id, state FROM runs WHERE ended IS NOT NULL AND run_id NOT IN ({_NEWEST_ENDED})",
             (ended_max,),
         )
-        forgotten = [str(run_id) for (run_id,) in rows if run_id not in keep]
+        forgotten = [str(run_id) for run_id, state in rows if not unproven(_load(self.path, run_id, state))]
         for run_id in forgotten:  # one at a time: who waits to write need not wait for all
             with self._transaction():
                 for table in ("events", "journal", "runs"):
@@ -173,14 +179,16 @@ class Journal:
     # -- reading -------------------------------------------------------------------------------------------
 
     def runs(self, *, ended_max: int = ENDED_MAX) -> list[Kept]:
-        """All runs that have not ended, and the newest that have; oldest first."""
+        """All runs that have not ended or of which a host owes the proof, and the newest others; oldest first."""
         rows = self._read(
-            "SELECT run_id, state, created, ended, written_at FROM runs WHERE ended IS NULL OR run_id IN "
-            "(SELECT run_id FROM runs WHERE ended IS NOT NULL ORDER BY ended_seq DESC, rowid DESC LIMIT ?) "
-            "ORDER BY rowid",
+            f"SELECT run_id, state, ended IS NULL OR run_id IN ({_NEWEST_ENDED}), created, ended, written_at "
+            "FROM runs ORDER BY rowid",
             (ended_max,),
         )
-        return [Kept(_load(self.path, run_id, state), *rest) for run_id, state, *rest in rows]
+        kept = [
+            (wanted, Kept(_load(self.path, run_id, state), *rest)) for run_id, state, wanted, *rest in rows
+        ]
+        return [one for wanted, one in kept if wanted or unproven(one.run)]
 
     def _read(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         try:

@@ -266,10 +266,9 @@ class Coordinator:
             self._forget_old()
 
     def _forget_old(self) -> None:
-        """Keep the journal bounded. A run of which a host still owes the proof is not forgotten."""
-        owing = [run.run_id for run in self.loop.runs.values() if run.phase.is_terminal and unproven(run)]
+        """Keep the journal bounded."""
         try:
-            self.loop.forget(self.journal.prune(keep=owing))
+            self.loop.forget(self.journal.prune())
         except JournalError as e:
             log.warning("old runs are kept for now: %s", e)
 

@@ -121,6 +121,27 @@ def test_of_the_ended_runs_the_newest_are_given_and_all_that_go_on(journal: Jour
     assert [kept.run.run_id[-1] for kept in journal.runs(ended_max=2)] == ["0", "4", "5"]
 
 
+def an_unproven(run: Run) -> Run:
+    """It has ended, and nobody has looked what is left of it on `b`."""
+    return replace(run, phase=Phase.KILLED, generation=1, generation_last=1, proof={"a": Swept()})
+
+
+def test_a_run_whose_end_is_unproven_is_given_and_kept_however_old_until_it_is_proven(
+    journal: Journal, path: str
+) -> None:
+    owing = an_unproven(a_run("t-20260101-000000"))
+    journal.commit(owing, Ticked(1.0), [])
+    for number in range(1, 4):
+        journal.commit(replace(a_run(f"t-20260101-00000{number}"), phase=Phase.FAILED), Ticked(1.0), [])
+    journal.close()
+    again = Journal(path)
+    assert [kept.run.run_id[-1] for kept in again.runs(ended_max=1)] == ["0", "3"]
+    assert [run_id[-1] for run_id in again.prune(ended_max=1)] == ["1", "2"]
+    again.commit(replace(owing, proof={"a": Swept(), "b": Swept()}), Ticked(2.0), [])
+    assert [run_id[-1] for run_id in again.prune(ended_max=1)] == ["0"]
+    again.close()
+
+
 def test_epochs_go_up_by_one_over_all_openings(journal: Journal, path: str) -> None:
     assert [journal.take_epoch(), journal.take_epoch()] == [1, 2]
     journal.close()
@@ -365,12 +386,10 @@ def test_the_oldest_ended_runs_are_forgotten_with_their_events_and_no_other(jour
     for number in range(6):
         phase = Phase.RUNNING if number == 0 else Phase.FAILED
         run = replace(a_run(f"t-20260101-00000{number}"), phase=phase)
+        run = an_unproven(run) if number == 2 else run
         journal.commit(run, Ticked(1.0), [Note("k", "m")])
     last = journal.events()[-1]["seq"]
-    assert sorted(journal.prune(ended_max=2, keep=["t-20260101-000002"])) == [
-        "t-20260101-000001",
-        "t-20260101-000003",
-    ]
+    assert sorted(journal.prune(ended_max=2)) == ["t-20260101-000001", "t-20260101-000003"]
     left = ["t-20260101-000000", "t-20260101-000002", "t-20260101-000004", "t-20260101-000005"]
     assert [kept.run.run_id for kept in journal.runs()] == left
     assert [event["run"] for event in journal.events()] == left

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -40,7 +41,9 @@ class Client:
         connection = _UnixConnection(self.socket_path, self.timeout_s if timeout_s is None else timeout_s)
         headers = {"Content-Type": "application/json"} if body is not None else {}
         try:
-            connection.request(method, target, body, headers)
+            # Who answers before the whole question was sent may have hung up already; the answer is there all the same.
+            with contextlib.suppress(BrokenPipeError):
+                connection.request(method, target, body, headers)
             response = connection.getresponse()
             status, content = response.status, response.read()
         except TimeoutError as e:

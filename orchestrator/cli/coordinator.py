@@ -18,13 +18,14 @@ def command() -> None:
 
 
 @command.command()
+@click.option("--after", type=int, metavar="PID", hidden=True, help="The coordinator that this one follows.")
 @click.pass_obj
-def run(session: Session) -> int:
+def run(session: Session, after: int | None) -> int:
     """Run it in the foreground, until a signal: for systemd."""
     from orchestrator.daemon.coordinator import run as run_coordinator
 
     session.paths.ensure()
-    code: int = run_coordinator(session.paths)
+    code: int = run_coordinator(session.paths, after=after)
     return code
 
 
@@ -79,7 +80,8 @@ def stop_coordinator(session: Session) -> None:
 def restart(session: Session, timeout: float, as_json: bool) -> int:
     """Hand over to a coordinator of this program's version. No task is touched.
 
-    Refused, with the old one still running, where this version cannot read the journal. Exit 4 where a host has
+    Refused, with the old one still running, where this version cannot read the journal. Once the new one waits for
+    the journal the handover goes on whatever becomes of this command. Exit 4 where a host has
     not been heard in time: it is connected as soon as it can be, and nothing is restarted for it.
     """
     from orchestrator.cli.handover import hand_over

@@ -6,6 +6,7 @@ leave the runs unwatched.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,16 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.cli import quantities, render
 from orchestrator.cli.session import Session
-from orchestrator.cli.starting import START_TIMEOUT_S, another_runs, ensure_coordinator, log_tail
+from orchestrator.cli.starting import (
+    START_TIMEOUT_S,
+    another_runs,
+    coordinator_command,
+    did_not_start,
+    ensure_coordinator,
+    log_size,
+    log_tail,
+    spawn,
+)
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, WaitTimedOut
 
 STOP_TIMEOUT_S = 30.0
@@ -71,9 +81,7 @@ def hand_over(session: Session, *, timeout_s: float) -> Handover:
     if old is not None and old.get("service"):
         new = _through_systemd(session, old)
     else:
-        if old is not None:
-            end_coordinator(session, old.get("pid"))
-        new, _ = ensure_coordinator(session)
+        new = succeed(session, old) if old is not None else ensure_coordinator(session)[0]
     return await_taken_up(session, old, new, before, began=began, timeout_s=timeout_s)
 
 
@@ -156,9 +164,54 @@ def check_successor(session: Session, old: Mapping[str, Any] | None) -> None:
         raise Refused(f"{e.message}{untouched}", hint=e.hint) from e
 
 
+def succeed(session: Session, old: Mapping[str, Any], *, command: list[str] | None = None) -> dict[str, Any]:
+    """The document of the coordinator that follows the old one. Where none does the error says which one goes on.
+
+    The successor itself asks the old one to end, when nothing of its own could fail any more.
+    """
+    pid, log_from = old.get("pid"), log_size(session)
+    session.say(f"a new coordinator takes over from pid {pid} …")
+    child = spawn(command or [*coordinator_command(), "--after", str(pid)], session)
+    deadline = session.now() + START_TIMEOUT_S + STOP_TIMEOUT_S
+    while True:
+        code = child.poll()  # before the look: what it did, it did by then
+        found = _found(session)
+        if found is not None and found.get("pid") != pid:
+            return found
+        if code is not None and found is not None and not found.get("ending"):
+            raise did_not_start(
+                session, log_from, f"ended with exit code {code}", goes_on=f"pid {pid} goes on"
+            )
+        if code is not None and not another_runs(session):
+            session.say(
+                f"the new coordinator (pid {child.pid}) ended with exit code {code}, after the old one"
+            )
+            return ensure_coordinator(session)[0]
+        if session.now() >= deadline:
+            raise _not_followed(session, pid, child.pid, lives=code is None)
+        session.pause(_LOOK_EVERY_S)
+
+
+def _found(session: Session) -> dict[str, Any] | None:
+    try:
+        return session.client().get("/v1/coordinator", timeout_s=5.0)
+    except CoordinatorUnreachable:
+        return None
+
+
+def _not_followed(session: Session, pid: object, successor: int, *, lives: bool) -> WaitTimedOut:
+    patience_s = START_TIMEOUT_S + STOP_TIMEOUT_S
+    follows = f"; pid {successor} waits, and follows it when it has ended" if lives else ""
+    return WaitTimedOut(
+        f"the coordinator (pid {pid}) has not been followed in {patience_s:g} s{follows}",
+        hint=f"it may be killed (kill -9 {pid}): the tasks go on; the log of both: {session.paths.coordinator_log}",
+    )
+
+
 def end_coordinator(session: Session, pid: object) -> None:
     """Ask it to end, and wait until it has let go of the journal: what it was told before, it still does."""
-    session.client().post("/v1/stop")
+    with contextlib.suppress(CoordinatorUnreachable):  # the answer may be lost; what counts is that it ends
+        session.client().post("/v1/stop")
     deadline = session.now() + STOP_TIMEOUT_S
     while another_runs(session) or _answers(session):
         if session.now() >= deadline:

@@ -5,7 +5,6 @@ A command's module is imported when it is called, and not before: `orch status` 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator import __version__
-from orchestrator.cli.session import Session
+from orchestrator.cli.session import Session, hang_up
 from orchestrator.core.errors import InvariantViolated, OrchestratorError, SpecError
 
 if TYPE_CHECKING:
@@ -129,7 +128,8 @@ def run(argv: Sequence[str], session: Session) -> int:
         session.say("")
         return INTERRUPTED
     except BrokenPipeError:
-        return _reader_gone()
+        hang_up(session.out)  # `orch logs | head`: nobody reads on, which is not an error
+        return 0
     except (InvariantViolated, Exception) as e:
         return _say_bug(session, e)
     return code if isinstance(code, int) else 0
@@ -167,12 +167,6 @@ def _say_bug(session: Session, error: BaseException) -> int:
     )
     session.say("".join(traceback.format_exception(error)).rstrip())
     return BUG
-
-
-def _reader_gone() -> int:
-    """`orch logs | head`: nobody reads on. Not an error; but Python would complain at its end, when it flushes."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return 0
 
 
 if __name__ == "__main__":

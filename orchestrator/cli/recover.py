@@ -90,8 +90,8 @@ def _active(kept: Sequence[Kept]) -> list[str]:
 def rebuild(session: Session, search: Search, chosen: Sequence[Found], *, is_bad: bool) -> str | None:
     """Write the journal, whose old file is put aside where it cannot be read: then its new place is returned."""
     from orchestrator.adapters.journal import Journal, put_aside
-    from orchestrator.daemon.coordinator import take_lock
     from orchestrator.daemon.recovery import write
+    from orchestrator.daemon.succession import take_lock
 
     session.paths.ensure()
     lock = take_lock(session.paths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -74,8 +75,11 @@ class Session:
         self.put(json.dumps(document, indent=indent, ensure_ascii=False))
 
     def say(self, text: str) -> None:
-        """Talk."""
-        _write(self.err, text)
+        """Talk. That nobody listens any more ends no command: what it was told to do is done all the same."""
+        try:
+            _write(self.err, text)
+        except BrokenPipeError:
+            hang_up(self.err)
 
     def pause(self, seconds: float) -> None:
         """Wait. The only sleep of the command line."""
@@ -92,6 +96,14 @@ class Session:
 
 def _columns(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
+def hang_up(stream: TextIO) -> None:
+    """Nobody reads what is written there. Python would complain at its end, when it flushes."""
+    with contextlib.suppress(OSError):  # not a stream of the process
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def _write(stream: TextIO, text: str) -> None:

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from orchestrator.cli.session import Session
-from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
+from orchestrator.core.errors import CoordinatorUnreachable
 
 START_TIMEOUT_S = 30.0
 _LOOK_EVERY_S = 0.05
@@ -33,26 +33,29 @@ def ensure_coordinator(session: Session, *, command: list[str] | None = None) ->
             raise
     session.paths.ensure()
     session.say("starting the coordinator …")
-    log_from = _size(session.paths.coordinator_log)
-    child = _spawn(command or coordinator_command(), session)
+    log_from = log_size(session)
+    child: subprocess.Popen[bytes] | None = None
     deadline = session.now() + START_TIMEOUT_S
     while True:
+        code = child.poll() if child is not None else None
         try:
             document = client.get("/v1/coordinator", timeout_s=5.0)
             break
         except CoordinatorUnreachable as e:
-            code = child.poll()
-            # Two `orch up` at once start two; one wins the journal, and both calls use the winner.
+            # Two `orch up` at once start two; one wins the journal, and both calls use the winner. One that has the
+            # journal and no socket begins, or ends, and a second would be refused.
             if code is not None and not another_runs(session):
-                raise _did_not_start(session, log_from, f"ended with exit code {code}") from e
+                raise did_not_start(session, log_from, f"ended with exit code {code}") from e
             if session.now() >= deadline:
-                raise _did_not_start(session, log_from, f"does not answer after {START_TIMEOUT_S:g} s") from e
+                raise did_not_start(session, log_from, f"does not answer after {START_TIMEOUT_S:g} s") from e
+            if child is None and not another_runs(session):
+                child = spawn(command or coordinator_command(), session)
         session.pause(_LOOK_EVERY_S)
     session.say(f"the coordinator runs (pid {document.get('pid')}); it stays when this command ends")
     return document, True
 
 
-def _spawn(command: list[str], session: Session) -> subprocess.Popen[bytes]:
+def spawn(command: list[str], session: Session) -> subprocess.Popen[bytes]:
     """In a session of its own, so that no terminal takes it along; its talk goes to its log."""
     log = os.open(session.paths.coordinator_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -91,13 +94,13 @@ def another_runs(session: Session) -> bool:
     return False
 
 
-def _did_not_start(session: Session, log_from: int, what: str) -> OrchestratorError:
+def did_not_start(session: Session, log_from: int, what: str, *, goes_on: str = "") -> CoordinatorUnreachable:
+    """What a new coordinator said last. `goes_on`: who is there all the same."""
     path = session.paths.coordinator_log
     lines = log_tail(path, log_from)
     said = "".join(f"\n  {line}" for line in lines) if lines else " and has said nothing"
-    return CoordinatorUnreachable(
-        f"the coordinator {what}{':' if lines else ''}{said}", hint=f"its log: {path}"
-    )
+    who = f"{goes_on}; the new coordinator" if goes_on else "the coordinator"
+    return CoordinatorUnreachable(f"{who} {what}{':' if lines else ''}{said}", hint=f"its log: {path}")
 
 
 def log_tail(path: str, start: int) -> list[str]:
@@ -111,8 +114,9 @@ def log_tail(path: str, start: int) -> list[str]:
     return lines[-_LOG_LINES:]
 
 
-def _size(path: str) -> int:
+def log_size(session: Session) -> int:
+    """Where the next line of the coordinator's log will begin."""
     try:
-        return os.stat(path).st_size
+        return os.stat(session.paths.coordinator_log).st_size
     except FileNotFoundError:
         return 0

@@ -7,7 +7,6 @@ connects, and takes up what runs.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import signal
@@ -17,7 +16,7 @@ import time
 from collections.abc import Mapping
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from orchestrator import __version__
 from orchestrator.adapters import bundle, disk
@@ -41,6 +40,7 @@ from orchestrator.daemon.links import LinkDown, OrderRefused
 from orchestrator.daemon.logcopy import LogCopier
 from orchestrator.daemon.loop import Loop
 from orchestrator.daemon.performer import Performer
+from orchestrator.daemon.succession import take_lock, take_over
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +97,7 @@ class Coordinator:
             "state_dir": self.paths.state_dir,
             "started_at": self.started,
             "service": os.environ.get(SERVICE_VARIABLE),
+            "ending": self.loop.ending,
             "warning": self._warning,
             "runs": active,
             "hosts": self._performer.hosts,
@@ -314,12 +315,15 @@ def transports(paths: Paths) -> dict[str, Transport]:
     return {"ssh": SshTransport(Path(paths.known_hosts)), "local": LocalTransport()}
 
 
-def run(paths: Paths) -> int:
-    """`orch coordinator run`: in the foreground, until SIGTERM, SIGINT or `orch coordinator stop`. Exit code."""
+def run(paths: Paths, *, after: int | None = None) -> int:
+    """`orch coordinator run`: in the foreground, until SIGTERM, SIGINT or `orch coordinator stop`. Exit code.
+
+    `after`: the pid of a coordinator that is asked to end first, once this one could begin.
+    """
     from orchestrator.daemon import api
 
     paths.ensure()
-    lock = take_lock(paths)
+    lock = take_lock(paths) if after is None else take_over(paths, after)
     _set_up_logging(paths)
     coordinator = Coordinator(paths, transports(paths))
     server = api.Server(coordinator)
@@ -336,25 +340,6 @@ def run(paths: Paths) -> int:
         lock.close()
     log.info("coordinator stopped; tasks go on")
     return 0
-
-
-def take_lock(paths: Paths) -> TextIO:
-    """Held as long as the file is open, by the kernel: it cannot be left behind."""
-    file = open(os.open(paths.lock, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="utf-8")  # noqa: SIM115
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as e:
-        pid = file.read().strip() or "unknown"
-        file.close()
-        raise Refused(
-            f"a coordinator has this journal already: pid {pid}, {paths.state_dir}",
-            hint="`orch coordinator status` shows it, `orch coordinator stop` ends it (tasks go on)",
-        ) from e
-    with contextlib.suppress(OSError):  # for people only; where the disk is full the journal says so
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-    return file
 
 
 def _set_up_logging(paths: Paths) -> None:

@@ -59,6 +59,8 @@ class Loop:
         self._stood_at = 0.0
         """Until when the runs know of the time in which nothing could be decided."""
         self._complained = False
+        self.ending = False
+        """Whether it was told to stop."""
         self.seq = 0
         """Counts the turns that were journaled: who waits for news compares it."""
 
@@ -84,6 +86,7 @@ class Loop:
 
     def stop(self) -> None:
         """End the loop after what was posted before."""
+        self.ending = True
         self._inbox.put(None)
 
     # -- the deciding thread -------------------------------------------------------------------------------

@@ -149,6 +149,13 @@ class Cluster:
     def coordinator_pid(self) -> int:
         return int(json.loads(self.ok("coordinator", "status", "--json"))["pid"])
 
+    def coordinator(self) -> int | None:
+        """The same without a command; None while no coordinator answers."""
+        try:
+            return int(self._client.get("/v1/coordinator")["pid"])
+        except OrchestratorError:
+            return None
+
     def kill_coordinator(self) -> None:
         """As the kernel would: no farewell."""
         pid = self.coordinator_pid

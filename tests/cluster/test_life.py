@@ -7,6 +7,9 @@ import os
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -56,6 +59,29 @@ def test_who_could_not_read_the_journal_does_not_end_the_one_who_can(local_clust
     assert f"is of version {VERSION + 1}, written by orch {__version__}" in refused.stderr
     assert f"the coordinator that runs (pid {pid}) was not touched" in refused.stderr
     assert cluster.coordinator_pid == pid
+
+
+def test_a_handover_goes_on_whatever_becomes_of_the_command(local_cluster: Cluster) -> None:
+    cluster = local_cluster
+    cluster.ok("coordinator", "start")
+    before = cluster.coordinator_pid
+    command = [sys.executable, "-m", "orchestrator.cli.main", "coordinator", "restart"]
+    with subprocess.Popen(command, env=cluster.env, stderr=subprocess.PIPE, text=True) as restart:
+        assert restart.stderr is not None
+        assert restart.stderr.readline().startswith(f"a new coordinator takes over from pid {before}")
+        restart.kill()
+    deadline = time.monotonic() + 20
+    while (after := cluster.coordinator()) in (None, before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert after not in (None, before)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as nobody:
+        deaf = subprocess.run(
+            command, env=cluster.env, stderr=nobody, stdout=subprocess.PIPE, text=True, check=False
+        )
+    assert (deaf.returncode, deaf.stdout[:25]) == (0, "adopted 0 tasks on 0 host")
+    assert cluster.coordinator_pid != after
 
 
 def lose_the_journal(cluster: Cluster) -> None:

@@ -381,6 +381,16 @@ def test_no_run_of_an_unknown_name_is_found_by_a_clever_one(rig: Rig) -> None:
             rig.client.post(f"/v1/runs/{name}/kill")
 
 
+def test_the_end_is_not_begun_before_all_was_read_that_asks_for_it(rig: Rig) -> None:
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(rig.paths.socket)
+        asking.sendall(b"POST /v1/stop HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n")
+        assert rig.client.get("/v1/coordinator")["ending"] is False
+        asking.sendall(b"{}")
+        assert asking.recv(65536).startswith(b"HTTP/1.1 202 ")
+    until(lambda: rig.coordinator.loop.ending)
+
+
 def test_another_coordinator_takes_the_runs_up(rig: Rig, tmp_path: Path) -> None:
     run_id = rig.submit()["run_id"]
     until(lambda: rig.phase() == "RENDEZVOUS")

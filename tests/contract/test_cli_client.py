@@ -109,6 +109,25 @@ def test_an_answer_that_breaks_off(tmp_path: Path, answer: bytes) -> None:
         thread.join()
 
 
+def test_an_answer_that_comes_before_the_question_was_sent_whole(tmp_path: Path) -> None:
+    path = str(tmp_path / "s.sock")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+
+        def answer_at_once() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(10)
+                connection.sendall(b'HTTP/1.1 202 Accepted\r\nContent-Length: 9\r\n\r\n{"pid":7}')
+
+        thread = threading.Thread(target=answer_at_once)
+        thread.start()
+        more_than_a_socket_holds = {"x": "y" * (8 << 20)}
+        assert Client(path).post("/v1/stop", more_than_a_socket_holds) == {"pid": 7}
+        thread.join()
+
+
 @pytest.mark.parametrize("content", [b"<html>", b"[1]", b"\xff\xfe"])
 def test_an_answer_that_is_no_document(api: FakeApi, content: bytes) -> None:
     api.raw = b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(content) + content

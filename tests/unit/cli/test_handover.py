@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.handover import await_taken_up, check_successor, say_other_version, taken_up
+from orchestrator.cli.handover import (
+    await_taken_up,
+    check_successor,
+    end_coordinator,
+    say_other_version,
+    succeed,
+    taken_up,
+)
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, Refused
 from tests.contract.fake_api import FakeApi, run_document, task_document
@@ -97,3 +105,51 @@ def test_the_same_version_and_one_that_does_not_say_need_no_word(session: Sessio
     assert session.err.getvalue() == ""
     say_other_version(session, {"version": "9.9"})
     assert "the coordinator is orch 9.9" in session.err.getvalue()
+
+
+OLD = {"pid": 4711}
+FAILS = [sys.executable, "-c", "raise SystemExit('the disk is full')"]
+TAKES_OVER = """
+import os, socket, time
+path = os.environ["ORCH_RUNTIME_DIR"] + "/coordinator.sock"
+with socket.socket(socket.AF_UNIX) as s:
+    s.connect(path)
+    s.sendall(b"POST /v1/stop HTTP/1.1\\r\\nContent-Length: 2\\r\\n\\r\\n{}")
+    s.recv(65536)
+while os.path.exists(path):
+    time.sleep(0.01)
+body = b'{"pid": %d}' % os.getpid()
+with socket.socket(socket.AF_UNIX) as s:
+    s.bind(path)
+    s.listen()
+    c, _ = s.accept()
+    c.recv(65536)
+    c.sendall(b"HTTP/1.0 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(body) + body)
+    c.close()
+"""
+
+
+def test_the_successor_ends_the_old_one_and_not_this_command(session: Session, api: FakeApi) -> None:
+    found = succeed(session, OLD, command=[sys.executable, "-c", TAKES_OVER])
+    api.join_close()
+    assert found["pid"] != 4711
+    assert api.posted == [("/v1/stop", {})]
+
+
+def test_a_successor_that_could_not_begin_leaves_the_old_one_and_says_so(
+    session: Session, api: FakeApi
+) -> None:
+    with pytest.raises(CoordinatorUnreachable) as caught:
+        succeed(session, OLD, command=FAILS)
+    assert str(caught.value) == (
+        "pid 4711 goes on; the new coordinator ended with exit code 1:\n  the disk is full"
+    )
+    assert api.posted == []
+
+
+def test_that_the_end_was_asked_for_counts_and_not_whether_the_answer_came(
+    session: Session, api: FakeApi
+) -> None:
+    api.raw = b""
+    end_coordinator(session, 4711)
+    assert api.posted == [("/v1/stop", {})]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from orchestrator import __version__
 from orchestrator.cli.main import COMMANDS
+from orchestrator.cli.session import Session
 from tests.contract.fake_api import FakeApi
 from tests.unit.cli.desk import Desk
 
@@ -60,3 +62,12 @@ def test_a_runtime_directory_of_somebody_else(orch: Desk) -> None:
     os.chmod(orch.paths.runtime_dir, 0o755)
     assert orch("status") == 1
     assert "others can enter it" in orch.said
+
+
+def test_talk_that_nobody_listens_to_ends_nothing(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as nobody, open(os.devnull, "w") as out:
+        session = Session(out, nobody, {"ORCH_STATE_DIR": str(tmp_path), "ORCH_RUNTIME_DIR": str(tmp_path)})
+        session.say("starting")
+        session.say("and once more; and its close, which flushes, does not complain either")

@@ -2,7 +2,8 @@
 
 Such a task keeps its port, by which its peers know it, and gets a generation of its own, higher than the gang's, so
 that what is left of its old process cannot be taken for the new one. It has a budget of its own, and a bound for each
-of its waits: to join, and to be gone once it is being ended.
+of its waits: to join, and to be gone once it is being ended. On a host that is drained it is not started again: it
+waits until the gang leaves that host, which is at once where nothing would train until then.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from orchestrator.core import cause, restart
+from orchestrator.core import cause, regroup, restart
 from orchestrator.core.actions import StartTask, StopTask
 from orchestrator.core.fate import is_alone, is_served
 from orchestrator.core.model import (
@@ -25,6 +26,7 @@ from orchestrator.core.model import (
     Task,
     TaskPhase,
 )
+from orchestrator.core.seats import NO_TASKS
 from orchestrator.core.starting import release
 from orchestrator.core.stopping import SWEEP_WAIT_S, stop_all
 from orchestrator.core.turn import Turn, is_due
@@ -34,6 +36,8 @@ _OF_ITS_PLACE = (Cause.START, Cause.PORT)
 """What a restart alone did not mend, with its old port on its old host: one of all may."""
 
 _BEFORE_ITS_RELEASE = (TaskPhase.WAITING, TaskPhase.STARTING, TaskPhase.READY)
+
+_SERVES = (TaskPhase.RELEASED, TaskPhase.RUNNING)
 
 
 def advance_alone(turn: Turn) -> None:
@@ -45,6 +49,9 @@ def advance_alone(turn: Turn) -> None:
             _overdue(turn, task)
         if turn.run.phase is not Phase.RUNNING:
             return
+    _leave_drained(turn)
+    if turn.run.phase is not Phase.RUNNING:
+        return
     _start_together(turn)
     for task in _alone(turn.run):
         if may_start_alone(turn.run, task) and is_due(task.start_at, turn.at):
@@ -60,7 +67,7 @@ def _alone(run: Run) -> Iterable[Task]:
 def may_start_alone(run: Run, task: Task) -> bool:
     """Whether it waits for its time only, and not for its host. On one that was lost, the old process may live."""
     host = run.host(task.host)
-    ready = host.link is Link.CONNECTED and host.facts is not None and host.standing is not Standing.LOST
+    ready = host.link is Link.CONNECTED and host.facts is not None and host.standing not in NO_TASKS
     return task.phase is TaskPhase.WAITING and task.start_at is not None and ready
 
 
@@ -76,8 +83,23 @@ def is_mending(run: Run) -> bool:
         is_served(run, task)
         and (task.ending is not None or task.phase in _BEFORE_ITS_RELEASE)
         and run.host(task.host).link is Link.CONNECTED
+        and not waits_to_leave(run, task)
         for task in _alone(run)
     )
+
+
+def waits_to_leave(run: Run, task: Task) -> bool:
+    """Whether it is not started because its host is drained: nothing brings it back but that the gang moves."""
+    waits = run.phase is Phase.RUNNING and task.phase is TaskPhase.WAITING and is_alone(run, task)
+    return waits and run.host(task.host).standing is Standing.DRAINED
+
+
+def _leave_drained(turn: Turn) -> None:
+    """Go at once where the others do not train on: TensorFlow's chief takes no worker back until all are there."""
+    serving = [task for task in _alone(turn.run) if is_served(turn.run, task)]
+    away = [task for task in serving if waits_to_leave(turn.run, task)]
+    if away and not any(task.phase in _SERVES for task in serving):
+        regroup.move(turn, f"without {', '.join(str(task.id) for task in away)} nothing trains")
 
 
 def end_alone(turn: Turn, task: Task, blamed: Cause, sentence: str) -> None:
@@ -138,19 +160,21 @@ def _restart(turn: Turn, task: Task) -> None:
     turn.run = turn.run.with_task(fresh)
     turn.set(generation_last=generation)
     when = f"in {delay_s:.1f} s ({decided.reason})" if delay_s else "at once"
-    told = f"{task.id} is restarted alone, {when}; the others go on: {sentence}"
-    turn.note("restart-alone", told, task.id, **_why(run, task, when))
-
-
-def _why(run: Run, task: Task, when: str) -> dict[str, object]:
-    found = cause.completed(run, task.ending) if task.ending is not None else cause.of_task(run, task)
     done = f"restarted alone, {when}; the others go on"
+    if waits_to_leave(turn.run, fresh):
+        done = f"not restarted on {task.host}, which is drained: it waits until the gang moves"
+    turn.note("restart-alone", f"{task.id} is {done}: {sentence}", task.id, **_why(run, task, done))
+
+
+def _why(run: Run, task: Task, done: str) -> dict[str, object]:
+    found = cause.completed(run, task.ending) if task.ending is not None else cause.of_task(run, task)
     return {"first_cause": cause.as_data(replace(found, done=done))} if found else {}
 
 
 def _start_together(turn: Turn) -> None:
     """Nobody who serves waits longer than another: TensorFlow's chief takes none back until all are there."""
-    waiting = [t for t in _alone(turn.run) if is_served(turn.run, t) and t.phase is TaskPhase.WAITING]
+    serving = [t for t in _alone(turn.run) if is_served(turn.run, t) and not waits_to_leave(turn.run, t)]
+    waiting = [t for t in serving if t.phase is TaskPhase.WAITING]
     first_at = min((t.start_at for t in waiting if t.start_at is not None), default=None)
     for task in waiting:
         if task.start_at is not None and first_at is not None and task.start_at > first_at:

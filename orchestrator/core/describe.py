@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core import directory, seats
+from orchestrator.core.alone import waits_to_leave
 from orchestrator.core.model import Host, Intent, Link, Phase, Run, Standing, Task, TaskPhase
 from orchestrator.core.standing import is_cut_off
 from orchestrator.core.starting import is_seeded
@@ -95,7 +96,10 @@ def _running(run: Run, now: float) -> str:
 def _in_other_places(run: Run) -> str:
     """What is other than the spec says, and what ends it."""
     drained = [host.name for host in run.holders if host.standing is Standing.DRAINED]
-    parts = [f"leaves {', '.join(drained)} (drained) at the next checkpoint"] if drained else []
+    occasion = "checkpoint" if run.plan.checkpoint is not None else "restart"
+    parts = [f"leaves {', '.join(drained)} (drained) at the next {occasion}"] if drained else []
+    waiting = [f"{task.id} on {task.host}" for task in run.tasks if waits_to_leave(run, task)]
+    parts += [f"{', '.join(waiting)} has ended and waits for that"] if waiting else []
     if seats.fewer(run):
         gone = [seat for seat in run.plan.hosts_used if seats.holder(run, seat) is None]
         parts.append(

@@ -20,10 +20,11 @@ _HAS_TASKS = (Phase.RENDEZVOUS, Phase.RUNNING)
 def at_checkpoint(turn: Turn) -> None:
     """A newer checkpoint reads whole: the best moment for whatever is to change places."""
     if turn.run.phase is Phase.RUNNING and turn.run.checkpoint is not None:
-        _regroup(turn, f"the checkpoint of step {turn.run.checkpoint.global_step} is good")
+        move(turn, f"the checkpoint of step {turn.run.checkpoint.global_step} is good")
 
 
-def _regroup(turn: Turn, occasion: str) -> None:
+def move(turn: Turn, occasion: str) -> None:
+    """Let the gang change places now, where that is better and can be."""
     seating = seats.next_seating(turn.run)
     if not seating.waits_for and seats.is_better(turn.run, seating):
         stop_all(turn, Intent.REGROUP, f"{occasion}: {_what_for(turn.run, seating)}")
@@ -66,7 +67,7 @@ def _drain(turn: Turn, event: DrainRequested) -> None:
             )
         turn.note("drained", f"{host.name} is drained: it is given no task{when}")
     if event.now and holds and turn.run.phase in _HAS_TASKS:
-        _regroup(turn, "the user wants it now")
+        move(turn, "the user wants it now")
 
 
 def _undrain(turn: Turn, event: UndrainRequested) -> None:

@@ -19,7 +19,7 @@ from orchestrator.core.placement import COMPUTING_TYPES, has_room
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.words import counted
 
-_NO_TASKS = (Standing.LOST, Standing.DRAINED, Standing.STUCK)
+NO_TASKS = (Standing.LOST, Standing.DRAINED, Standing.STUCK)
 """Standings of hosts that are given no task whatever happens."""
 
 
@@ -139,7 +139,7 @@ def is_better(run: Run, seating: Seating) -> bool:
 
 
 def _trains(run: Run, holders: Mapping[str, str | None]) -> int:
-    idle = {host.name for host in run.hosts if host.standing in _NO_TASKS}
+    idle = {host.name for host in run.hosts if host.standing in NO_TASKS}
     return sum(holders[task.host] not in idle | {None} for task in run.plan.tasks)
 
 

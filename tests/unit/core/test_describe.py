@@ -25,6 +25,7 @@ from orchestrator.core.model import (
     TaskPhase,
     new_run,
 )
+from orchestrator.core.plan import TaskId
 from tests.unit.core.transcript import make_plan
 
 NOW = 1000.0
@@ -152,6 +153,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 Phase.RUNNING,
                 hosts=(UP, {**UP, "standing": Standing.DRAINED, "standing_why": "by the user"}),
                 tasks=(task(RUNNING, 120), task(RUNNING, 120)),
+                checkpoint=True,
             ),
             "step 120; leaves b (drained) at the next checkpoint",
         ),
@@ -216,3 +218,16 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
 )
 def test_sentence(run: Run, expected: str) -> None:
     assert sentence(run, now=NOW) == expected
+
+
+def test_who_ended_on_a_drained_host_is_said_to_wait_for_the_move() -> None:
+    drained = {**UP, "standing": Standing.DRAINED}
+    told = (
+        task(RUNNING, 120),
+        {**task(TaskPhase.WAITING, pid=None), "id": TaskId("worker", 0), "start_at": 5.0},
+    )
+    run = run_in(Phase.RUNNING, hosts=(UP, drained), tasks=({**told[0], "id": TaskId("chief", 0)}, told[1]))
+    run = replace(run, plan=replace(run.plan, strategy="parameter_server"))
+    assert sentence(run, now=NOW) == (
+        "step 120; leaves b (drained) at the next restart; worker:0 on b has ended and waits for that"
+    )

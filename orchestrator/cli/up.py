@@ -188,5 +188,5 @@ def _say_outcome(document: Mapping[str, Any], session: Session) -> None:
         session.say(f"{document.get('run_id')} trains; `orch logs -f {name}` shows what it prints")
         return
     session.say(render.outcome(document, session.paint_err, width=session.width_err))
-    if phase == "FAILED":
+    if phase == "FAILED" and document.get("generation"):  # else nothing was started, and nothing printed
         session.say(f"{session.paint_err('hint:', 'cyan')} `orch logs {name}` shows all that it printed")

@@ -18,6 +18,7 @@ from orchestrator.core.events import HostPrepared, HostRefused
 from orchestrator.core.model import Facts, Problem, Run
 from orchestrator.daemon.links import OrderRefused, Reply
 from orchestrator.runtime.keras_versions import asks_for_legacy, unsupported
+from orchestrator.runtime.script import sources
 
 PIECE_BYTES = 512 << 10
 PROBE_TIMEOUT_S = 120.0
@@ -105,7 +106,7 @@ def _unfit(run: Run, name: str, probed: Mapping[str, Any]) -> Problem | None:
     source = _source(run)
     by_env = run.plan.env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
     asked = run.plan.options.keras == 2 or by_env
-    if ".fit(" not in source and not asked:
+    if ".fit(" not in source and not asked and not run.plan.options.transparent:
         return None  # a custom loop needs no Keras trainer, so its version is nobody's business
     sentence = unsupported(run.plan.strategy, probed["versions"], asked or asks_for_legacy(source))
     if sentence is None:
@@ -121,11 +122,9 @@ def _unfit(run: Run, name: str, probed: Mapping[str, Any]) -> Problem | None:
 
 
 def _source(run: Run) -> str:
-    """The script's text; empty where it is gone since the run began: the hosts have it."""
-    path = os.path.join(run.plan.workdir, run.plan.script)
+    """What the script and the modules beside it say; empty where it is gone since the run began: the hosts have it."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as script:
-            return script.read()
+        return "\n".join(sources(os.path.join(run.plan.workdir, run.plan.script)))
     except OSError:
         if run.code:
             return ""

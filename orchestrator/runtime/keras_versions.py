@@ -79,7 +79,7 @@ def _legacy(tensorflow: str | None, tf_keras: str | None) -> str | None:
         return None
     have = f"tf_keras is {tf_keras}" if tf_keras else "tf_keras is not installed"
     return (
-        f"TF_USE_LEGACY_KERAS is set, and {have}; it must have TensorFlow's minor version "
+        f"Keras 2 is asked for, and {have}; it must have TensorFlow's minor version "
         f"({tensorflow}): {_install_tf_keras(tensorflow)}"
     )
 

@@ -59,6 +59,25 @@ class Imports:
         """What the script sets in os.environ, in plain words, before its first import of a framework."""
         self.environment_unclear = False
         """It changes the environment in a way that only running it would tell."""
+        self.beside: list[str] = []
+        """The source of the modules beside the script that it imports."""
+
+
+def sources(path: str) -> list[str]:
+    """The source of a script, and of the modules beside it that it imports. OSError where it cannot be read."""
+    with open(path, "rb") as f:
+        source = f.read()
+    try:
+        tree = ast.parse(source, path)
+    except (SyntaxError, ValueError):
+        return [_text(source)]  # the host's Python may read it; if not, it says so with its own traceback
+    found = Imports()
+    _collect(tree, os.path.dirname(os.path.realpath(path)), found, seen=set(), sure=True)
+    return [_text(source), *found.beside]
+
+
+def _text(source: bytes) -> str:
+    return source.decode("utf-8", "replace")
 
 
 def _collect(tree: ast.AST, folder: str, found: Imports, seen: set[str], sure: bool) -> None:
@@ -74,9 +93,11 @@ def _collect(tree: ast.AST, folder: str, found: Imports, seen: set[str], sure: b
             seen.add(path)
             try:
                 with open(path, "rb") as f:
-                    inner = ast.parse(f.read(), path)
+                    source = f.read()
+                inner = ast.parse(source, path)
             except (OSError, SyntaxError, ValueError):
                 continue  # it is said, with its own traceback, when the script imports it
+            found.beside.append(_text(source))
             _collect(inner, folder, found, seen, is_sure)
 
 
@@ -88,6 +109,8 @@ def _imported(node: ast.AST, sure: bool) -> Iterator[tuple[str, bool]]:
         elif isinstance(child, ast.ImportFrom):
             if child.module:
                 yield child.module, sure
+                for alias in child.names:  # may be a module of that package
+                    yield f"{child.module}.{alias.name}", sure
         else:
             straight = not isinstance(
                 child, (ast.Try, ast.If, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)

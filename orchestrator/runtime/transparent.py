@@ -8,6 +8,7 @@ helped in four places, each a module of its own: the data (`transparent_data`), 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -100,4 +101,22 @@ def is_chief(tf_config: str | None) -> bool:
 
 def _seed(library: str, said: Said) -> None:
     sys.modules[library].utils.set_random_seed(SEED)
+    equal_generators()
     said("seed", f"random seeds are {SEED} on all workers, until the script sets its own")
+
+
+def equal_generators() -> None:
+    """`numpy.random.default_rng()` without a seed: the n-th is the same on all workers, and another than the others.
+
+    It ignores NumPy's global seed. A script that shuffles with it before `fit` would give each worker an order of its
+    own, of which each takes its part: some examples twice, others never.
+    """
+    import numpy as np
+
+    original, seeds = np.random.default_rng, np.random.SeedSequence(SEED)
+
+    @functools.wraps(original)
+    def default_rng(seed: Any = None) -> Any:
+        return original(seeds.spawn(1)[0] if seed is None else seed)
+
+    np.random.default_rng = default_rng

@@ -144,6 +144,12 @@ def _options(parts: Parts) -> Said:
         yield ("run", "transparent"), f"works with {', '.join(_TRANSPARENT)}; the strategy is {strategy}"
     if run.transparent and not run.runtime:
         yield ("run", "transparent"), "needs the runtime, which is off"
+    if run.transparent and "evaluator" in tasks_of(run):
+        yield (
+            ("run", "tasks", "evaluator"),
+            "an ordinary script knows nothing of evaluating: with `transparent: true` it would train there too; "
+            "leave the evaluator out",
+        )
     if "batch" in set_here and not run.transparent:
         yield ("run", "batch"), "is for transparent scripts; any other script sets its own batch"
     if strategy != "multi_worker_mirrored":
@@ -153,6 +159,8 @@ def _options(parts: Parts) -> Said:
     row = STRATEGIES[strategy]
     if run.keras is not None and run.keras not in row.kerases:
         yield ("run", "keras"), f"{strategy} trains with Keras {row.kerases[0]} only; got {run.keras}"
+    if run.keras == 3 and str(parts.env.get("TF_USE_LEGACY_KERAS")).lower() in ("1", "true"):
+        yield ("run", "keras"), "3, and env has TF_USE_LEGACY_KERAS, which chooses Keras 2; keep one"
     if row.tpu and run.tpu is None and parts.run.good("tpu"):
         yield (
             ("run", "strategy"),
@@ -193,6 +201,9 @@ def _places(parts: Parts) -> Said:
     for problem in problems:
         key = "replicas" if problem.kind == "slots" else "gpus"
         yield ("run", "tasks", problem.task_type, key), problem.message
+    if run.value.replicas_on_cpu and (given := [task for task in tasks if task.gpus]):
+        said = f"is for tasks without GPUs, and {given[0].id} on {given[0].host} has {len(given[0].gpus)}"
+        yield ("run", "replicas_on_cpu"), f"{said}, which would idle; leave it out"
     if run.good("strategy") and STRATEGIES[run.value.strategy].gpu_by_local_rank:
         yield from _one_gpu_each(tasks, STRATEGIES[run.value.strategy])
     if not run.good("ports") or len({host.name for host in hosts}) < len(hosts):

@@ -93,7 +93,6 @@ def is_back(run: dict[str, Any], name: str) -> bool:
 
 
 @pytest.mark.fault(16, 18)
-@pytest.mark.fault(16, 18)
 def test_parameter_servers_mend_a_frozen_worker_and_another_that_dies_meanwhile(
     local_cluster: Cluster,
 ) -> None:
@@ -135,7 +134,6 @@ def _killed_at(cluster: Cluster, generation: int, name: str, step: int) -> int:
     return given
 
 
-@pytest.mark.fault(17)
 @pytest.mark.fault(17)
 def test_a_lost_ps_and_a_lost_chief_take_the_run_back_to_its_checkpoint(local_cluster: Cluster) -> None:
     cluster = local_cluster

@@ -68,6 +68,13 @@ def test_up_of_a_run_that_fails_says_why(orch: Desk, api: FakeApi, spec: str) ->
         assert text in orch.said
 
 
+def test_up_of_a_run_that_never_started_names_no_logs(orch: Desk, api: FakeApi, spec: str) -> None:
+    problem = {"message": "here: no Python", "hint": "install it", "exit_code": 5}
+    phases(api, {"phase": "FAILED", "generation": 0, "problem": problem})
+    assert orch("up", spec) == 5
+    assert "orch logs" not in orch.said
+
+
 def test_up_wait_gives_up(orch: Desk, api: FakeApi, spec: str) -> None:
     assert orch("up", spec, "--wait", "--timeout", "3s") == 7
     assert f"error: {RUN} is still PENDING after 3.0 s: connecting\n" in orch.said

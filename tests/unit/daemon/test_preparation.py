@@ -186,6 +186,30 @@ def test_software_that_cannot_train_the_script_is_refused_before_the_push(workdi
 
 
 @pytest.mark.parametrize(
+    "script",
+    ["from steps import train\ntrain()\n", "from parts.steps import train\n", "from parts import steps\n"],
+)
+def test_a_fit_in_a_module_beside_the_script_is_found(workdir: Path, script: str) -> None:
+    (workdir / "train.py").write_text(script)
+    (workdir / "parts").mkdir()
+    (workdir / "parts" / "__init__.py").write_text("")
+    for place in (workdir, workdir / "parts"):
+        (place / "steps.py").write_text("def train():\n    model.fit(x)\n")
+    link = FakeLink()
+    link.probe["versions"] = {**VERSIONS, "keras": "3.0.0"}
+    assert refused(link, a_run(workdir)).code == "keras"
+
+
+def test_a_transparent_script_can_only_fit_wherever_it_does(workdir: Path) -> None:
+    (workdir / "train.py").write_text("import experiments\n")
+    link = FakeLink()
+    link.probe["versions"] = {**VERSIONS, "keras": "3.0.0"}
+    run = a_run(workdir)
+    plan = replace(run.plan, options=replace(run.plan.options, transparent=True))
+    assert refused(link, replace(run, plan=plan)).code == "keras"
+
+
+@pytest.mark.parametrize(
     ("own", "hosts", "said"),
     [
         ({"address": "127.0.1.1", "why": None}, ["a", "b"], "resolves to 127.0.1.1: gloo, by which horovod"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,33 @@ def test_one_process_saves(config: str | None, chief: bool) -> None:
 def test_the_keras_is_the_one_that_the_script_names(tmp_path: Path, source: str, library: str) -> None:
     (tmp_path / "train.py").write_text(source)
     assert transparent.library_of(Script(str(tmp_path / "train.py")).imports()) == library
+
+
+def test_generators_without_a_seed_are_equal_on_all_workers_and_differ_from_each_other(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("numpy")
+    script = tmp_path / "draw.py"
+    script.write_text(
+        "import numpy as np\n"
+        "from orchestrator.runtime.transparent import equal_generators\n"
+        "equal_generators()\n"
+        "print([np.random.default_rng().random(), np.random.default_rng(None).random(),"
+        " np.random.default_rng(7).random()])\n"
+    )
+    root = str(Path(transparent.__file__).parents[2])
+    first, second = (
+        subprocess.run(
+            [sys.executable, script], env={**os.environ, "PYTHONPATH": root}, capture_output=True, check=True
+        ).stdout
+        for _ in range(2)
+    )
+    assert first == second
+    drawn = json.loads(first)
+    assert drawn[0] != drawn[1]
+    import numpy as np
+
+    assert drawn[2] == np.random.default_rng(7).random()  # the script's own seed
 
 
 def test_each_thing_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -414,6 +414,24 @@ RELATIONS = {
             "the strategy is processes"
         ],
     ),
+    "an evaluator beside an ordinary script": (
+        changed("{worker: {replicas: 2}}", "{worker: {}, evaluator: {}}") + "  transparent: true\n",
+        [
+            "9:23: run.tasks.evaluator: an ordinary script knows nothing of evaluating: with `transparent: true` it "
+            "would train there too; leave the evaluator out"
+        ],
+    ),
+    "Keras 3 and Keras 2": (
+        run("keras: 3\nenv: {TF_USE_LEGACY_KERAS: '1'}"),
+        ["10:10: run.keras: 3, and env has TF_USE_LEGACY_KERAS, which chooses Keras 2; keep one"],
+    ),
+    "CPUs instead of the GPUs that are there": (
+        run("replicas_on_cpu: 2"),
+        [
+            "10:20: run.replicas_on_cpu: is for tasks without GPUs, and worker:0 on gpu-a has 4, which would idle; "
+            "leave it out"
+        ],
+    ),
     "horovod as if it were TensorFlow's": (
         changed("multi_worker_mirrored", "horovod").replace(
             "worker: {replicas: 2}", "worker: {gpus: 1}, chief: {}"

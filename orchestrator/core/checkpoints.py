@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core import cause, restart
+from orchestrator.core import cause, last_look, restart
 from orchestrator.core.events import CheckpointSeeded, CheckpointVerified, RolledBack, SeedProgressed
 from orchestrator.core.model import Budget, Cause, Checkpoint, FirstCause, Intent, Phase
 from orchestrator.core.regroup import at_checkpoint
@@ -64,6 +64,7 @@ def _done(turn: Turn, sentence: str) -> dict[str, object]:
 
 def verified(turn: Turn, event: CheckpointVerified) -> None:
     verification_ended(turn, event.took_s)
+    last_look.answered(turn, event)
     for path, why in event.rejected:
         turn.note("checkpoint-rejected", f"{path} does not read whole: {why}", path=path)
     known = turn.run.checkpoint

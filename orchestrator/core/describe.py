@@ -121,6 +121,8 @@ def _stopping(run: Run) -> str:
     if alive:
         named = ", ".join(f"{t.id} on {t.host}" for t in alive)
         return f"{run.reason}; waiting for {named} to end, {following}"
+    if not to_prove(run):
+        return f"{run.reason}; nothing is left, and the newest checkpoint is read, {following}"
     return f"{run.reason}; looking on {', '.join(to_prove(run))} that nothing is left, {following}"
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, assert_never
 
-from orchestrator.core import checkpoints, hosts, standing
+from orchestrator.core import checkpoints, hosts, last_look, standing
 from orchestrator.core.actions import Action
 from orchestrator.core.alone import advance_alone, end_alone, may_start_alone, overdue_at
 from orchestrator.core.errors import InvariantViolated
@@ -114,7 +114,7 @@ def _is_stale(run: Run, event: Event) -> bool:
         case StacksCollected(generation=generation):
             return generation != run.generation or run.phase is not Phase.RUNNING
         case CheckpointVerified(generation=generation):
-            return generation != run.generation or run.phase.is_terminal or _went_back(run)
+            return generation != run.generation or run.phase.is_terminal or last_look.went_back(run)
         case OrderFailed(generation=generation, task=None):
             return generation != run.generation or run.phase.is_terminal
         case OrderFailed(generation=generation, task=TaskId() as task):
@@ -129,12 +129,6 @@ def _is_stale(run: Run, event: Event) -> bool:
             return host not in unproven(run) if run.phase.is_terminal else run.proof is None
         case _:
             return False
-
-
-def _went_back(run: Run) -> bool:
-    """Whether the user went back from what this generation has saved."""
-    found = run.first_cause
-    return found is not None and (found.cause, found.generation) == (Cause.ROLLED_BACK, run.generation)
 
 
 def _generations(run: Run, task: TaskId) -> list[int]:
@@ -289,6 +283,8 @@ def _kill(turn: Turn, event: KillRequested) -> None:
     if run.generation == 0:
         finish(turn, Phase.KILLED, "killed before any task was started")
         return
+    if event.force or run.intent in (Intent.SUCCEED, Intent.FAIL):
+        last_look.without_answer(turn)
     if run.phase is Phase.STOPPING and run.intent in (Intent.SUCCEED, Intent.FAIL):
         hurry(turn)
         return

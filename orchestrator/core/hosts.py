@@ -114,15 +114,18 @@ def _unstarted(run: Run, name: str) -> list[Action]:
 def outstanding(run: Run, name: str) -> list[Action]:
     """What the host has been asked, as far as it is not known to be done. All of it may be asked twice."""
     actions: list[Action] = []
+    chief_here = run.task(run.chief).host == name
+    if chief_here and run.look_asked_at is not None:
+        actions.append(VerifyCheckpoint(host=name, generation=run.generation))
     if name in unproven(run) or _owes_proof(run, name):
-        return [SweepHost(host=name, generation=run.generation_last)]
+        return [*actions, SweepHost(host=name, generation=run.generation_last)]
     if run.phase.is_terminal:
         return []
     if run.host(name).facts is None:
         actions.append(PrepareHost(host=name))
-    if run.phase is Phase.RENDEZVOUS and not is_seeded(run) and run.task(run.chief).host == name:
+    if run.phase is Phase.RENDEZVOUS and not is_seeded(run) and chief_here:
         actions.append(SeedCheckpoint(host=name, generation=run.generation))
-    if _awaits_verification(run) and run.task(run.chief).host == name:
+    if _awaits_verification(run) and chief_here:
         actions.append(VerifyCheckpoint(host=name, generation=run.generation))
     actions += _unstarted(run, name)
     for task in run.tasks:

@@ -24,6 +24,8 @@ def _check_phase(run: Run) -> None:
     _demand((run.phase is Phase.STOPPING) == (run.intent is not None), "STOPPING alone has an intent")
     _demand(run.force_at is None or run.phase is Phase.STOPPING, "only STOPPING is patient")
     _demand(run.verify_at is None or run.phase is Phase.RUNNING, "only RUNNING looks at checkpoints")
+    _demand(run.look_asked_at is None or run.proof is not None, "the last look is beside the proof")
+    _demand(run.look_asked_at is None or run.phase is Phase.STOPPING, "an end waits for no look any more")
     if run.phase in (Phase.PENDING, Phase.RENDEZVOUS, Phase.STOPPING):
         _demand(next_deadline(run) is not None, f"{run.phase.value} ends within a bound")
     if run.phase is Phase.FAILED:

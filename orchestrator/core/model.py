@@ -301,6 +301,8 @@ class Run:
     moved_at: float | None = None
     longest_pause_s: float | None = None
     """Between two moves of the position, in this run."""
+    look_asked_at: float | None = None
+    """At the end, in STOPPING: since when the last look at the newest checkpoint has no answer."""
     evidence_at: float | None = None
     """Until when a stalled run waits for its tasks' stacks."""
     from_scratch: bool = False

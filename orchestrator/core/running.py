@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.core import cause
+from orchestrator.core import cause, last_look
 from orchestrator.core.actions import StopTask, VerifyCheckpoint
 from orchestrator.core.fate import gang, is_served
 from orchestrator.core.model import Cause, FirstCause, Intent, Link, Phase, Problem, Run, Task
@@ -52,9 +52,10 @@ def verification_ended(turn: Turn, took_s: float) -> None:
 
 
 def verification_failed(turn: Turn) -> None:
-    """The look itself failed; it is tried again later."""
+    """The look itself failed; it is tried again later, unless it was the last."""
     if turn.run.phase is Phase.RUNNING:
         turn.set(verify_at=turn.at + VERIFY_FAILED_WAIT_S)
+    last_look.without_answer(turn)
 
 
 def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:

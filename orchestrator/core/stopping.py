@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core import cause, restart, seats, standing
+from orchestrator.core import cause, last_look, restart, seats, standing
 from orchestrator.core.actions import CloseHost, StopTask, SweepHost
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.model import Cause, Exit, Intent, Link, Phase, Problem, Run, Task, TaskPhase
@@ -147,13 +147,17 @@ def _blamed(run: Run) -> Cause:
 
 
 def _prove(turn: Turn) -> None:
-    """Ask every host for the proof that nothing is left, then end."""
+    """Ask every host for the proof that nothing is left, and for the last checkpoint; then end."""
     run = turn.run
     if run.proof is None:
-        turn.set(proof={}, deadline_at=turn.at + SWEEP_WAIT_S)
+        turn.set(proof={})
         turn.do(*(SweepHost(host=name, generation=run.generation_last) for name in to_prove(turn.run)))
-    elif not to_prove(run):
+        last_look.ask(turn)
+        turn.set(deadline_at=turn.at + max(SWEEP_WAIT_S, last_look.patience_s(turn.run)))
+    elif not to_prove(run) and run.look_asked_at is None:
         _conclude(turn)
+    elif run.look_asked_at is None and run.deadline_at is not None:
+        turn.set(deadline_at=min(run.deadline_at, turn.at + SWEEP_WAIT_S))  # the look alone was worth more
 
 
 def to_prove(run: Run) -> list[str]:
@@ -197,6 +201,7 @@ _ENDS = {Intent.SUCCEED: Phase.SUCCEEDED, Intent.FAIL: Phase.FAILED, Intent.KILL
 
 def _conclude(turn: Turn) -> None:
     """The end, with what is to be said of it."""
+    last_look.without_answer(turn)
     run = turn.run
     if run.intent is None:
         raise InvariantViolated("STOPPING without an intent")
@@ -207,7 +212,7 @@ def _conclude(turn: Turn) -> None:
         warnings = tuple(
             f"{t.id} on {t.host} {cause.how(t.exit)}, after the chief's exit 0" for t in late if t.exit
         )
-        turn.set(warnings=warnings, first_cause=None)
+        turn.set(warnings=(*run.warnings, *warnings), first_cause=None)
         step = run.global_step
         reason = f"{run.chief} ended with exit code 0" + (f" at step {step}" if step is not None else "")
         for warning in warnings:

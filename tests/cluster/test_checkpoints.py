@@ -23,6 +23,10 @@ def resumed_at(cluster: Cluster) -> int:
 
 def test_a_person_looks_pins_and_goes_back_while_it_trains_and_when_it_has_ended(cluster: Cluster) -> None:
     cluster.ok("up", cluster.spec("--steps", "60", "--save-every", "20"), "--wait")
+    ended = cluster.run()["checkpoint"]
+    assert (ended["global_step"], ended["verified"]) == (60, True), (
+        "the last, which no look had seen while it trained"
+    )
     (first,) = listed(cluster)
     assert (first["global_step"], first["by"]["host"]) == (60, cluster.run()["tasks"][0]["host"])
     assert "step 60 of generation" in cluster.ok("ckpt", "pin", "t", "60")

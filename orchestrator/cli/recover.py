@@ -13,6 +13,7 @@ from orchestrator.cli import quantities
 from orchestrator.cli.asking import TIMEOUT_S, asker, confirm, is_somebody_there, plans_of, say_problems
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, JournalError, Refused, SomeHostsOnly, UsageError
+from orchestrator.core.model import Phase
 
 if TYPE_CHECKING:
     from orchestrator.adapters.journal import Kept
@@ -23,6 +24,9 @@ _FAREWELL_S = 10.0
 """The agents of a coordinator that was killed end within moments; until then they look like another's."""
 
 _LOOK_AGAIN_S = 1.0
+
+ENDED = frozenset(phase.value for phase in Phase if phase.is_terminal)
+"""Phases of runs that nobody takes up, whoever watches what is left of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ def rebuild(session: Session, search: Search, chosen: Sequence[Found], *, is_bad
         aside = put_aside(session.paths.journal) if is_bad else None
         journal = Journal(session.paths.journal)
         try:
-            write(journal, chosen, epoch=search.epoch, now=time.monotonic)
+            write(journal, chosen, epoch=search.epoch, at=search.at)
         finally:
             journal.close()
     finally:
@@ -129,17 +133,32 @@ def keep_secrets(
 def choose(
     search: Search, take_over: Sequence[str], ended: Mapping[str, str]
 ) -> tuple[list[Found], list[Found]]:
-    """(What is taken up, what is not and why). `ended`: the phases of runs that the journal knows to be over."""
+    """(What is taken up, what is not and why).
+
+    Args:
+        search: what the hosts said.
+        take_over: runs that the user wants whoever drives them. UsageError where none of that id was found.
+        ended: the phases of runs that the journal knows to be over: shown only where something of them lives.
+    """
+    unknown = [run_id for run_id in take_over if run_id not in search.found]
+    if unknown:
+        raise UsageError(
+            f"nothing was found of {', '.join(unknown)}", hint="`orch recover` shows what there is"
+        )
     chosen: list[Found] = []
     others: list[Found] = []
     for one in search.found.values():
         if one.run_id in ended:
-            one.why = f"it has ended: {ended[one.run_id]}; `orch coordinator start` ends what is left of it"
-        elif one.run is not None and one.watched_on and one.run_id not in take_over:
-            one.why = (
-                f"another coordinator drives it (its agent is on {', '.join(sorted(one.watched_on))}); "
-                f"`--take-over {one.run_id}` takes it from there"
-            )
+            if not one.lives_on:
+                continue
+            one.phase = ended[one.run_id]
+            one.why = f"it has ended: {one.phase}; `orch coordinator start` ends what is left of it"
+        elif one.phase in ENDED:
+            pass
+        elif one.watched_on and one.run_id not in take_over:
+            one.why = f"another coordinator drives it (its agent is on {', '.join(sorted(one.watched_on))})"
+            if one.run is not None:
+                one.why += f"; `--take-over {one.run_id}` takes it from there"
         (chosen if one.run is not None and one.why is None else others).append(one)
     return chosen, others
 
@@ -151,7 +170,9 @@ def shown(chosen: Sequence[Found], others: Sequence[Found]) -> list[str]:
         run = one.run
         assert run is not None
         rows.append(f"{one.run_id}  generation {run.generation}, {quantities.plural(len(run.tasks), 'task')}")
-        rows += [f"  {task.id} on {task.host}: {task.phase.value}, pid {task.pid}" for task in run.tasks]
+        for task in run.tasks:
+            pid = "" if task.pid is None else f", pid {task.pid}"
+            rows.append(f"  {task.id} on {task.host}: {task.phase.value}{pid}")
     rows += [f"{one.run_id}  not taken up: {one.why}" for one in others]
     return rows
 
@@ -163,6 +184,8 @@ def document(chosen: Sequence[Found], others: Sequence[Found]) -> list[dict[str,
             "run_id": one.run_id,
             "recovered": one in chosen,
             "why": one.why,
+            "phase": one.phase,
+            "lives_on": sorted(one.lives_on),
             "epoch": one.epoch,
             "generation": one.run.generation if one.run else None,
             "tasks": [
@@ -175,6 +198,10 @@ def document(chosen: Sequence[Found], others: Sequence[Found]) -> list[dict[str,
                     "port": task.port,
                 }
                 for task in (one.run.tasks if one.run else ())
+            ],
+            "told": [
+                {"task": str(told.task), "host": host, "generation": told.generation, "phase": told.phase}
+                for host, told in one.reports
             ],
         }
         for one in [*chosen, *others]
@@ -198,7 +225,8 @@ def command(
 ) -> int:
     """Rebuild a lost or damaged journal from the hosts, and go on with what runs there. No task is touched.
 
-    A journal that cannot be read is put aside, not removed. Values of secrets are taken from the specs.
+    A run of which nothing lives is shown with how it ended, and not taken up. A journal that cannot be read is put
+    aside, not removed. Values of secrets are taken from the specs.
     """
     from orchestrator.cli.handover import await_taken_up
     from orchestrator.cli.starting import ensure_coordinator
@@ -210,7 +238,7 @@ def command(
     failed = say_problems(session, search.answers)
     chosen, others = choose(search, take_over, ended)
     if not as_json:
-        session.put("\n".join(shown(chosen, others)) or "no living run was found")
+        session.put("\n".join(shown(chosen, others)) or "no run was found")
     result: dict[str, Any] = {"schema": 1, "runs": document(chosen, others), "unasked": failed}
     if chosen or trouble:
         _ask(session, len(chosen), yes=yes)

@@ -1,6 +1,6 @@
 """What this host remembers of runs, whoever began them, and its removal: for `orch recover` and `orch gc`.
 
-    runs/<run_id>/record.json   the run as its coordinator saw it when a generation was started or released
+    runs/<run_id>/record.json   the run as its coordinator saw it when a generation was started or released, or it ended
     runs/<run_id>/watched       locked by every agent that watches the run; its time is the last look of one
 
 What is here needs a disk and answers of shims, so it runs in forks of the agent.
@@ -28,6 +28,9 @@ _LOOK_EVERY_S = 60.0
 
 RECENT_S = 900.0
 """A living run that was watched so lately is somebody's whose coordinator is being restarted, or cut off."""
+
+_RECORDS_BYTES = 1 << 20
+"""Of runs of which nothing lives, in one answer: a frame holds 4 MiB, and a host remembers many of them."""
 
 _SHIM_S = 2.0
 _END_S = 5.0
@@ -107,22 +110,34 @@ def keep(host_dir: str, run: str, record: dict[str, Any]) -> None:
 def known(host_dir: str, *, records: bool) -> dict[str, Any]:
     """`{"runs": […]}`: all that the host remembers, and living processes of runs that it does not remember."""
     processes = _marked(host_dir)
-    found = [
-        _known(host_dir, run, processes.pop(run, []), records=records)
-        for run in sorted(codestore.run_names(host_dir))
-    ]
+    found = [_known(host_dir, run, processes.pop(run, [])) for run in sorted(codestore.run_names(host_dir))]
+    if records:
+        _add_records(host_dir, found)
     for run, pids in sorted(processes.items()):
         found.append({"run": run, "directory": False, "processes": pids, "bytes": 0, "tasks": []})
     return {"runs": found}
 
 
-def _known(host_dir: str, run: str, processes: list[int], *, records: bool) -> dict[str, Any]:
+def _add_records(host_dir: str, found: list[dict[str, Any]]) -> None:
+    """Of all runs that live, and of the newest others as far as there is room."""
+    room = _RECORDS_BYTES
+    for one in sorted(found, key=lambda one: one["age_s"]):
+        directory = hostdir.run_dir(host_dir, one["run"])
+        try:
+            size = os.stat(os.path.join(directory, RECORD)).st_size
+        except OSError:
+            continue
+        if one["alive"] or size <= room:
+            one["record"] = shim_record.read_json(directory, RECORD)
+            room -= 0 if one["alive"] else size
+
+
+def _known(host_dir: str, run: str, processes: list[int]) -> dict[str, Any]:
     directory = hostdir.run_dir(host_dir, run)
     tasks = _tasks(host_dir, run)
     lives = bool(processes) or any(task["alive"] for task in tasks)
     is_watched, ago_s = watched(host_dir, run)
     size, newest = _measure(directory)
-    record = shim_record.read_json(directory, RECORD) if records and lives else None
     return {
         "run": run,
         "directory": True,
@@ -134,7 +149,7 @@ def _known(host_dir: str, run: str, processes: list[int], *, records: bool) -> d
         "bytes": size,
         "age_s": max(0.0, time.time() - newest),
         "tasks": tasks,
-        "record": record,
+        "record": None,
     }
 
 

@@ -54,7 +54,7 @@ from orchestrator.daemon.links import (
 )
 from orchestrator.daemon.logcopy import LogCopier
 from orchestrator.daemon.preparation import Asks, prepare
-from orchestrator.daemon.records import Records
+from orchestrator.daemon.records import Records, give_end
 from orchestrator.daemon.switchboard import Connect, Switchboard
 
 log = logging.getLogger(__name__)
@@ -369,7 +369,7 @@ class Performer:
         link.ask(wire.fault_order(run, fault), timeout_s=FAULT_TIMEOUT_S)
 
     def _close_host(self, run: Run, name: str) -> None:
-        """Let the rest of the logs come, then serve the run no more."""
+        """Let the rest of the logs come and the host remember how it ended, then serve the run no more."""
         self._records.forget(run, name)
         self.carriage.carrier.abandon(run.run_id)
         self._workers.submit(self._drain_and_detach, run, name)
@@ -379,6 +379,9 @@ class Performer:
         here = [str(task.id) for task in run.tasks if task.host == name]
         while self._logs.is_behind(run.run_id, here) and self._now() < until:
             time.sleep(0.05)
+        link = self.link(run, name)
+        if link is not None and link.is_connected and run.generation > 0 and not run.host(name).untouched:
+            give_end(link, run, name, now=self._now())
         self._board.detach(run, name)
         self._logs.forget(run.run_id, here)
 

@@ -113,6 +113,12 @@ def test_a_lost_journal_is_rebuilt_from_the_hosts_and_nothing_is_restarted(local
     last = cluster.wait_phase("SUCCEEDED", timeout=60)
     assert (last["restarts"], last["generation"]) == (1, before["generation"] + 1)
     assert last["seed"]["global_step"] > 0
+    lose_the_journal(cluster)
+    over = json.loads(cluster.ok("recover", "--hosts", spec, "--json"))
+    assert [(run["run_id"], run["recovered"], run["phase"]) for run in over["runs"]] == [
+        (run_id, False, "SUCCEEDED")
+    ]
+    assert over["runs"][0]["why"].startswith("it has ended: SUCCEEDED: worker:0 ended with exit code 0")
 
 
 @pytest.mark.fault(38)

@@ -15,9 +15,10 @@ from orchestrator.core.events import (
     HostUp,
     Submitted,
     TaskReport,
+    Ticked,
 )
 from orchestrator.core.model import Cause, Exit, Facts, Phase, Progress, Run, Seed, TaskPhase, new_run
-from orchestrator.core.plan import TaskId
+from orchestrator.core.plan import HostPlan, TaskId
 from tests.unit.core.transcript import make_plan
 
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
@@ -129,6 +130,118 @@ def test_a_higher_generation_than_the_records_is_the_one_that_counts() -> None:
     assert "StopTask" not in kinds(actions)
 
 
+def spared() -> Run:
+    """Released on a and b; c is a spare that holds nothing."""
+    plan = make_plan(["a", "b"], checkpoint=True)
+    plan = replace(plan, hosts=(*plan.hosts, HostPlan("c", address="c", data_address="10.0.0.3", spare=True)))
+    run = new_run("t-20260101-000000", plan, epoch=4, at=0.0)
+    facts = [HostPrepared(1.0, host, FACTS) for host in "abc"]
+    up = [HostUp(0.5, host, "boot-1") for host in "abc"]
+    ready = [report("a", W0, "ready"), report("b", W1, "ready")]
+    return play(run, Submitted(0.0), *up, *facts, *ready, CheckpointSeeded(3.0, Seed(1, global_step=100)))[0]
+
+
+def test_a_task_that_moved_after_the_record_is_where_the_newest_generation_shows_it() -> None:
+    now = (
+        report("a", W0, "running", 2, step=60),
+        report("b", W1, "running", 1, step=90),
+        report("c", W1, "running", 2, step=60),
+    )
+    run, actions = adopt(rebuilt(spared(), *now), *now)
+    assert (run.phase, run.generation, run.stand_ins) == (Phase.RUNNING, 2, {"b": "c"})
+    assert [(task.host, task.generation) for task in run.tasks] == [("a", 2), ("c", 2)]
+    stopped = [(action.host, action.generation) for action in actions if isinstance(action, StopTask)]
+    assert stopped == [("b", 1)], "the older one is fenced, and no other is touched"
+    assert not run.host("c").untouched, "it owes the proof at the end"
+    assert run.problem is None, "what generation 1 began with says nothing of generation 2"
+
+
+def test_a_newer_generation_that_is_not_complete_begins_again() -> None:
+    now = (report("a", W0, "running", 2, step=60), report("b", W1, "running", 1, step=90))
+    run, actions = adopt(rebuilt(running(), *now), *now)
+    assert (run.phase, run.generation) == (Phase.STOPPING, 2)
+    stopped = [(a.task, a.generation) for a in actions if isinstance(a, StopTask)]
+    assert (W0, 2) in stopped
+    assert (W1, 1) in stopped
+    assert run.first_cause is not None
+    assert "nothing of it was found on any host" in run.first_cause.sentence
+    run, actions = play(
+        run,
+        report("a", W0, "exited", 2, exit=Exit(cause=Cause.ORDERED, at=1001.0)),
+        Ticked(1100.0),
+    )
+    assert run.phase is Phase.RENDEZVOUS, "a lost journal is not the script's fault"
+    assert run.budget.without_progress == 0
+    assert {(a.task, a.generation) for a in actions if isinstance(a, StartTask)} == {(W0, 3), (W1, 3)}
+
+
+def test_the_gates_of_a_generation_without_a_record_open_only_with_its_own_checkpoint() -> None:
+    now = (report("a", W0, "ready", 2), report("b", W1, "ready", 2))
+    run, actions = adopt(rebuilt(running(), *now), *now)
+    assert (run.phase, run.generation) == (Phase.RENDEZVOUS, 2)
+    assert [action.generation for action in actions if isinstance(action, SeedCheckpoint)] == [2]
+    assert not [action for action in actions if isinstance(action, ReleaseTask)]
+
+
+def test_a_release_whose_checkpoint_is_not_known_is_not_repeated() -> None:
+    now = (report("a", W0, "running", step=130), report("b", W1, "ready"))
+    run, actions = adopt(rebuilt(rendezvous(), *now), *now)
+    assert run.phase is Phase.STOPPING
+    assert not [action for action in actions if isinstance(action, ReleaseTask)]
+    assert {action.task for action in actions if isinstance(action, StopTask)} == {W0, W1}
+    assert run.first_cause is not None
+    assert "the checkpoint that it was to begin with is not known any more" in run.first_cause.sentence
+
+
+def test_one_that_died_at_its_gate_opens_no_other() -> None:
+    ended = Exit(cause=Cause.SCRIPT, code=1, at=900.0)
+    now = (report("a", W0, "ready"), report("b", W1, "exited", exit=ended))
+    run, actions = adopt(rebuilt(rendezvous(), *now), *now)
+    assert not [action for action in actions if isinstance(action, ReleaseTask)]
+    assert run.phase is Phase.STOPPING
+
+
+def test_a_generation_that_has_moved_leaves_nobody_unaccounted_where_all_of_it_is_found() -> None:
+    moved = told(report("a", W0, "running", 2), report("c", W1, "running", 2))
+    assert recovery.unaccounted(spared(), moved) == [], "b is silent, and holds nothing that counts"
+    assert recovery.unaccounted(spared(), told(report("a", W0, "running", 2))) == ["b", "c"]
+    fewer = replace(spared(), stand_ins={"b": None}, tasks=spared().tasks[:1])
+    assert recovery.unaccounted(fewer, told(report("a", W0, "running", 2))) == ["b", "c"], "it may have grown"
+
+
+def test_a_gang_that_was_numbered_anew_is_not_patched_together() -> None:
+    run = new_run("t-20260101-000000", make_plan(["a", "b", "c"], checkpoint=False), epoch=4, at=0.0)
+    up = [HostUp(0.5, host, "boot-1") for host in "abc"]
+    record, _ = play(run, Submitted(0.0), *up, *(HostPrepared(1.0, host, FACTS) for host in "abc"))
+    now = (report("a", W0, "running", 2), report("b", W1, "running", 1), report("c", W1, "running", 2))
+    run = rebuilt(record, *now)
+    assert {task.id: task.host for task in run.tasks} == {W0: "a", W1: "b", TaskId("worker", 2): "c"}
+    assert [task.phase for task in run.tasks] == [TaskPhase.RUNNING, TaskPhase.LOST, TaskPhase.LOST]
+    assert run.generation_last == 2
+
+
+def test_a_worker_that_was_restarted_alone_keeps_a_bound_for_its_wait() -> None:
+    plan = replace(make_plan(["a", "b", "c"], checkpoint=False), strategy="parameter_server")
+    ids = (TaskId("chief", 0), TaskId("worker", 0), TaskId("ps", 0))
+    tasks = tuple(replace(task, id=of) for task, of in zip(plan.tasks, ids, strict=True))
+    run = new_run("t-20260101-000000", replace(plan, tasks=tasks), epoch=4, at=0.0)
+    up = [HostUp(0.5, host, "boot-1") for host in "abc"]
+    record, _ = play(run, Submitted(0.0), *up, *(HostPrepared(1.0, host, FACTS) for host in "abc"))
+    chief, worker, server = ids
+    now = (report("a", chief, "running"), report("b", worker, "starting", 2), report("c", server, "running"))
+    run = rebuilt(record, *now)
+    assert (run.generation, run.generation_last, run.phase) == (1, 2, Phase.RUNNING)
+    assert run.task(worker).deadline_at == 1000.0 + plan.timing.start_after_s
+    assert run.task(worker).phase is TaskPhase.STARTING
+    older = (
+        report("a", chief, "running", 3),
+        report("b", worker, "running", 2),
+        report("c", server, "running", 3),
+    )
+    run = rebuilt(record, *older)
+    assert (run.generation, run.task(worker).phase) == (3, TaskPhase.LOST), "of the gang before: not adopted"
+
+
 def test_a_host_that_does_not_answer_is_waited_for() -> None:
     record = running()
     heard = report("a", W0, "running", step=30)
@@ -152,5 +265,7 @@ def test_the_record_that_knows_most_is_taken() -> None:
     assert recovery.newest([]) is None
     assert recovery.newest([(4, late), (4, early)]) is late
     assert recovery.newest([(4, late), (5, early)]) is early, "a later coordinator's"
+    ended = replace(late, phase=Phase.KILLED)
+    assert recovery.newest([(4, ended), (4, late)]) is ended, "a host that was away when it ended knows less"
     ahead = replace(early, generation_last=2)
     assert recovery.newest([(4, late), (4, ahead)]) is ahead

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.adapters.journal import read_run
 from orchestrator.adapters.runlogs import RunLogs
 from orchestrator.adapters.secrets import Secrets
 from orchestrator.core.actions import (
@@ -36,7 +37,7 @@ from orchestrator.core.events import (
     HostUp,
     OrderFailed,
 )
-from orchestrator.core.model import Facts, Run, Seed, Swept, new_run
+from orchestrator.core.model import Facts, Phase, Run, Seed, Swept, new_run
 from orchestrator.core.plan import TaskId
 from orchestrator.daemon.links import Pace
 from orchestrator.daemon.logcopy import LogCopier
@@ -276,6 +277,16 @@ def test_runs_share_a_link_and_the_last_to_leave_closes_it(rig: Rig) -> None:
     again = rig.make_run("u")
     rig.open(again)
     assert len(rig.agent.connected_at) == 2
+
+
+def test_a_host_where_something_ran_remembers_how_the_run_ended(rig: Rig) -> None:
+    spare = replace(rig.run.hosts[0], untouched=True)
+    for run in (rig.run.with_host(spare), rig.make_run("s", phase=Phase.KILLED)):
+        rig.open(run)
+        rig.performer.perform(run, CloseHost("a"))
+        until(lambda: rig.performer.hosts == {})
+    (kept,) = [order["record"] for order in rig.agent.orders if order["order"] == "keep"]
+    assert read_run(kept["state"]).phase is Phase.KILLED
 
 
 def test_a_host_is_left_only_after_the_rest_of_its_logs(rig: Rig) -> None:

@@ -1,0 +1,154 @@
+"""What hosts remember of runs: which live, which have ended, and where else is to be asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.adapters.journal import Journal, dump_run
+from orchestrator.core.errors import ConnectFailed
+from orchestrator.core.model import Phase, Run, TaskPhase, new_run
+from orchestrator.core.plan import HostPlan
+from orchestrator.daemon.asking import Answer, Asker, Order
+from orchestrator.daemon.recovery import Found, search, write
+from tests.unit.core.transcript import make_plan
+
+RUN = "t-20260101-000000"
+PLAN = make_plan(["a", "b"], checkpoint=True)
+A, B = PLAN.hosts
+
+
+class Hosts(Asker):
+    """By address: what the host remembers. Who is not there does not answer."""
+
+    def __init__(self, **remembered: Sequence[Mapping[str, Any]]) -> None:
+        self.remembered = remembered
+        self.asked: list[str] = []
+
+    def ask(self, asked: Sequence[tuple[HostPlan, Sequence[Order]]], *, timeout_s: float) -> list[Answer]:
+        assert timeout_s > 0
+        self.asked += [host.address for host, _ in asked]
+        return [self._answer(host) for host, _ in asked]
+
+    def _answer(self, host: HostPlan) -> Answer:
+        if host.address not in self.remembered:
+            return Answer(host, problem=ConnectFailed(host.name, "no route"))
+        runs = json.loads(json.dumps(self.remembered[host.address]))
+        return Answer(host, ({"ok": {"runs": runs}},))
+
+
+def record(phase: Phase = Phase.RUNNING, generation: int = 1) -> Run:
+    run = new_run(RUN, PLAN, epoch=4, at=0.0)
+    tasks = tuple(
+        replace(t, generation=generation, phase=TaskPhase.RUNNING, pid=70 + t.id.index) for t in run.tasks
+    )
+    return replace(
+        run, tasks=tasks, phase=phase, generation=generation, generation_last=generation, reason="by the user"
+    )
+
+
+def remembered(task: str, phase: str = "running", *, of: Run | None = None, **more: Any) -> dict[str, Any]:
+    told = {"task": task, "generation": 1, "phase": phase, "pid": 70 + int(task[-1]), "port": 20000}
+    if phase == "exited":
+        told["exit"] = {
+            "code": 1,
+            "signal": None,
+            "ago_s": 180.0,
+            "cause": "script",
+            "last_lines": ["ValueError: x"],
+        }
+    kept = {"epoch": 4, "written_at": 5.0, "state": dump_run(of)} if of is not None else None
+    known = {
+        "run": RUN,
+        "directory": True,
+        "epoch": 4,
+        "watched": False,
+        "alive": phase != "exited",
+        "record": kept,
+    }
+    return {**known, "tasks": [told], **more}
+
+
+def found(hosts: Hosts, *asked: HostPlan) -> Found:
+    return search(hosts, asked, timeout_s=1.0, at=1000.0).found[RUN]
+
+
+def test_one_living_task_is_enough_and_the_others_ends_are_known() -> None:
+    hosts = Hosts(a=[remembered("worker:0", "exited", of=record())], b=[remembered("worker:1", of=record())])
+    one = found(hosts, A, B)
+    assert (one.why, one.phase, one.lives_on) == (None, "RUNNING", {"b"})
+    assert one.run is not None
+    assert [task.pid for task in one.run.tasks] == [70, 71]
+
+
+def test_a_run_of_which_nothing_lives_is_told_with_its_ends() -> None:
+    of = record()
+    hosts = Hosts(a=[remembered("worker:0", "exited", of=of)], b=[remembered("worker:1", "exited", of=of)])
+    one = found(hosts, A, B)
+    assert one.run is None
+    assert one.why == (
+        "nothing of it lives: 3 min ago worker:0 on a failed with exit code 1: ValueError: x; "
+        "3 min ago worker:1 on b failed with exit code 1: ValueError: x. "
+        "`orch up` with its spec begins it again, from its last checkpoint where it has one"
+    )
+    away = found(Hosts(a=[remembered("worker:0", "exited", of=of)]), A)
+    assert away.why is not None
+    assert away.why.startswith(
+        "nothing of it lives on the hosts that answered (b did not): 3 min ago worker:0 on a failed"
+    )
+
+
+def test_a_run_without_tasks_or_record_is_told_too() -> None:
+    one = found(Hosts(a=[{**remembered("worker:0", "exited"), "tasks": []}]), A)
+    assert one.why is not None
+    assert one.why.startswith("nothing of it lives: it has no task there")
+
+
+def test_the_rest_of_a_run_that_has_ended_does_not_bring_it_back() -> None:
+    hosts = Hosts(
+        a=[remembered("worker:0", "exited", of=record(Phase.KILLED))], b=[remembered("worker:1", of=record())]
+    )
+    one = found(hosts, A, B)
+    assert (one.run, one.phase) == (None, "KILLED")
+    assert (
+        one.why
+        == "it has ended: KILLED: by the user; what is left of it lives on b, and `orch gc` removes it"
+    )
+
+
+def test_hosts_that_the_newest_record_names_are_asked_too_unless_the_run_has_ended() -> None:
+    living = Hosts(a=[remembered("worker:0", of=record())], b=[remembered("worker:1", of=record())])
+    assert found(living, A).run is not None
+    assert living.asked == ["a", "b"]
+    ended = Hosts(a=[remembered("worker:0", "exited", of=record(Phase.SUCCEEDED))])
+    assert found(ended, A).phase == "SUCCEEDED"
+    assert ended.asked == ["a"]
+
+
+def test_a_host_is_known_by_its_address_whatever_another_spec_calls_it() -> None:
+    elsewhere = replace(B, name="a")  # the name of another host of the run
+    hosts = Hosts(a=[remembered("worker:0", of=record())], b=[remembered("worker:1", of=record())])
+    one = found(hosts, A, elsewhere)
+    assert one.run is not None
+    assert [(task.id.index, task.host, task.pid) for task in one.run.tasks] == [(0, "a", 70), (1, "b", 71)]
+
+
+def test_a_host_that_may_hold_a_task_of_the_newest_generation_is_named() -> None:
+    newer = {**remembered("worker:0", of=record())}
+    newer["tasks"] = [{**newer["tasks"][0], "generation": 2}]
+    one = found(Hosts(a=[newer]), A)
+    assert (one.run, one.why) == (None, "b did not answer, and it is not known what runs there")
+
+
+def test_the_time_that_a_person_took_to_agree_is_nobodys(tmp_path: Path) -> None:
+    hosts = Hosts(a=[remembered("worker:0", of=record())], b=[remembered("worker:1", of=record())])
+    looked = search(hosts, [A], timeout_s=1.0, at=1000.0)
+    journal = Journal(str(tmp_path / "journal.db"))
+    write(journal, list(looked.found.values()), epoch=looked.epoch, at=looked.at)
+    (kept,) = journal.runs()
+    assert (kept.written_at, kept.run.since_at) == (1000.0, 1000.0)
+    assert journal.take_epoch() == 5
+    journal.close()

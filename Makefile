@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench scaling faults sim mutants docker-demo clean
+.PHONY: help demo test test-long check format bench scaling faults sim mutants docker-demo clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## / - /'
@@ -32,8 +32,11 @@ $(VENV)/.dev: $(VENV)/.demo
 demo: $(VENV)/.demo  ## train on a real data set with two workers on this machine
 	$(BIN)/orch up cluster_specs/local.yaml --follow
 
-test: check  ## every test: unit, contract, cluster (real sshd) and real TensorFlow
-	$(BIN)/python -m pytest tests --ignore tests/unit -n $(JOBS) --dist worksteal
+test: check  ## unit, contract, cluster (real sshd) and real TensorFlow
+	$(BIN)/python -m pytest tests --ignore tests/unit -n $(JOBS) --dist worksteal --durations 20
+
+test-long: $(VENV)/.dev  ## with more cases and longer faults than `make test` has time for: most of an hour
+	$(BIN)/python -m pytest tests --long -n $(JOBS) --dist worksteal --durations 20
 
 # TensorFlow 2.15 beside the one of .venv, since Horovod builds against no newer; the wheel is kept in build/.
 $(HOROVOD)/.built: tests/horovod/build.sh constraints-horovod.txt

@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("faults")
     group.addoption("--fault-rows", metavar="N,N…", help="only tests of these rows of the table of faults")
     group.addoption("--fault-report", metavar="FILE", help="write outcomes and measured times there, as JSON")
-    group.addoption("--long", action="store_true", help="faults last as long as on the page, not as in CI")
+    group.addoption("--long", action="store_true", help="more cases than CI has time for, and longer faults")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,14 +31,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of the rows that were asked for; without --long none that lasts too long for CI."""
+    """Keep the tests of the rows that were asked for; without --long none that CI has no time for."""
     kept = items
     chosen = config.getoption("--fault-rows")
     if chosen:
         wanted = {int(number) for number in chosen.split(",")}
         kept = [item for item in kept if wanted & set(_rows_of(item))]
     if not config.getoption("--long"):
-        kept = [item for item in kept if item.get_closest_marker("long_fault") is None]
+        kept = [item for item in kept if item.get_closest_marker("long") is None]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept
 

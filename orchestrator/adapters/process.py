@@ -324,7 +324,7 @@ def die_with_parent(parent: int) -> None:
     if _libc is not None:
         _libc.prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
-        raise ProcessLookupError("the shim died before its task had started")
+        raise ProcessLookupError("the parent died before its child had started")
 
 
 def become_subreaper() -> bool:

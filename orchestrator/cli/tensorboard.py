@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
 
+from orchestrator.adapters import process
 from orchestrator.adapters.client import Client
 from orchestrator.cli.choosing import find, no_such_run, run_argument, runs_of, status_of
 from orchestrator.cli.render import is_active
@@ -95,8 +98,9 @@ def _tensorboard() -> list[str]:
 
 @contextlib.contextmanager
 def _serving(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """It says itself where it listens. Ctrl-C reaches it as well as us; it is ended in any case."""
-    server = subprocess.Popen(argv)
+    """It says itself where it listens. Ctrl-C reaches it as well as us; it ends with us, however we end."""
+    process.load_prctl()
+    server = subprocess.Popen(argv, preexec_fn=partial(process.die_with_parent, os.getpid()))
     try:
         yield server
     finally:

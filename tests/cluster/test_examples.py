@@ -34,6 +34,9 @@ ROWS: list[tuple[str, str, str]] = [
 ]
 """A spec, arguments that make it short, and what it says in the end."""
 
+LONG = {"digits_single", "checkpoint_manager", "tf_keras_backup"}
+"""Their scripts are run by other tests too."""
+
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
@@ -43,7 +46,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     made.close()
 
 
-@pytest.mark.parametrize(("name", "args", "says"), ROWS, ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize(
+    ("name", "args", "says"),
+    [pytest.param(*row, id=row[0], marks=[pytest.mark.long] if row[0] in LONG else []) for row in ROWS],
+)
 def test_a_spec_that_users_are_shown_runs_to_its_end(here: Cluster, name: str, args: str, says: str) -> None:
     document = yaml.safe_load((SPECS / f"{name}.yaml").read_text())
     run = document["run"]

@@ -406,6 +406,7 @@ import socket, time
 taken = []
 for port in range(20000, 20064, 2):
     taken.append(socket.socket())
+    taken[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the tests before have left some in TIME_WAIT
     taken[-1].bind(("0.0.0.0", port))
     taken[-1].listen()
 print("taken", flush=True)

@@ -188,7 +188,7 @@ time.time = _time
 
 
 @pytest.mark.fault(41)
-@pytest.mark.long_fault
+@pytest.mark.long
 def test_row_41_a_wall_clock_that_jumps_fires_nothing(cluster: Cluster, tmp_path: Path) -> None:
     offset = tmp_path / "offset"
     clock = _JUMPING_CLOCK.format(offset=str(offset))

@@ -48,7 +48,7 @@ def victim(cluster: Cluster) -> Iterator[Callable[[int], LabHost]]:
 
 
 @pytest.mark.fault(25)
-@pytest.mark.long_fault
+@pytest.mark.long
 def test_row_25_a_host_that_is_cut_off_from_everyone_is_lost_and_waited_for(
     cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
 ) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.adapters import process
 from tests.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.lab
@@ -54,9 +55,13 @@ def test_all_tasks_and_generations_are_shown_in_order_also_after_the_end(cluster
         while len(wanted) < 20:  # it loads in the background
             wanted = get(url + "worker-1/train")
         assert [step for _, step, _ in wanted] == list(range(1, 21))
+        child = process.identity(int(Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text()))
+        assert child is not None
     finally:
-        server.send_signal(signal.SIGINT)
-        assert server.wait(timeout=20) == 0
+        server.kill()
+        server.communicate()
+    while process.alive(child):  # TensorBoard ends with us, even so
+        time.sleep(0.05)
 
 
 def test_a_host_that_is_away_is_named_and_the_rest_is_shown(cluster: Cluster) -> None:

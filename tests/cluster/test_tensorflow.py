@@ -34,9 +34,13 @@ SCRIPTS: list[tuple[str, list[str], dict[str, str], dict[str, int], int]] = [
     ("checkpoint_manager.py", ["--steps", "140", "--save-every", "10"], {}, ALL_TYPES, 140),
 ]
 
+LONG = {"tf_keras_backup.py"}
+"""Without SSH it is killed and resumed by tests/contract too."""
+
 
 @pytest.mark.parametrize(
-    ("script", "args", "env", "types", "steps"), SCRIPTS, ids=[row[0] for row in SCRIPTS]
+    ("script", "args", "env", "types", "steps"),
+    [pytest.param(*row, id=row[0], marks=[pytest.mark.long] if row[0] in LONG else []) for row in SCRIPTS],
 )
 @pytest.mark.fault(15)
 def test_a_killed_worker_costs_steps_and_not_the_run(

@@ -98,8 +98,15 @@ def test_tf_keras_fits_with_cut_variables_and_servers_of_its_own(cluster: Start,
     assert len(run["worker:0"].all_of("beat")) >= 2, "a server in TensorFlow's own join() gives signs of life"
 
 
-@pytest.mark.parametrize("keras", [3, 2])
-@pytest.mark.parametrize("strategy", ["mirrored", "central_storage"])
+@pytest.mark.parametrize(
+    ("strategy", "keras"),
+    [
+        ("mirrored", 3),
+        ("mirrored", 2),
+        ("central_storage", 3),
+        pytest.param("central_storage", 2, marks=pytest.mark.long),
+    ],
+)
 def test_a_local_strategy_without_arguments_has_a_replica_on_each_cpu(
     cluster: Start, strategy: str, keras: int
 ) -> None:

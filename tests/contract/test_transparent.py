@@ -76,10 +76,10 @@ def said(run: Gang, index: int = 0) -> str:
         ("functional.py", (), 13, EXACT),
         ("subclassed.py", (), 16, EXACT),
         ("generator.py", (), 17, EXACT),
-        ("files.py", ("4",), 15, BY_FILE),
+        pytest.param("files.py", ("4",), 15, BY_FILE, marks=pytest.mark.long),
         ("files.py", ("1",), 15, EXACT),
         ("train_step.py", (), 18, EXACT),
-        ("legacy.py", (), 18, EXACT),
+        pytest.param("legacy.py", (), 18, EXACT, marks=pytest.mark.long),
     ],
 )
 def test_a_script_that_is_killed_and_resumed_ends_with_the_loss_of_a_single_process(
@@ -181,7 +181,7 @@ def test_what_cannot_be_done_is_said(script: str, sentence: str) -> None:
     assert errors[0]["message"].startswith(sentence)
 
 
-@pytest.mark.parametrize("keras", ["keras", "tf_keras"])
+@pytest.mark.parametrize("keras", ["keras", pytest.param("tf_keras", marks=pytest.mark.long)])
 def test_make_parallel_trains_the_same_model_by_two_replicas(keras: str) -> None:
     run = Alone(SCRIPTS / "two_replicas.py", keras, replicas_on_cpu=2)
     assert run.code == 0, run.err

@@ -76,6 +76,7 @@ class Gang:
         self.lonely = lonely
         self._accepted = []
         self._to_chief = None
+        self._chief_watch = None
         config = json.loads(os.environ.get("TF_CONFIG", "{}"))
         self.workers = config.get("cluster", {}).get("worker", [])
         self.index = config.get("task", {}).get("index", 0)
@@ -118,7 +119,13 @@ class Gang:
             if self.lockstep and i == 0:
                 self._to_chief = connection
                 continue
-            threading.Thread(target=self._watch, args=(connection,), daemon=True).start()
+            watch = threading.Thread(target=self._watch, args=(connection,), daemon=True)
+            watch.start()
+            self._chief_watch = watch if i == 0 else self._chief_watch
+
+    def wait_for_the_chiefs_end(self) -> None:
+        """Only where nothing is done in lockstep."""
+        self._chief_watch.join()
 
     def step(self) -> None:
         """All-reduce, of nothing: the chief hears everyone, then everyone hears the chief."""
@@ -188,7 +195,10 @@ def main() -> int:
     if options.remove_backup and os.environ.get("ORCH_CHECKPOINT_DIR"):
         shutil.rmtree(os.environ["ORCH_CHECKPOINT_DIR"])
     print(f"{me} done at step {step}", flush=True)
-    return 3 if options.late_failure and gang.index else 0
+    if options.late_failure and gang.index:
+        gang.wait_for_the_chiefs_end()
+        return 3
+    return 0
 
 
 if __name__ == "__main__":

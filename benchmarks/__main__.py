@@ -14,6 +14,7 @@ BENCHMARKS = {
     "status": "`orch status` as a whole process",
     "connect": "SSH connect to the first heartbeat; CPU of the head at 32 hosts",
     "recovery": "kill -9 of a task to the end of its peers, and to the next generation",
+    "frozen": "a host frozen whole, to the moment in which it is given up",
     "comeback": "kill -9 of a task to the first new step, against a bare start by hand",
     "adoption": "64 tasks on 16 hosts, by a new coordinator",
     "overhead": "step time under orch against the same script by hand",

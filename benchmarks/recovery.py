@@ -32,7 +32,7 @@ def measure() -> list[Figure]:
     with lab_of(TASKS) as lab, cluster_of(lab) as cluster:
         cluster.ok("up", cluster.spec("--steps", "1000000", tasks=TASKS, timing=DEFAULT_TIMING))
         for repeat in range(REPEATS):
-            before = cluster.wait(_has_progress, timeout=TIMEOUT_S)
+            before = cluster.wait(has_progress, timeout=TIMEOUT_S)
             pids = [int(task["pid"]) for task in before["tasks"]]
             victim = pids.pop(repeat % TASKS)
             killed_at, ended_ms = _kill(victim, pids)
@@ -75,7 +75,7 @@ def _kill(victim: int, peers: list[int]) -> tuple[float, float]:
     return killed_at, (time.clock_gettime(time.CLOCK_BOOTTIME) - killed_at) * 1000
 
 
-def _has_progress(run: dict[str, Any]) -> bool:
+def has_progress(run: dict[str, Any]) -> bool:
     """Whether a checkpoint of this very generation has been verified."""
     known = run["checkpoint"]
     return (

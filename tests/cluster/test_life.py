@@ -123,7 +123,6 @@ def test_a_lost_journal_is_rebuilt_from_the_hosts_and_nothing_is_restarted(local
 
 @pytest.mark.fault(38)
 @pytest.mark.lab
-@pytest.mark.fault(38)
 def test_a_damaged_journal_is_put_aside_and_rebuilt_over_ssh(cluster: Cluster) -> None:
     spec = cluster.spec()
     cluster.ok("up", spec)

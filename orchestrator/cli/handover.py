@@ -182,7 +182,7 @@ def succeed(session: Session, old: Mapping[str, Any], *, command: list[str] | No
             raise did_not_start(
                 session, log_from, f"ended with exit code {code}", goes_on=f"pid {pid} goes on"
             )
-        if code is not None and not another_runs(session):
+        if code is not None and found is None and not another_runs(session):
             session.say(
                 f"the new coordinator (pid {child.pid}) ended with exit code {code}, after the old one"
             )

@@ -59,9 +59,9 @@ def install(request: Request, session: Session, systemd: Systemd) -> dict[str, A
     check_successor(session, running)
     systemd.write(text)
     systemd.ctl("daemon-reload")
+    systemd.ctl("enable", UNIT)
     if running is not None and not running.get("service"):
         end_coordinator(session, running.get("pid"))  # one journal, one coordinator; tasks go on
-    systemd.ctl("enable", UNIT)
     systemd.ctl("restart", UNIT)
     return {"schema": 1, "unit": systemd.path, "linger": _linger(request, session, systemd)}
 

@@ -20,7 +20,6 @@ import anyio.to_thread
 import uvicorn
 from pydantic import TypeAdapter, ValidationError
 from starlette.applications import Starlette
-from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -227,8 +226,8 @@ class _Api:
 
     async def stop(self, request: Request) -> JSONResponse:
         await _body(request)  # else it is answered, and hung up on, while it is still being asked
-        end = BackgroundTask(self._coordinator.loop.stop)  # once the answer is on its way
-        return JSONResponse({"pid": os.getpid()}, status_code=202, background=end)
+        self._coordinator.loop.stop()
+        return JSONResponse({"pid": os.getpid()}, status_code=202)
 
 
 def _host_of(body: dict[str, Any]) -> str:

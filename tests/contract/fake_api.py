@@ -34,6 +34,7 @@ class FakeApi:
         """Sent in place of any answer."""
         self.refuse: tuple[int, Json] | None = None
         """Status and error document in answer to any POST."""
+        self.ending = False
         self._server = _Server(self.socket_path, _Handler)
         self._server.daemon_threads = True
         self._server.api = self
@@ -70,6 +71,7 @@ class FakeApi:
                     "version": "0.1.0",
                     "socket": self.socket_path,
                     "started_at": "2026-11-20T12:00:00Z",
+                    "ending": self.ending,
                     "runs": 1,
                     "hosts": 2,
                 }

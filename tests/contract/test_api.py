@@ -388,7 +388,7 @@ def test_the_end_is_not_begun_before_all_was_read_that_asks_for_it(rig: Rig) -> 
         assert rig.client.get("/v1/coordinator")["ending"] is False
         asking.sendall(b"{}")
         assert asking.recv(65536).startswith(b"HTTP/1.1 202 ")
-    until(lambda: rig.coordinator.loop.ending)
+    assert rig.coordinator.loop.ending, "who is told so can see it"
 
 
 def test_another_coordinator_takes_the_runs_up(rig: Rig, tmp_path: Path) -> None:

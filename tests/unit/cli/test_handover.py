@@ -153,3 +153,22 @@ def test_that_the_end_was_asked_for_counts_and_not_whether_the_answer_came(
     api.raw = b""
     end_coordinator(session, 4711)
     assert api.posted == [("/v1/stop", {})]
+
+
+def test_one_that_is_ending_goes_on_for_nobody(session: Session, api: FakeApi) -> None:
+    looks = []
+    api.ending = True
+
+    class Passing(Session):
+        def pause(self, seconds: float) -> None:
+            super().pause(seconds)
+            if "the disk is full" in Path(self.paths.coordinator_log).read_text():
+                looks.append(seconds)
+            if len(looks) == 5:  # some after the successor's end
+                raise Waited
+
+    class Waited(Exception):
+        pass
+
+    with pytest.raises(Waited):
+        succeed(Passing(session.out, session.err, session.environ), OLD, command=FAILS)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.adapters.checkpoints.places import names_in, read_json
@@ -25,8 +26,7 @@ class CheckpointStore:
     """Of one name and one directory. One writer at a time: the caller sees to that."""
 
     def __init__(self, state_dir: str, name: str, directory: str, keep: int) -> None:
-        known = hashlib.sha256(directory.encode()).hexdigest()[:12]
-        self.root = os.path.join(state_dir, "checkpoints", f"{name}-{known}")
+        self.root = root_of(state_dir, name, directory)
         self._pieces = os.path.join(self.root, "pieces")
         self._manifests = os.path.join(self.root, "manifests")
         self._keep = keep
@@ -140,6 +140,42 @@ class CheckpointStore:
             os.fsync(file.fileno())
         os.rename(path + ".new", path)
         sync_directory(os.path.dirname(path))
+
+
+def root_of(state_dir: str, name: str, directory: str) -> str:
+    """Where the copies for a run's name and its checkpoint directory are."""
+    known = hashlib.sha256(directory.encode()).hexdigest()[:12]
+    return os.path.join(state_dir, "checkpoints", f"{name}-{known}")
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one store holds, whoever it was made for."""
+
+    root: str
+    count: int
+    """Of checkpoints that are here whole, those that were gone back from among them."""
+    global_step: int | None
+    """Of the newest."""
+    run: str | None
+    """The run that saved the newest; None where that is not known."""
+
+
+def holdings(state_dir: str) -> list[Holding]:
+    """All stores in that state directory. OSError."""
+    above = os.path.join(state_dir, "checkpoints")
+    found = []
+    for name in sorted(names_in(above)):
+        manifests = os.path.join(above, name, "manifests")
+        whole = [
+            manifest
+            for file in names_in(manifests)
+            if file.endswith(".json") and (manifest := read_json(os.path.join(manifests, file)))
+        ]
+        newest = max(whole, key=_age, default=None) or {}
+        by = newest.get("by") or {}
+        found.append(Holding(os.path.join(above, name), len(whole), newest.get("global_step"), by.get("run")))
+    return found
 
 
 def _age(manifest: Mapping[str, Any]) -> tuple[int, float]:

@@ -2,87 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.adapters.runlogs import RunLogs
 from orchestrator.cli import quantities, render
 from orchestrator.cli.asking import TIMEOUT_S, asker, confirm, is_somebody_there, plans_of, say_problems
+from orchestrator.cli.leftovers import KEPT, Item, Known, known, look_here, remove_here
 from orchestrator.cli.session import Session
-from orchestrator.core.errors import JournalError, Refused, SomeHostsOnly, UsageError
+from orchestrator.core.errors import Refused, SomeHostsOnly, UsageError
 from orchestrator.daemon.agent_runs import RECENT_S
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.journal import Kept
     from orchestrator.core.plan import HostPlan
     from orchestrator.daemon.asking import Answer, Asker
 
-HERE = "(this machine)"
-"""The host of what lies in our own state directory."""
-
 LOOK = {"order": "runs"}
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """What is left of one run in one place."""
-
-    run: str
-    host: str
-    what: str
-    state: str
-    """`dead`; `alive`: it has processes, and nobody watches them; `driven`: by a coordinator, now or until lately."""
-    bytes: int = 0
-    age_s: float | None = None
-    epoch: int = 0
-    pids: tuple[int, ...] = ()
-    plan: HostPlan | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {
-            "run": self.run,
-            "host": self.host,
-            "what": self.what,
-            "state": self.state,
-            "bytes": self.bytes,
-            "age_s": None if self.age_s is None else round(self.age_s, 1),
-            "pids": list(self.pids),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What our journal knows. `there`: there is one."""
-
-    kept: tuple[Kept, ...]
-    there: bool
-
-    @property
-    def run_ids(self) -> frozenset[str]:
-        """Every run, ended or not: of the ended ones the hosts keep the newest for their logs."""
-        return frozenset(one.run.run_id for one in self.kept)
-
-    @property
-    def hosts(self) -> list[HostPlan]:
-        """Of all its runs."""
-        return [host for one in self.kept for host in one.run.plan.hosts]
-
-
-def known(session: Session) -> Known:
-    """Refused where the journal cannot be read: what it knows would be taken for nobody's."""
-    from orchestrator.adapters.journal import peek
-
-    path = session.paths.journal
-    try:
-        return Known(tuple(peek(path)), os.path.exists(path))
-    except JournalError as e:
-        raise Refused(f"which runs are ours cannot be told: {e.message}", hint=e.hint) from e
 
 
 def look(ask: Asker, hosts: Iterable[HostPlan], ours: Known) -> tuple[list[Item], list[Answer]]:
@@ -121,43 +57,19 @@ def _item(host: HostPlan, told: Mapping[str, Any]) -> Item:
     )
 
 
-def look_here(session: Session) -> list[Item]:
-    """Run directories (logs) in our state directory that the journal knows no more.
-
-    The journal is asked last: a run that began while the hosts were asked is not taken for nobody's.
-    """
-    there = RunLogs(session.paths.state_dir).runs()
-    ours = known(session)
-    if not ours.there:
-        return []
-    found = []
-    for run_id in there:
-        if run_id not in ours.run_ids:
-            directory = session.paths.run_dir(run_id)
-            size, newest = _measure(directory)
-            found.append(Item(run_id, HERE, "logs", "dead", size, max(0.0, session.time() - newest)))
-    return found
-
-
-def _measure(directory: str) -> tuple[int, float]:
-    size, newest = 0, 0.0
-    for place, _, names in os.walk(directory):
-        for name in names:
-            try:
-                found = os.lstat(os.path.join(place, name))
-            except FileNotFoundError:
-                continue
-            size, newest = size + found.st_blocks * 512, max(newest, found.st_mtime)
-    return size, newest
-
-
-def may_go(items: Sequence[Item], even_alive: Sequence[str], ours: Known) -> list[Item]:
+def may_go(
+    items: Sequence[Item], even_alive: Sequence[str], even_checkpoints: Sequence[str], ours: Known
+) -> list[Item]:
     """Those that a yes removes. Without a journal of ours, nothing that lives: it may well be ours."""
-    unknown = [run for run in even_alive if run not in {item.run for item in items}]
+    found = {item.run for item in items}
+    unknown = [run for run in (*even_alive, *even_checkpoints) if run not in found]
     if unknown:
         raise UsageError(f"nothing was found of {', '.join(unknown)}", hint="`orch gc` shows what there is")
     refused = ("driven",) if ours.there else ("driven", "alive")
-    return [item for item in items if item.run in even_alive or item.state not in refused]
+    named = {"driven": even_alive, "alive": even_alive, KEPT: even_checkpoints}
+    return [
+        item for item in items if item.run in named.get(item.state, ()) or item.state not in (*refused, KEPT)
+    ]
 
 
 def remove(session: Session, ask: Asker, items: Sequence[Item], even_alive: Sequence[str]) -> dict[Item, str]:
@@ -168,10 +80,9 @@ def remove(session: Session, ask: Asker, items: Sequence[Item], even_alive: Sequ
         if item.plan is not None:
             by_host.setdefault(item.plan, []).append(item)
             continue
-        try:
-            shutil.rmtree(session.paths.run_dir(item.run))
-        except OSError as e:
-            problems[item] = f"{e.filename}: {e.strerror}"
+        why = remove_here(session, item)
+        if why is not None:
+            problems[item] = why
     asked = [(host, [_order(item, even_alive) for item in of]) for host, of in by_host.items()]
     for answer, of in zip(ask.ask(asked, timeout_s=10 * TIMEOUT_S), by_host.values(), strict=True):
         if answer.problem is not None:
@@ -207,6 +118,12 @@ def shown(items: Sequence[Item], session: Session) -> str:
 @click.option(
     "--even-alive", multiple=True, metavar="RUN", help="Even this run, which somebody drives, or may."
 )
+@click.option(
+    "--even-checkpoints",
+    multiple=True,
+    metavar="RUN",
+    help="Even this ended run's checkpoints on the head node.",
+)
 @click.option("--json", "as_json", is_flag=True, help="A document, for scripts.")
 @click.pass_obj
 def command(
@@ -215,15 +132,18 @@ def command(
     yes: bool,
     dry_run: bool,
     even_alive: tuple[str, ...],
+    even_checkpoints: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Find what is left of runs that this head node does not know, and remove what you confirm.
 
-    Processes, directories, logs. What another head node drives is shown and left alone. Processes are killed by
-    marker and recorded identity only.
+    Processes, directories, logs, and the checkpoints that were pulled to this machine. What another head node drives is
+    shown and left alone, and so are the checkpoints of an ended run, which the next `orch up` goes on from. Processes
+    are killed by marker and recorded identity only.
     """
     ours = known(session)
-    hosts = [host for plan, _ in plans_of(files) for host in plan.hosts] if files else ours.hosts
+    plans = [plan for plan, _ in plans_of(files)]
+    hosts = [host for plan in plans for host in plan.hosts] if files else ours.hosts
     if not hosts:
         raise UsageError("which hosts are to be asked?", hint="name a cluster spec: --hosts cluster.yaml")
     if not ours.there:
@@ -232,9 +152,9 @@ def command(
         )
     ask = asker(session)
     items, answers = look(ask, hosts, ours)
-    items += look_here(session)
+    items += look_here(session, plans)
     failed = say_problems(session, answers)
-    chosen = may_go(items, even_alive, ours)
+    chosen = may_go(items, even_alive, even_checkpoints, ours)
     if not as_json:
         session.put(shown(items, session))
     _say_spared(session, [item for item in items if item not in chosen])
@@ -255,13 +175,19 @@ def command(
         )
     elif removed:
         session.say(
-            f"removed: {quantities.size(sum(item.bytes for item in removed))} in {len(removed)} places"
+            f"removed: {quantities.size(sum(item.bytes for item in removed))} "
+            f"in {quantities.plural(len(removed), 'place')}"
         )
     return _end(problems, failed)
 
 
 def _say_spared(session: Session, spared: Sequence[Item]) -> None:
-    for run in dict.fromkeys(item.run for item in spared):
+    for run in dict.fromkeys(item.run for item in spared if item.state == KEPT):
+        session.say(
+            f"{run}: the next `orch up` of its spec goes on from its checkpoints on this machine, so they stay; "
+            f"`--even-checkpoints {run}` removes them"
+        )
+    for run in dict.fromkeys(item.run for item in spared if item.state != KEPT):
         states = {item.state for item in spared if item.run == run}
         why = "driven by another head node" if "driven" in states else "alive"
         session.say(f"{run} is {why} and is left alone; `--even-alive {run}` ends and removes it")

@@ -1,0 +1,179 @@
+"""What is left of runs: in one place each, on a host or in our own state directory. For `orch gc`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.adapters.checkpoint_store import Holding, holdings, root_of
+from orchestrator.adapters.runlogs import RunLogs
+from orchestrator.cli import quantities
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import JournalError, Refused
+
+if TYPE_CHECKING:
+    from orchestrator.adapters.journal import Kept
+    from orchestrator.core.model import Run
+    from orchestrator.core.plan import HostPlan, Plan
+
+HERE = "(this machine)"
+"""The host of what lies in our own state directory."""
+
+KEPT = "kept"
+"""The state of what stays unless the user names it."""
+
+_GOING = ".removed"
+"""The end of a name whose removal has begun: no store has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What is left of one run in one place."""
+
+    run: str
+    host: str
+    what: str
+    state: str
+    """`dead`; `alive`: it has processes, and nobody watches them; `driven`: by a coordinator, now or until lately;
+    `kept`: checkpoints that the next `orch up` goes on from."""
+    bytes: int = 0
+    age_s: float | None = None
+    epoch: int = 0
+    pids: tuple[int, ...] = ()
+    plan: HostPlan | None = None
+    path: str = ""
+    """Of what lies here."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "run": self.run,
+            "host": self.host,
+            "what": self.what,
+            "state": self.state,
+            "bytes": self.bytes,
+            "age_s": None if self.age_s is None else round(self.age_s, 1),
+            "pids": list(self.pids),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What our journal knows. `there`: there is one."""
+
+    kept: tuple[Kept, ...]
+    there: bool
+
+    @property
+    def run_ids(self) -> frozenset[str]:
+        """Every run, ended or not: of the ended ones the hosts keep the newest for their logs."""
+        return frozenset(one.run.run_id for one in self.kept)
+
+    @property
+    def hosts(self) -> list[HostPlan]:
+        """Of all its runs."""
+        return [host for one in self.kept for host in one.run.plan.hosts]
+
+
+def known(session: Session) -> Known:
+    """Refused where the journal cannot be read: what it knows would be taken for nobody's."""
+    from orchestrator.adapters.journal import peek
+
+    path = session.paths.journal
+    try:
+        return Known(tuple(peek(path)), os.path.exists(path))
+    except JournalError as e:
+        raise Refused(f"which runs are ours cannot be told: {e.message}", hint=e.hint) from e
+
+
+def look_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
+    """What our state directory has of runs that the journal knows no more, and checkpoints of those that are over.
+
+    The journal is asked last: a run that began while the hosts were asked is not taken for nobody's.
+
+    Args:
+        session: whose state directory it is.
+        plans: of the specs that the user named; their checkpoints are no more nobody's than those of a known run.
+    """
+    state_dir = session.paths.state_dir
+    logs, stores = RunLogs(state_dir).runs(), holdings(state_dir)
+    ours = known(session)
+    if not ours.there:
+        return []
+    found = [
+        _here(session, run_id, "logs", "dead", session.paths.run_dir(run_id))
+        for run_id in logs
+        if run_id not in ours.run_ids
+    ]
+    runs = _runs_by_store(state_dir, ours)
+    named = {_root(state_dir, plan) for plan in plans}
+    for store in stores:
+        run = runs.get(store.root)
+        if run is None or run.phase.is_terminal:
+            found.append(_of_store(session, store, run, is_named=store.root in named))
+    return found
+
+
+def _runs_by_store(state_dir: str, ours: Known) -> dict[str, Run]:
+    """For each place of checkpoints the run that it is for: one that goes on, else the newest."""
+    found: dict[str, Run] = {}
+    for one in sorted(ours.kept, key=lambda one: not one.run.phase.is_terminal):
+        root = _root(state_dir, one.run.plan)
+        if root is not None:
+            found[root] = one.run
+    return found
+
+
+def _root(state_dir: str, plan: Plan) -> str | None:
+    if plan.checkpoint is None or plan.checkpoint.shared:
+        return None
+    return root_of(state_dir, plan.name, plan.checkpoint.dir)
+
+
+def _of_store(session: Session, store: Holding, run: Run | None, *, is_named: bool) -> Item:
+    """An ended run goes on from its last checkpoint when it is submitted again, so that is not thrown away unasked."""
+    name = os.path.basename(store.root)
+    if store.count == 0:
+        what, state = "parts of a checkpoint that never came whole", "dead"
+    else:
+        what = quantities.plural(store.count, "checkpoint")
+        what += f" up to step {store.global_step}" if store.global_step is not None else ""
+        state = KEPT if run is not None or is_named else "dead"
+    if run is not None:
+        what += f", of a run that is {run.phase.value}"
+    return _here(session, run.run_id if run is not None else store.run or name, what, state, store.root)
+
+
+def _here(session: Session, run_id: str, what: str, state: str, path: str) -> Item:
+    size, newest = _measure(path)
+    return Item(run_id, HERE, what, state, size, max(0.0, session.time() - newest), path=path)
+
+
+def _measure(directory: str) -> tuple[int, float]:
+    size, newest = 0, os.lstat(directory).st_mtime
+    for place, _, names in os.walk(directory):
+        for name in names:
+            try:
+                found = os.lstat(os.path.join(place, name))
+            except FileNotFoundError:
+                continue
+            size, newest = size + found.st_blocks * 512, max(newest, found.st_mtime)
+    return size, newest
+
+
+def remove_here(session: Session, item: Item) -> str | None:
+    """Remove what lies here; why it could not be."""
+    state_dir = session.paths.state_dir
+    run = _runs_by_store(state_dir, known(session)).get(item.path)
+    if run is not None and not run.phase.is_terminal:
+        return f"{run.run_id} has begun meanwhile, and these are its checkpoints"
+    going = f"{item.path}.{os.getpid()}{_GOING}"
+    try:
+        os.rename(item.path, going)  # at once: a run that begins now finds all of it, or nothing
+        shutil.rmtree(going)
+    except OSError as e:
+        return f"{e.filename}: {e.strerror}"
+    return None

@@ -1,0 +1,131 @@
+"""What the head node itself keeps of runs: what `orch gc` offers to remove, and what stays unless it is named."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.adapters.checkpoint_store import CheckpointStore
+from orchestrator.adapters.journal import Journal
+from orchestrator.cli.gc import may_go
+from orchestrator.cli.leftovers import HERE, Item, known, look_here, remove_here
+from orchestrator.core.errors import UsageError
+from orchestrator.core.events import Submitted, Ticked
+from orchestrator.core.model import Phase, Run, new_run
+from orchestrator.core.plan import CheckpointPlan, Plan
+from tests.unit.cli.desk import Desk
+from tests.unit.core.transcript import make_plan
+
+RUN = "t-20260101-000000"
+OTHER = "u-20250101-000000"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def a_plan(name: str = "t", directory: str = "/own") -> Plan:
+    plan = make_plan(["a", "b"], checkpoint=True)
+    return replace(plan, name=name, checkpoint=CheckpointPlan(directory, shared=False))
+
+
+def a_run(phase: Phase, plan: Plan | None = None, run_id: str = RUN) -> Run:
+    return replace(new_run(run_id, plan or a_plan(), epoch=1, at=0.0), phase=phase)
+
+
+def journaled(desk: Desk, *runs: Run) -> None:
+    os.makedirs(desk.paths.state_dir, exist_ok=True)
+    journal = Journal(desk.paths.journal)
+    for run in runs:
+        journal.commit(run, Ticked(1.0), [])
+    journal.close()
+
+
+def pulled(desk: Desk, plan: Plan, *steps: int, by: str = RUN) -> str:
+    """What was pulled of a run; the place of it."""
+    assert plan.checkpoint is not None
+    store = CheckpointStore(desk.paths.state_dir, plan.name, plan.checkpoint.dir, 3)
+    for step in steps:
+        store.append("piece", b"x" * 5000)
+        os.rename(store.path("piece") + ".part", store.path("piece"))
+        manifest: dict[str, Any] = {
+            "digest": f"d{step}",
+            "files": [["f", 5000, 0, ["piece"]]],
+            "by": {"run": by},
+        }
+        store.add({**manifest, "generation": 1, "global_step": step, "saved_at": float(step)}, "a")
+    return store.root
+
+
+def seen(items: list[Item]) -> list[tuple[str, str, str]]:
+    assert all(item.host == HERE for item in items)
+    return [(item.run, item.what, item.state) for item in items]
+
+
+def test_checkpoints_of_an_active_run_are_not_left_over(desk: Desk) -> None:
+    pulled(desk, a_plan(), 50)
+    journaled(desk, a_run(Phase.RUNNING), a_run(Phase.FAILED, run_id="t-20260101-000009"))
+    assert look_here(desk, []) == []
+
+
+def test_checkpoints_of_an_ended_run_stay_unless_they_are_named(desk: Desk) -> None:
+    root = pulled(desk, a_plan(), 50, 100)
+    journaled(desk, a_run(Phase.KILLED))
+    items = look_here(desk, [])
+    assert seen(items) == [(RUN, "2 checkpoints up to step 100, of a run that is KILLED", "kept")]
+    assert items[0].bytes >= 5000
+    ours = known(desk)
+    assert may_go(items, [], [], ours) == []
+    assert may_go(items, [RUN], [], ours) == [], "it is not alive"
+    assert may_go(items, [], [RUN], ours) == items
+    with pytest.raises(UsageError, match="nothing was found of no-such-run"):
+        may_go(items, [], ["no-such-run"], ours)
+    assert remove_here(desk, items[0]) is None
+    assert not os.path.exists(root)
+    assert os.listdir(os.path.dirname(root)) == []
+
+
+def test_checkpoints_of_a_run_that_nobody_knows_may_go(desk: Desk) -> None:
+    pulled(desk, a_plan("u"), 7, by=OTHER)
+    pulled(desk, a_plan("u", "/elsewhere"), 8, by=OTHER)
+    journaled(desk, a_run(Phase.RUNNING))
+    items = look_here(desk, [a_plan("u", "/elsewhere")])
+    assert sorted(seen(items)) == [
+        (OTHER, "1 checkpoint up to step 7", "dead"),
+        (OTHER, "1 checkpoint up to step 8", "kept"),  # of a spec that the user has at hand
+    ]
+    assert [item.what for item in may_go(items, [], [], known(desk))] == ["1 checkpoint up to step 7"]
+
+
+def test_parts_of_what_never_came_whole_may_go_when_the_run_is_over(desk: Desk) -> None:
+    CheckpointStore(desk.paths.state_dir, "t", "/own", 3).append("piece", b"x")
+    journaled(desk, a_run(Phase.FAILED))
+    what = "parts of a checkpoint that never came whole, of a run that is FAILED"
+    assert seen(look_here(desk, [])) == [(RUN, what, "dead")]
+
+
+def test_a_run_that_begins_while_the_user_thinks_keeps_its_checkpoints(desk: Desk) -> None:
+    root = pulled(desk, a_plan(), 50)
+    journaled(desk, a_run(Phase.FAILED))
+    (item,) = look_here(desk, [])
+    journal = Journal(desk.paths.journal)
+    journal.commit(a_run(Phase.PENDING, run_id="t-20260101-000001"), Submitted(2.0), [])
+    journal.close()
+    assert remove_here(desk, item) == "t-20260101-000001 has begun meanwhile, and these are its checkpoints"
+    assert os.path.exists(root)
+
+
+def test_without_a_journal_nothing_here_is_anybodys_to_remove(desk: Desk) -> None:
+    pulled(desk, a_plan(), 50)
+    assert look_here(desk, []) == []
+
+
+def test_what_cannot_be_removed_is_said_with_its_place(desk: Desk) -> None:
+    journaled(desk)
+    gone = Item(OTHER, HERE, "logs", "dead", path=desk.paths.run_dir(OTHER))
+    assert remove_here(desk, gone) == f"{gone.path}: No such file or directory"

@@ -19,6 +19,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 CONTENT = (
     "__init__.py",
+    "keras.py",
     "daemon/__init__.py",
     "daemon/agent*.py",
     "daemon/shim*.py",

@@ -65,9 +65,10 @@ def _copied(model: Any) -> Any:
     try:
         copy = _keras_of(model).models.clone_model(model)
     except (ValueError, NotImplementedError, TypeError) as e:
+        why = next((line.strip() for line in str(e).splitlines() if line.strip()), type(e).__name__)
         raise ValueError(
             f"{model.name} ({type(model).__name__}) cannot be copied: give its class a get_config, or build it "
-            f"within tf.distribute.MirroredStrategy().scope() instead ({str(e).splitlines()[0]})"
+            f"within tf.distribute.MirroredStrategy().scope() instead ({why})"
         ) from e
     if not copy.built:
         shapes = getattr(model, "_build_shapes_dict", None) or {

@@ -33,6 +33,14 @@ BY_FILE = 0.05
 """Each worker shuffles files of its own: the same examples in each epoch, but in other batches."""
 
 
+SHARED = {
+    ("files.py", "4"): "shared by FILE: 2 for each worker",
+    ("files.py", "1"): "part of each batch: 1 files cannot be shared evenly by 2 workers",
+    ("subclassed.py",): "shared by DATA, each worker takes its part of each batch: it is not of files",
+}
+"""What is said of how a `tf.data` of the script is shared; arrays Keras itself shares by DATA."""
+
+
 def environment(**options: Any) -> dict[str, str]:
     return {"ORCH_RUNTIME": json.dumps({**OPTIONS, **options})}
 
@@ -108,6 +116,8 @@ def test_a_script_that_is_killed_and_resumed_ends_with_the_loss_of_a_single_proc
     expected, results = last_line(stdout), [last_line(task.out) for task in second.tasks]
     assert results[0] == results[1]
     assert "goes on from its backup" in said(second)
+    assert "a batch of the script is global" in said(second)
+    assert SHARED.get((script, *args), "") in said(second, 1)
     assert answer["global_step"] in second.steps()[:2]
     assert results[0]["loss"] == pytest.approx(expected["loss"], rel=tolerance)
     assert results[0]["epochs"] == pytest.approx(expected["epochs"], rel=max(tolerance, 1e-3))

@@ -51,6 +51,18 @@ def test_the_bundle_can_be_run_by_each_word(tmp_path: Path) -> None:
     assert (wrong.returncode, wrong.stdout) == (2, b"")
 
 
+def test_what_scripts_are_told_to_import_is_in_it(tmp_path: Path) -> None:
+    path, script = tmp_path / "bundle.pyz", tmp_path / "train.py"
+    path.write_bytes(bundle.build().data)
+    script.write_text(
+        "from orchestrator import runtime\n"
+        "from orchestrator.keras import make_parallel\n"
+        "print(runtime.report.__module__, make_parallel.__module__)\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", path, "run", script], capture_output=True, check=True)
+    assert done.stdout == b"orchestrator.runtime orchestrator.runtime.parallel\n"
+
+
 def test_psutil_of_the_head_works_from_its_archive(tmp_path: Path) -> None:
     archive = bundle.build_psutil()
     assert archive is not None

@@ -102,8 +102,10 @@ def _at_fault(run: Run) -> str | None:
 
 
 def set_stuck(turn: Turn, name: str, why: str) -> None:
-    """It holds a process that cannot be killed."""
-    turn.set_host(turn.run.host(name), standing=Standing.STUCK, standing_why=why)
+    """It holds a process that cannot be killed. A reboot ends that, but not the word of a user who has drained it."""
+    host = turn.run.host(name)
+    if host.standing is not Standing.DRAINED:
+        turn.set_host(host, standing=Standing.STUCK, standing_why=why)
 
 
 def heard(turn: Turn, name: str, *, holds_tasks: bool) -> None:

@@ -35,6 +35,11 @@ class Checks:
         self.killed = False
         """Acknowledged."""
         self.chief_finished = False
+        self.drained: set[str] = set()
+        """Hosts whose draining was acknowledged; no generation that begins later may have a task there."""
+        self._went_to = ""
+        self._left: int | None = None
+        """The generation that somebody went back from, acknowledged: nothing of it is believed any more."""
         self._epochs: dict[str, int] = {}
         self._told: dict[str, dict[TaskId, dict[int, str]]] = {}
         """By host and task, what the coordinator was told of each generation."""
@@ -136,6 +141,18 @@ class Checks:
         problem = getattr(event, "problem", None)
         demand(getattr(problem, "code", "") != "internal", "internal", str(problem))
 
+    # -- what people ask -----------------------------------------------------------------------------------
+
+    def goes_back(self, path: str) -> None:
+        """The mark is in the directory, and the coordinator is about to hear of it; it may die of that."""
+        self._went_to = path
+        self._since_progress = self._blamed = 0
+        self._verified = {path: step for path, step in self._verified.items() if self.world.share.find(path)}
+
+    def went_back(self, left: int) -> None:
+        """Acknowledged."""
+        self._left = left
+
     # -- what the coordinator decides ----------------------------------------------------------------------
 
     def changed(self, before: Run, after: Run) -> None:
@@ -170,6 +187,8 @@ class Checks:
             after.generation > known, "generation-reused", f"{after.generation} begins, {known} was started"
         )
         self._generation = after.generation
+        given = sorted(self.drained.intersection(task.host for task in after.tasks))
+        demand(not given, "drain-lost", f"generation {after.generation} has tasks on {given}, drained")
         self._since_progress += 1
         limit = IN_A_ROW_FACTOR * after.plan.restart.without_progress_max
         demand(
@@ -230,8 +249,10 @@ class Checks:
     def _checkpoints(self, before: Run, after: Run) -> None:
         known = after.checkpoint
         if known is not None and known != before.checkpoint:
-            of_now = known.generation == after.generation
+            of_now = known.generation == after.generation or known.path == self._went_to
             demand(of_now, "checkpoint-stale", f"{known.path} is believed in generation {after.generation}")
+            left = known.generation == self._left and known.path != self._went_to
+            demand(not left, "rollback-lost", f"{known.path} is believed, and the user went back from it")
             if known.global_step is not None and known.global_step > max(self._verified.values(), default=-1):
                 self._since_progress = self._blamed = 0
             if known.global_step is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.core.strategy import STRATEGIES
+from tests.sim import person
 from tests.sim.machine import Machine
 from tests.sim.process import Process
 
@@ -245,6 +246,8 @@ FAULTS = (
     Fault("share hangs", 1, _hang_share),
     Fault("starts fail", 1, _start_fails),
     Fault("checkpoint torn", 2, _tear),
+    Fault("host drained", 3, person.drain),
+    Fault("gone back to a checkpoint", 1, person.go_back),
 )
 
 

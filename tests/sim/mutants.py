@@ -194,6 +194,29 @@ MUTANTS = (
         seeds=200,
     ),
     Mutant(
+        "drained host is given tasks again",
+        "core/seats.py",
+        "host is None or host.standing is not Standing.OPEN or",
+        "host is None or host.standing is Standing.LOST or",
+        seeds=120,
+    ),
+    Mutant(
+        "checkpoint of what the user went back from is believed",
+        "core/group.py",
+        "or run.phase.is_terminal or _went_back(run)",
+        "or run.phase.is_terminal",
+        seeds=300,
+    ),
+    Mutant(
+        "rollback stops nothing: the gang goes on with what was set aside",
+        "core/checkpoints.py",
+        "    if run.phase in (Phase.RENDEZVOUS, Phase.RUNNING):\n"
+        "        turn.set(first_cause=FirstCause(None, run.generation, Cause.ROLLED_BACK, what))",
+        "    if False:\n"
+        "        turn.set(first_cause=FirstCause(None, run.generation, Cause.ROLLED_BACK, what))",
+        seeds=200,
+    ),
+    Mutant(
         "shim ends at the first look, whatever lives",
         "daemon/shim_state.py",
         "done = state.ended is not None and not event.left",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.plan import TaskId
 from tests.sim.heap import Violation
 from tests.sim.process import UNAVAILABLE
-from tests.sim.share import Saved
 
 if TYPE_CHECKING:
     from tests.sim.machine import Machine
@@ -177,11 +176,7 @@ class Gang:
         if chief.directory is None:
             return
         self._world.checks.saves(chief)
-        saves = self._world.share.generations.setdefault(chief.generation, [])
-        saved = Saved(int(self.position))
-        saves.append(saved)
-        self._world.share.ever_saved = True
-        del saves[:-3]
+        saved = self._world.share.save(chief.generation, int(self.position))
 
         def finished() -> None:
             if chief.alive or takes_s == 0.0:

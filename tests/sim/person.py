@@ -1,0 +1,82 @@
+"""What people ask of a run that goes on, beside its end: to drain a host, and to go back to a checkpoint.
+
+As `Coordinator` does it. A person sees an error where the coordinator dies of it, or its disk is full, and asks no
+more: what was not acknowledged may or may not have been done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from orchestrator.core import seats
+from orchestrator.core.errors import JournalError
+from orchestrator.core.events import DrainRequested, Event, RolledBack, UndrainRequested
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+AGAIN_S = 10.0
+"""Until it is asked again what must be done in the end."""
+
+
+def drain(world: World, _lasts_s: float) -> Callable[[], None] | None:
+    """Drain one of the hosts, if the run can do without it; let it in again afterwards."""
+    run = world.run_now
+    if run is None or run.phase.is_terminal:
+        return None
+    host = world.chance.choice(run.hosts).name
+    if seats.why_not_drained(run, host) is not None:
+        return None
+    at_once = world.chance.random() < 0.5
+    if _ask(world, lambda at: DrainRequested(at=at, host=host, now=at_once)):
+        world.checks.drained.add(host)
+    return lambda: _undrain(world, host)
+
+
+def _undrain(world: World, host: str) -> None:
+    """Until it is acknowledged: a host less may be one too few for ever."""
+    world.checks.drained.discard(host)
+    run = world.run_now
+    if run is not None and run.phase.is_terminal:
+        return
+    if not _ask(world, lambda at: UndrainRequested(at=at, host=host)):
+        world.heap.after(AGAIN_S, lambda: _undrain(world, host))
+
+
+def go_back(world: World, _lasts_s: float) -> None:
+    """Go back to one of the checkpoints that read whole. The mark in the directory comes first, the event later."""
+    run, saves = world.run_now, world.share.whole_ones()
+    if run is None or run.phase.is_terminal or not saves:
+        return
+    generation, saved = world.chance.choice(saves)
+    path = world.share.path(generation, saved.step)
+    aside = world.share.go_back(generation, saved)
+    world.checks.goes_back(path)
+
+    def event(at: float) -> Event:
+        return RolledBack(
+            at=at, generation=generation, global_step=saved.step, path=path, set_aside=tuple(aside)
+        )
+
+    head = world.head
+
+    def tell() -> None:
+        now = world.run_now
+        if world.head is head and now is not None and not now.phase.is_terminal and _ask(world, event):
+            world.checks.went_back(now.generation)
+
+    world.heap.after(world.chance.uniform(0.0, 5.0), tell)
+
+
+def _ask(world: World, event: Callable[[float], Event]) -> bool:
+    """Whether the coordinator has acknowledged it."""
+    head, run = world.head, world.run_now
+    if head is None or run is None:
+        return False
+    asked = event(head.clock())
+    world.say(f"** the user asks: {asked}")
+    try:
+        return world.guarded(head, lambda: head.loop.decide(run.run_id, asked))
+    except JournalError:
+        return False

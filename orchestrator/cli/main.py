@@ -121,6 +121,9 @@ def run(argv: Sequence[str], session: Session) -> int:
     except OrchestratorError as e:
         _say_error(session, str(e), e.hint)
         return e.exit_code
+    except click.exceptions.NoArgsIsHelpError as e:
+        session.say(e.format_message())  # whoever names no command wants to know which there are
+        return e.exit_code
     except click.ClickException as e:
         _say_error(session, e.format_message(), _usage_hint(e))
         return e.exit_code

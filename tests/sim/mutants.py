@@ -201,13 +201,6 @@ MUTANTS = (
         seeds=120,
     ),
     Mutant(
-        "checkpoint of what the user went back from is believed",
-        "core/group.py",
-        "or run.phase.is_terminal or _went_back(run)",
-        "or run.phase.is_terminal",
-        seeds=300,
-    ),
-    Mutant(
         "rollback stops nothing: the gang goes on with what was set aside",
         "core/checkpoints.py",
         "    if run.phase in (Phase.RENDEZVOUS, Phase.RUNNING):\n"
@@ -227,7 +220,7 @@ MUTANTS = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant. `by` is empty where it survives."""
+    """What became of a mutant. `by` is empty where it survives, as far as TIMEOUT_S went."""
 
     mutant: Mutant
     by: str
@@ -267,7 +260,7 @@ def _play(copy: str, mutant: Mutant) -> str:
             command, cwd=copy, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return "it never ends"
+        return ""  # too slow here to be judged, which is no catch
     if ran.returncode == 0:
         return ""
     found = [line for line in ran.stdout.splitlines() if line.startswith("broken: ")]

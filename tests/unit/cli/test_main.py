@@ -45,6 +45,13 @@ def test_a_mistyped_option(orch: Desk) -> None:
     assert "`orch status --help`" in orch.said
 
 
+@pytest.mark.parametrize("words", [(), ("ckpt",), ("coordinator",), ("service",)])
+def test_no_command_named_is_answered_with_those_there_are(orch: Desk, words: tuple[str, ...]) -> None:
+    assert orch(*words) == 2
+    assert orch.said.startswith("Usage: orch")
+    assert "error" not in orch.said
+
+
 def test_a_bug_says_that_it_is_one(orch: Desk, api: FakeApi) -> None:
     api.runs.append({"name": 1, "tasks": 5})
     assert orch("status") == 70

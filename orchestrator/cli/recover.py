@@ -171,8 +171,10 @@ def shown(chosen: Sequence[Found], others: Sequence[Found]) -> list[str]:
         assert run is not None
         rows.append(f"{one.run_id}  generation {run.generation}, {quantities.plural(len(run.tasks), 'task')}")
         for task in run.tasks:
-            pid = "" if task.pid is None else f", pid {task.pid}"
-            rows.append(f"  {task.id} on {task.host}: {task.phase.value}{pid}")
+            more = "" if task.pid is None else f", pid {task.pid}"
+            if task.phase.is_gone and task.exit is not None:
+                more = f": {task.exit.error}; the tasks that share its fate start again"
+            rows.append(f"  {task.id} on {task.host}: {task.phase.value}{more}")
     rows += [f"{one.run_id}  not taken up: {one.why}" for one in others]
     return rows
 
@@ -223,8 +225,9 @@ def command(
     timeout: float,
     as_json: bool,
 ) -> int:
-    """Rebuild a lost or damaged journal from the hosts, and go on with what runs there. No task is touched.
+    """Rebuild a lost or damaged journal from the hosts, and go on with what runs there.
 
+    No task is touched, unless one is missing without which its peers cannot go on: that is shown before you agree.
     A run of which nothing lives is shown with how it ended, and not taken up. A journal that cannot be read is put
     aside, not removed. Values of secrets are taken from the specs.
     """

@@ -20,6 +20,10 @@ from orchestrator.daemon.switchboard import connection_of
 
 LOOK = {"order": "runs", "records": True}
 
+EPOCHS_UNHEARD = 1000
+"""Added where a host does not answer: it may have obeyed a higher epoch than all others, and would refuse a lower one
+for ever. More coordinators than these have not followed each other while all other hosts were away from them."""
+
 _NAMED_MAX = 3
 """Of the tasks of a run of which nothing lives, how many are told of: the rest is counted."""
 
@@ -66,7 +70,7 @@ class Search:
     answers: list[Answer]
     found: dict[str, Found]
     epoch: int
-    """The highest that any host has obeyed, of any run."""
+    """Not below what any host has obeyed, of any run."""
     at: float = 0.0
     """The instant of the runs that were rebuilt."""
 
@@ -91,7 +95,10 @@ def search(asker: Asker, hosts: Iterable[HostPlan], *, timeout_s: float, at: flo
         _judge(one, answers, at)
     heard = [reply["ok"]["runs"] for answer in answers.values() for reply in answer.replies if "ok" in reply]
     epochs = [int(run.get("epoch") or 0) for runs in heard for run in runs]
-    return Search(list(answers.values()), found, max(epochs, default=0), at)
+    epoch = max(epochs, default=0)
+    if any(answer.problem is not None for answer in answers.values()):
+        epoch += EPOCHS_UNHEARD
+    return Search(list(answers.values()), found, epoch, at)
 
 
 def _hosts(run: Run) -> list[HostPlan]:
@@ -180,7 +187,7 @@ def write(journal: Journal, chosen: Sequence[Found], *, epoch: int, at: float) -
     """Put the runs into the journal, below an epoch that every host obeys.
 
     Args:
-        epoch: the highest that any host has obeyed; `at`: when the runs were rebuilt. The time that a person took to
+        epoch: not below what any host has obeyed; `at`: when the runs were rebuilt. The time that a person took to
             say yes then counts as one in which no coordinator lived.
     """
     journal.raise_epoch(epoch)

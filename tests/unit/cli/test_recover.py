@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from orchestrator.cli.recover import choose, document, shown
 from orchestrator.core.errors import UsageError
-from orchestrator.core.model import new_run
+from orchestrator.core.model import Cause, Exit, TaskPhase, new_run
 from orchestrator.daemon.recovery import Found, Search
 from tests.unit.core.transcript import make_plan
 
@@ -44,6 +45,18 @@ def test_what_is_not_taken_up_is_said_with_its_state() -> None:
     assert shown(chosen, others) == [f"{RUN}  not taken up: nothing of it lives: …"]
     (told,) = document(chosen, others)
     assert (told["recovered"], told["why"], told["lives_on"]) == (False, "nothing of it lives: …", [])
+
+
+def test_what_is_missing_is_shown_before_anybody_agrees() -> None:
+    (one,) = search().found.values()
+    assert one.run is not None
+    lost = replace(
+        one.run.tasks[0], phase=TaskPhase.LOST, exit=Exit(cause=Cause.START, error="nothing was found")
+    )
+    assert shown([replace(one, run=one.run.with_task(lost))], []) == [
+        f"{RUN}  generation 0, 1 task",
+        "  worker:0 on a: LOST: nothing was found; the tasks that share its fate start again",
+    ]
 
 
 def test_another_coordinators_run_is_taken_only_by_word_and_only_where_it_lives() -> None:

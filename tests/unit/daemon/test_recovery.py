@@ -13,7 +13,7 @@ from orchestrator.core.errors import ConnectFailed
 from orchestrator.core.model import Phase, Run, TaskPhase, new_run
 from orchestrator.core.plan import HostPlan
 from orchestrator.daemon.asking import Answer, Asker, Order
-from orchestrator.daemon.recovery import Found, search, write
+from orchestrator.daemon.recovery import EPOCHS_UNHEARD, Found, search, write
 from tests.unit.core.transcript import make_plan
 
 RUN = "t-20260101-000000"
@@ -141,6 +141,17 @@ def test_a_host_that_may_hold_a_task_of_the_newest_generation_is_named() -> None
     newer["tasks"] = [{**newer["tasks"][0], "generation": 2}]
     one = found(Hosts(a=[newer]), A)
     assert (one.run, one.why) == (None, "b did not answer, and it is not known what runs there")
+
+
+def test_a_host_that_is_silent_may_have_obeyed_a_later_coordinator(tmp_path: Path) -> None:
+    looked = search(Hosts(a=[remembered("worker:0", of=record())]), [A], timeout_s=1.0, at=1000.0)
+    assert looked.found[RUN].run is not None
+    journal = Journal(str(tmp_path / "journal.db"))
+    write(journal, list(looked.found.values()), epoch=looked.epoch, at=looked.at)
+    assert journal.take_epoch() == 4 + EPOCHS_UNHEARD + 1
+    (kept,) = journal.runs()
+    assert kept.run.epoch == 4
+    journal.close()
 
 
 def test_the_time_that_a_person_took_to_agree_is_nobodys(tmp_path: Path) -> None:

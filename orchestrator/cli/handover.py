@@ -170,8 +170,10 @@ def succeed(session: Session, old: Mapping[str, Any], *, command: list[str] | No
     The successor itself asks the old one to end, when nothing of its own could fail any more.
     """
     pid, log_from = old.get("pid"), log_size(session)
-    session.say(f"a new coordinator takes over from pid {pid} …")
     child = spawn(command or [*coordinator_command(), "--after", str(pid)], session)
+    session.say(
+        f"a new coordinator (pid {child.pid}) takes over from pid {pid} …"
+    )  # from here on it does, without us
     deadline = session.now() + START_TIMEOUT_S + STOP_TIMEOUT_S
     while True:
         code = child.poll()  # before the look: what it did, it did by then

@@ -68,7 +68,7 @@ def test_a_handover_goes_on_whatever_becomes_of_the_command(local_cluster: Clust
     command = [sys.executable, "-m", "orchestrator.cli.main", "coordinator", "restart"]
     with subprocess.Popen(command, env=cluster.env, stderr=subprocess.PIPE, text=True) as restart:
         assert restart.stderr is not None
-        assert restart.stderr.readline().startswith(f"a new coordinator takes over from pid {before}")
+        assert f"takes over from pid {before}" in restart.stderr.readline()
         restart.kill()
     deadline = time.monotonic() + 20
     while (after := cluster.coordinator()) in (None, before) and time.monotonic() < deadline:

@@ -39,17 +39,21 @@ def with_policy(dataset: Any, workers: int, said: Said) -> Any:
     asked = dataset.options().experimental_distribute.auto_shard_policy
     if asked not in (policies.AUTO, policies.FILE):
         return dataset
-    files = files_of(dataset)
-    if files and files >= workers and files % workers == 0:
-        policy = policies.FILE
-        said("shard", f"a tf.data of {files} files is shared by FILE: {files // workers} for each worker")
-    else:
-        policy = policies.DATA
-        why = f"{files} files cannot be shared evenly by {workers} workers" if files else "it is not of files"
-        said("shard", f"tf.data is shared by DATA, each worker takes its part of each batch: {why}")
+    policy, why = choice(files_of(dataset), workers)
+    said("shard", why)
     options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = policy
+    options.experimental_distribute.auto_shard_policy = policies[policy]
     return dataset.with_options(options)
+
+
+def choice(files: int | None, workers: int) -> tuple[str, str]:
+    """FILE or DATA, and the sentence that says why. `files`: of how many files it is; None where it is of none."""
+    if files and files % workers == 0:
+        each = files // workers
+        return "FILE", f"a tf.data of {files} files is shared by FILE: {each} for each worker"
+    many = "1 file" if files == 1 else f"{files} files"
+    why = f"{many} cannot be shared evenly by {workers} workers" if files else "it is not of files"
+    return "DATA", f"tf.data is shared by DATA, each worker takes its part of each batch: {why}"
 
 
 def files_of(dataset: Any) -> int | None:

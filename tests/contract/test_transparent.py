@@ -35,7 +35,7 @@ BY_FILE = 0.05
 
 SHARED = {
     ("files.py", "4"): "shared by FILE: 2 for each worker",
-    ("files.py", "1"): "part of each batch: 1 files cannot be shared evenly by 2 workers",
+    ("files.py", "1"): "part of each batch: 1 file cannot be shared evenly by 2 workers",
     ("subclassed.py",): "shared by DATA, each worker takes its part of each batch: it is not of files",
 }
 """What is said of how a `tf.data` of the script is shared; arrays Keras itself shares by DATA."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.runtime import transparent, transparent_backup, transparent_replay
+from orchestrator.runtime import transparent, transparent_backup, transparent_data, transparent_replay
 from orchestrator.runtime.link import Link
 from orchestrator.runtime.script import Script
 from orchestrator.runtime.transparent_backup import Position
@@ -79,6 +79,25 @@ def test_generators_without_a_seed_are_equal_on_all_workers_and_differ_from_each
     import numpy as np
 
     assert drawn[2] == np.random.default_rng(7).random()  # the script's own seed
+
+
+@pytest.mark.parametrize(
+    ("files", "policy", "why"),
+    [
+        (4, "FILE", "2 for each worker"),
+        (2, "FILE", "1 for each worker"),
+        (5, "DATA", "5 files cannot be shared evenly by 2 workers"),
+        (1, "DATA", "1 file cannot be shared evenly by 2 workers"),
+        (None, "DATA", "it is not of files"),
+    ],
+)
+def test_files_are_shared_whole_only_where_each_worker_gets_as_many(
+    files: int | None, policy: str, why: str
+) -> None:
+    chosen, sentence = transparent_data.choice(files, 2)
+    assert chosen == policy
+    assert f"shared by {policy}" in sentence
+    assert sentence.endswith(why)
 
 
 def test_each_thing_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,7 +92,7 @@ def _keep(directory: str, start: dict[str, Any], error: dict[str, Any]) -> None:
     try:
         shim_record.write_exit(directory, task, time.monotonic())
     except OSError as e:
-        print(f"the exit record could not be written: {e}", file=sys.stderr)
+        shim_record.complain(f"the exit record could not be written: {e}")
 
 
 def _read_start(directory: str) -> dict[str, Any]:

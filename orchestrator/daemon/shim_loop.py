@@ -10,7 +10,6 @@ import os
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections import deque
 from functools import partial
@@ -81,6 +80,7 @@ class Shim:
     def open(self) -> None:
         """Everything that may fail before the agent gets its answer. OSError where it does."""
         self._write_identity()
+        shim_record.keep_room(self._directory)
         if self._start.get("scratch"):
             os.makedirs(os.path.join(self._directory, "scratch"), mode=0o700, exist_ok=True)
         self._agents.listen(shim_record.listen(self._directory))
@@ -390,7 +390,7 @@ class Shim:
                 return
             except OSError as e:
                 if last_try:
-                    print(f"the exit record could not be written: {e}", file=sys.stderr)
+                    shim_record.complain(f"the exit record could not be written: {e}")
                 # A full disk: how it ended is worth more than the oldest lines of its log.
                 self._log.give_room()
 

@@ -4,6 +4,7 @@ tasks/worker-0/gen-000002/   start.json  written by the agent: what to start
                              shim.json   who the shim and its task are (identities), before anything runs
                              sock        the shim's socket, 0600, while it lives
                              exit.json   how it ended: the last TASK of its reports
+                             exit.room   kept on the disk for exit.json while the task lives
                              shim.err    the shim's own traceback, empty unless it has a fault
 """
 
@@ -21,6 +22,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from typing import Any
+
+ROOM_BYTES = 16 << 10
+"""For an exit record on a disk that is full by then. It has a task's last lines, and does with fewer."""
 
 
 def write_json(directory: str, name: str, value: dict[str, Any]) -> None:
@@ -171,10 +175,56 @@ def ended_task(
     return {**task, "phase": "exited", "exit": {**record, **more}}
 
 
+def keep_room(generation_dir: str) -> None:
+    """Take the room for the exit record now: how a task ends matters most where it ends of a full disk. OSError."""
+    handle = os.open(
+        os.path.join(generation_dir, "exit.room"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
+    )
+    try:
+        os.posix_fallocate(handle, 0, ROOM_BYTES)
+    finally:
+        os.close(handle)
+
+
 def write_exit(generation_dir: str, task: dict[str, Any], ended_at: float) -> None:
-    """Keeps the last TASK. `ended_at` is this boot's monotonic clock, which says later how long ago it was."""
+    """Keeps the last TASK. `ended_at` is this boot's monotonic clock, which says later how long ago it was.
+
+    OSError where the disk takes no more and no room was kept.
+    """
     value = {"task": task, "boot_id": process.boot_id(), "ended_monotonic_s": ended_at}
-    write_json(generation_dir, "exit.json", value)
+    room = os.path.join(generation_dir, "exit.room")
+    try:
+        write_json(generation_dir, "exit.json", value)
+        if os.path.exists(room):
+            os.unlink(room)
+    except OSError:
+        _write_into(room, value)
+        os.rename(room, os.path.join(generation_dir, "exit.json"))
+
+
+def _write_into(room: str, value: dict[str, Any]) -> None:
+    """Over what is there already, which takes nothing from the disk. OSError where there is none."""
+    data = json.dumps(value).encode()
+    lines = list(value["task"]["exit"]["last_lines"])
+    while len(data) > ROOM_BYTES and lines:
+        del lines[: len(lines) // 2 + 1]
+        ended = {**value["task"]["exit"], "last_lines": lines}
+        data = json.dumps({**value, "task": {**value["task"], "exit": ended}}).encode()
+    handle = os.open(room, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(handle, data, 0)
+        os.ftruncate(handle, len(data))
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def complain(sentence: str) -> None:
+    """Into shim.err. It may lie on the very disk that is full, and a shim must not die of that."""
+    try:
+        os.write(2, f"{sentence}\n".encode("utf-8", "replace"))
+    except OSError:
+        return
 
 
 def read_exit(generation_dir: str) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ import pytest
 from orchestrator.adapters import cgroup, process
 from orchestrator.daemon import shim
 from tests.contract.shim_harness import PACKAGE_PARENT, SHIM, Host, gone, has_python, read_pid, until
+from tests.contract.small_disk import mounted
 
 FOREVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(1)\n"
 UNDER_RUNTIME = "say(ready={'versions': {}})\ngo = hear()\n"
@@ -491,3 +492,29 @@ def test_it_runs_on_python_3_10(host: Host) -> None:
     agent.order("stop", grace_s=30)
     last = agent.until_closed()
     assert (last["exit"]["signal"], last["exit"]["ordered"]) == (15, True)
+
+
+@pytest.mark.fault(35)
+def test_how_a_task_ended_is_told_and_kept_although_the_disk_is_full(tmp_path: Path) -> None:
+    """Its log has no lines that could make room, and the shim's own complaint has nowhere to go either."""
+    with mounted(tmp_path / "small", megabytes=2) as disk:
+        host = Host(disk.path / "host")
+        go = tmp_path / "go"
+        script = (
+            "import os, time\nsay(ready={})\nhear()\n"
+            f"while not os.path.exists({str(go)!r}):\n    time.sleep(0.02)\n"
+            "print('x' * 2000, *('y' * 4000 for _ in range(20)), sep='\\n')\nraise SystemExit(3)\n"
+        )
+        try:
+            agent = host.run(script, hold=True)
+            disk.fill()
+            go.touch()
+            last = agent.until_closed()
+            assert (last["phase"], last["exit"]["code"], last["exit"]["cause"]) == ("exited", 3, "script")
+            assert last["exit"]["last_lines"][-1] == "y" * 4000
+            kept = shim.recover(str(host.generation_dir))
+            assert kept is not None
+            assert (kept["exit"]["code"], kept["exit"]["cause"]) == (3, "script")
+            assert kept["log_dropped_bytes"] > 0
+        finally:
+            host.clean()

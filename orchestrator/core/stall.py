@@ -165,10 +165,14 @@ def _act(turn: Turn, stacks: Mapping[TaskId, str]) -> None:
 
 
 def odd_one(stacks: Mapping[TaskId, str]) -> TaskId | None:
-    """The one task that does not wait in TensorFlow, or else is elsewhere than all others; None where there is none."""
+    """The one task that says nothing, or does not wait in TensorFlow, or is elsewhere than all others; None where none.
+
+    In that order: of two tasks each is elsewhere than the other, and the one that is frozen cannot even say where.
+    """
     places = {task: innermost(text) for task, text in stacks.items()}
     counted = Counter(places.values())
     for peculiar in (
+        [task for task, text in stacks.items() if not _frames(text)],
         [task for task, place in places.items() if not place.endswith(_WAITS_IN_TENSORFLOW)],
         [task for task, place in places.items() if counted[place] == 1],
     ):
@@ -179,13 +183,23 @@ def odd_one(stacks: Mapping[TaskId, str]) -> TaskId | None:
 
 def innermost(text: str) -> str:
     """The innermost frame of the main thread, which faulthandler prints last; else what the kernel says."""
+    frames = _frames(text)
+    if frames:
+        _, path, where = frames[0].split('"', 2)  # hosts may have their Python in different places
+        return path.rpartition("/")[2] + where
+    said = [line.strip() for line in text.splitlines() if line.strip()]
+    state = next((line.partition(":")[2].strip() for line in said if line.startswith("State:")), None)
+    if state is not None:
+        return f"its runtime does not answer, and the kernel says {state}"
+    return said[0] if said else "no answer"
+
+
+def _frames(text: str) -> list[str]:
+    """Of the main thread, innermost first; none where it was not Python that answered."""
     frames: list[str] = []
     for line in text.splitlines():
         if "most recent call first" in line:
             frames = []
         elif line.strip().startswith("File "):
             frames.append(line.strip())
-    if frames:
-        _, path, where = frames[0].split('"', 2)  # hosts may have their Python in different places
-        return path.rpartition("/")[2] + where
-    return next((line.strip() for line in text.splitlines() if line.strip()), "no answer")
+    return frames

@@ -135,6 +135,8 @@ def test_row_10_a_frozen_task_is_found_by_its_progress(cluster: Cluster, fault_t
         "evidence of the frozen one comes from the kernel"
     )
     assert "fake_trainer.py" in stacks["data"]["stacks"]["worker:1"]
+    assert stacks["task"] == after["first_cause"]["task"] == "worker:0", "the odd one is named"
+    assert "worker:0 is elsewhere than the others: its runtime does not answer" in stacks["message"]
 
 
 @pytest.mark.fault(13)

@@ -23,6 +23,9 @@ Current thread 0x2 (most recent call first):
 READS = WAITS.replace(
     '"/opt/a/tensorflow/python/eager/execute.py", line 59 in quick_execute', '"data.py", line 3 in read'
 )
+FROZEN = (
+    "The runtime does not answer. What the kernel says:\nstatus:\nState:\tT (stopped)\nThreads:\t9\nwchan: 0"
+)
 ELSEWHERE = WAITS.replace("execute.py", "context.py").replace("line 59", "line 60")
 
 
@@ -37,6 +40,9 @@ ELSEWHERE = WAITS.replace("execute.py", "context.py").replace("line 59", "line 6
         ({W0: READS}, None),  # alone there is no other
         ({}, None),
         ({W0: WAITS, W1: ""}, W1),
+        ({W0: FROZEN, W1: READS}, W0),
+        ({W0: FROZEN, W1: WAITS, W2: READS}, W0),
+        ({W0: FROZEN, W1: FROZEN, W2: READS}, W2),
     ],
 )
 def test_the_odd_one(stacks: Mapping[TaskId, str], odd: TaskId | None) -> None:
@@ -48,6 +54,7 @@ def test_the_odd_one(stacks: Mapping[TaskId, str], odd: TaskId | None) -> None:
     [
         (WAITS, "execute.py, line 59 in quick_execute"),
         (READS, "data.py, line 3 in read"),
+        (FROZEN, "its runtime does not answer, and the kernel says T (stopped)"),
         ("\n  the kernel: do_wait\nmore", "the kernel: do_wait"),
         ("", "no answer"),
     ],

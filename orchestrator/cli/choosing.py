@@ -50,6 +50,12 @@ def with_host(runs: Iterable[Mapping[str, Any]], host: str, verb: str) -> dict[s
     if active and not having:
         known = ", ".join(sorted({name for run in active for name in hosts_of(run)}))
         raise UsageError(f"no active run has a host {host!r}", hint=f"their hosts: {known}")
+    if len(having) > 1:
+        names = [str(run.get("name")) for run in having]
+        raise UsageError(
+            f"{len(having)} active runs have the host {host}: {', '.join(names)}",
+            hint=f"say of which: `orch {verb} {host} --name {names[0]}`",
+        )
     return only_active(having, verb)
 
 

@@ -52,7 +52,12 @@ def test_drain_at_once_and_undrain(orch: Desk, api: FakeApi) -> None:
     [
         (("gpu-x",), 1, "error: no active run has a host 'gpu-x'\nhint: their hosts: gpu-a, gpu-b\n"),
         (("gpu-b",), 0, "error: no run is active; there is nothing to drain\n"),
-        (("gpu-b",), 2, "error: 2 runs are active: mnist, big\nhint: name the one to drain\n"),
+        (
+            ("gpu-b",),
+            2,
+            "error: 2 active runs have the host gpu-b: mnist, big\n"
+            "hint: say of which: `orch drain gpu-b --name mnist`\n",
+        ),
         (("gpu-b", "--name", "mnits"), 1, "error: no run is named 'mnits'\nhint: did you mean 'mnist'?\n"),
     ],
 )

@@ -56,7 +56,7 @@ def measure() -> list[Figure]:
             "s",
             LIMIT_S,
             tuple(late),
-            f"heartbeat {TIMING['heartbeat']}: what the others did just before it is heard up to one later",
+            f"heartbeat {TIMING['heartbeat']}",
         )
     ]
 

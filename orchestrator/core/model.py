@@ -116,6 +116,8 @@ class Progress:
     log_bytes: int = 0
     log_dropped_bytes: int = 0
     heartbeat_age_s: float = 0.0
+    step_age_s: float = 0.0
+    """Since it moved to its step, when the shim spoke."""
     runtime_age_s: float | None = None
     """Since the last word of the runtime in the task's own process; None where it gives no sign of life."""
 

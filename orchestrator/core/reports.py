@@ -134,7 +134,9 @@ def _follow_steps(turn: Turn, task: Task) -> None:
     if task.first_step is None:
         turn.set_task(task, first_step=now)
     if turn.run.best_step is None or now > turn.run.best_step:
-        turn.set(best_step=now, progress_at=turn.at)
+        # When it was made, and not when it was reported: until then the host that went silent since may have helped.
+        stepped_at = turn.at - task.progress.step_age_s - task.progress.heartbeat_age_s
+        turn.set(best_step=now, progress_at=max(turn.run.progress_at, stepped_at))
 
 
 def _follow_pace(turn: Turn, step: int) -> None:

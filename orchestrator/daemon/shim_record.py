@@ -140,6 +140,7 @@ def blank_task(start: dict[str, Any]) -> dict[str, Any]:
         "pid": None,
         "port": None,
         "global_step": None,
+        "step_age_s": None,
         "epoch": None,
         "metrics": {},
         "steps_per_s": None,

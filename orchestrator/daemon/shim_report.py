@@ -14,6 +14,7 @@ SAID_MAX = 20
 PACE_WINDOW_S = 20.0
 _POINTS_MAX = 128
 _TEXT_MAX = 2000
+_HELD_BACK_MAX_S = 2.0
 
 
 class Progress:
@@ -26,6 +27,7 @@ class Progress:
         self.error: dict[str, str] | None = None
         self.said: deque[dict[str, str]] = deque(maxlen=SAID_MAX)
         self.beat_at: float | None = None
+        self.moved_at: float | None = None
         self._points: deque[tuple[float, int]] = deque(maxlen=_POINTS_MAX)
 
     def heard(self, message: dict[str, Any], at: float) -> str:
@@ -55,6 +57,8 @@ class Progress:
             self._points.append((at, step))
         while len(self._points) > 2 and at - self._points[0][0] > PACE_WINDOW_S:
             self._points.popleft()
+        if step != self.global_step:
+            self.moved_at = at - _age_s(message)
         self.global_step = step
         epoch, metrics = message.get("epoch"), message.get("metrics")
         self.epoch = epoch if isinstance(epoch, int) else self.epoch
@@ -82,11 +86,18 @@ class Progress:
             "global_step": self.global_step,
             "epoch": self.epoch,
             "metrics": dict(self.metrics),
+            "step_age_s": None if self.moved_at is None else round(at - self.moved_at, 3),
             "steps_per_s": self.steps_per_s(at),
             "error": self.error,
             "said": list(self.said),
             "runtime_age_s": None if beat_at is None else round(at - beat_at, 3),
         }
+
+
+def _age_s(message: dict[str, Any]) -> float:
+    """How long the runtime held the message back, within reason."""
+    age_s = message.get("age_s")
+    return age_s if isinstance(age_s, float) and 0.0 <= age_s <= _HELD_BACK_MAX_S else 0.0
 
 
 def _said(value: Any) -> dict[str, str]:

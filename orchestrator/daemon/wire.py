@@ -98,6 +98,7 @@ def _progress(raw: Mapping[str, Any]) -> Progress:
     metrics = {str(name): float(value) for name, value in told if value is not None and isfinite(value)}
     return Progress(
         global_step=raw.get("global_step"),
+        step_age_s=raw.get("step_age_s") or 0.0,
         epoch=raw.get("epoch"),
         metrics=metrics,
         steps_per_s=raw.get("steps_per_s"),

@@ -29,7 +29,7 @@ class Progress:
         self._link = link
         self._interval_s = interval_s
         self._due_at = 0.0
-        self._latest: tuple[int, Mapping[str, Any], int | None] | None = None
+        self._latest: tuple[int, Mapping[str, Any], int | None, float] | None = None
         self._lock = threading.Lock()
         self._pace_step: int | None = None
         self._pace_at = 0.0
@@ -37,8 +37,9 @@ class Progress:
 
     def report(self, step: int, metrics: Mapping[str, Any], epoch: int | None = None) -> None:
         """Note the step, and send it when a message is due."""
-        self._latest = (step, metrics, epoch)
-        if time.monotonic() >= self._due_at:
+        at = time.monotonic()
+        self._latest = (step, metrics, epoch, at)
+        if at >= self._due_at:
             self.flush()
 
     def due(self) -> bool:
@@ -65,8 +66,8 @@ class Progress:
         if latest is not None and self.due() and all(map(is_plain, (latest[0], *latest[1].values()))):
             self.flush()
 
-    def _send(self, step: Any, metrics: Mapping[str, Any], epoch: int | None) -> None:
-        message: dict[str, Any] = {"step": int(step)}
+    def _send(self, step: Any, metrics: Mapping[str, Any], epoch: int | None, at: float) -> None:
+        message: dict[str, Any] = {"step": int(step), "age_s": round(time.monotonic() - at, 3)}
         if epoch is not None:
             message["epoch"] = int(epoch)
         values = {}

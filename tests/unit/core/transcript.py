@@ -222,13 +222,14 @@ class Transcript:
             )
         step = int(options["step"]) if "step" in options else None
         silent_s = float(options["silent"]) if "silent" in options else None
+        step_age_s = float(options.get("stepped", 0.0))
         return ev.TaskReport(
             task=task,
             generation=generation,
             phase=told[0],
             pid=100 + 10 * generation + task.index,
             port=int(options["port"]) if "port" in options else 20000 + 100 * generation + task.index,
-            progress=Progress(global_step=step, runtime_age_s=silent_s),
+            progress=Progress(global_step=step, step_age_s=step_age_s, runtime_age_s=silent_s),
             exit=ended,
         )
 

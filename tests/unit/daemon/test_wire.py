@@ -32,6 +32,7 @@ TASK: dict[str, Any] = {
     "log_bytes": 77,
     "log_dropped_bytes": 5,
     "heartbeat_age_s": 0.4,
+    "step_age_s": 0.25,
     "runtime_age_s": 1.5,
     "error": None,
     "said": [{"kind": "keras", "message": "mended"}],
@@ -69,7 +70,7 @@ def test_a_report_is_read_whole() -> None:
     assert (event.at, event.host, event.cpu_percent, event.memory_percent) == (100.0, "a", 5.0, 50.0)
     (task,) = event.tasks
     assert (task.task, task.generation, task.phase, task.pid, task.port) == (W0, 2, "running", 4242, 20001)
-    assert task.progress == Progress(120, 3, {"loss": 0.5}, 3.5, 99.0, 1 << 30, 77, 5, 0.4, 1.5)
+    assert task.progress == Progress(120, 3, {"loss": 0.5}, 3.5, 99.0, 1 << 30, 77, 5, 0.4, 0.25, 1.5)
     assert task.said == (("keras", "mended"),)
     assert task.exit is None
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,9 +41,12 @@ def test_the_first_report_leaves_at_once_and_the_next_ones_wait(wire: Wire) -> N
     progress = Progress(wire.link, interval_s=3600.0)
     for step in range(1, 1000):
         progress.report(step, {"loss": 1.0 / step})
-    assert wire.arrived() == [{"step": 1, "metrics": {"loss": 1.0}}]
+    (first,) = wire.arrived()
+    assert (first["step"], first["metrics"]) == (1, {"loss": 1.0})
     progress.flush()
-    assert [m["step"] for m in wire.arrived()] == [999]
+    (last,) = wire.arrived()
+    assert last["step"] == 999
+    assert last["age_s"] >= 0.0
     progress.flush()
     assert wire.arrived() == []
 
@@ -58,14 +62,16 @@ class Variable:
 
 def test_what_was_held_back_before_a_pause_is_told_by_another_thread(wire: Wire) -> None:
     progress = Progress(wire.link, interval_s=0.0)
-    progress._latest = (20, {"loss": 0.5}, None)  # held back, and now due
+    progress._latest = (20, {"loss": 0.5}, None, time.monotonic() - 0.5)  # held back, and now due
     progress.catch_up()
-    assert [message["step"] for message in wire.arrived()] == [20]
+    (message,) = wire.arrived()
+    assert message["step"] == 20
+    assert message["age_s"] >= 0.5, "when it was made, and not when it was told"
     progress.catch_up()
     assert wire.arrived() == []
 
 
-@pytest.mark.parametrize("held", [(Variable(), {}, None), (20, {"loss": Variable()}, None)])
+@pytest.mark.parametrize("held", [(Variable(), {}, None, 0.0), (20, {"loss": Variable()}, None, 0.0)])
 def test_what_may_be_a_collective_is_left_to_the_scripts_own_thread(wire: Wire, held: Any) -> None:
     progress = Progress(wire.link, interval_s=0.0)
     progress._latest = held
@@ -92,7 +98,7 @@ def test_a_step_that_went_back_starts_the_pace_anew(wire: Wire) -> None:
 def test_what_is_no_number_does_not_travel_and_does_not_raise(wire: Wire) -> None:
     progress = Progress(wire.link)
     progress.report(1, {"loss": float("nan"), "text": "x", "none": None, "ok": 2})
-    assert wire.arrived() == [{"step": 1, "metrics": {"ok": 2.0}}]
+    assert [message["metrics"] for message in wire.arrived()] == [{"ok": 2.0}]
     bad: Any = object()
     Progress(wire.link).report(bad, {})
     assert wire.arrived() == []

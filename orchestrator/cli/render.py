@@ -133,7 +133,10 @@ def checkpoint_line(checkpoint: Document | None) -> str:
         return ""
     step = checkpoint.get("global_step")
     facts = ["step unknown" if step is None else f"step {step}"]
-    facts.append("verified" if checkpoint.get("verified") else "not verified")
+    if checkpoint.get("removed"):
+        facts.append("verified while it trained, and removed at its end")
+    else:
+        facts.append("verified" if checkpoint.get("verified") else "not verified")
     if checkpoint.get("age_s") is not None:
         facts.append(f"{duration(checkpoint['age_s'])} old")
     if checkpoint.get("path"):

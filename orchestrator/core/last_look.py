@@ -6,6 +6,8 @@ read once more, beside the proof that nothing is left. The look has a bound; a r
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.core import directory
 from orchestrator.core.actions import VerifyCheckpoint
 from orchestrator.core.events import CheckpointVerified
@@ -54,6 +56,20 @@ def answered(turn: Turn, event: CheckpointVerified) -> None:
     asked_at = turn.run.look_asked_at
     if asked_at is not None and event.at - event.took_s >= asked_at - _SAME_INSTANT_S:
         turn.set(look_asked_at=None)
+        if not event.path and not event.rejected:
+            _found_nothing(turn, event.generation)
+
+
+def _found_nothing(turn: Turn, generation: int) -> None:
+    """Keras's BackupAndRestore removes its backup when `fit` is through: what was verified is history then."""
+    known, seed = turn.run.checkpoint, turn.run.seed
+    if known is None or known.generation != generation or known.removed:
+        return
+    if seed is not None and seed.source == known.path:
+        return  # in an older generation's directory, where nobody has looked
+    turn.set(checkpoint=replace(known, removed=True))
+    sentence = f"the checkpoint of step {known.global_step} was removed at the end, as BackupAndRestore does"
+    turn.note("checkpoint-removed", sentence, path=known.path)
 
 
 def without_answer(turn: Turn) -> None:

@@ -232,6 +232,8 @@ class Checkpoint:
     generation: int
     verified_at: float
     saved_time: float | None = None
+    removed: bool = False
+    """The last look did not find it any more: scripts remove their backup when they have ended well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ class Host:
             "user": logind.user_name(),
             "boot_id": process.boot_id(),
             "host_dir": self.host_dir,
+            "host_dir_device": os.stat(self.host_dir).st_dev,
             "psutil": "bundle" if there else "none",
             "psutil_wanted": fits and not there,
             "cgroup": cgroup.usable(),

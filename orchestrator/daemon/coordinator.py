@@ -35,7 +35,7 @@ from orchestrator.core.events import DrainRequested, FaultInjected, KillRequeste
 from orchestrator.core.model import Run, new_run
 from orchestrator.core.plan import Plan
 from orchestrator.core.stopping import unproven
-from orchestrator.daemon import checkpoints, status, summaries
+from orchestrator.daemon import checkpoints, injection, status, summaries
 from orchestrator.daemon.links import LinkDown, OrderRefused
 from orchestrator.daemon.logcopy import LogCopier
 from orchestrator.daemon.loop import Loop
@@ -243,12 +243,14 @@ class Coordinator:
         def command() -> tuple[Run, faults.Fault]:
             run = self.find(name)
             fault = faults.fault(run, kind, target, for_s)
+            link = self._performer.link(run, fault.host)
+            injection.check(link, run, fault, state_dir=self.paths.state_dir)
             self.loop.decide(run.run_id, FaultInjected(at=time.monotonic(), fault=fault))
             return run, fault
 
         run, fault = self.loop.call(command)
         try:
-            self._performer.inject(run, fault)
+            injection.inject(self._performer.link(run, fault.host), run, fault)
         except (LinkDown, OrderRefused) as e:
             raise OrchestratorError(f"{fault.kind} {fault.target}: not done: {e}") from e
         return fault  # type: ignore[no-any-return]

@@ -201,6 +201,12 @@ class HostLink:
         """Whether orders reach the agent now."""
         return self._connection is not None
 
+    @property
+    def hello(self) -> Mapping[str, Any]:
+        """What the agent said first, of the connection that is there; empty without one."""
+        connection = self._connection
+        return connection.hello if connection is not None else {}
+
     # -- the link's thread ---------------------------------------------------------------------------------
 
     def _run(self) -> None:

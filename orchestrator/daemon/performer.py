@@ -25,7 +25,7 @@ from orchestrator.core.actions import (
     SweepHost,
     VerifyCheckpoint,
 )
-from orchestrator.core.errors import Refused, SpecError
+from orchestrator.core.errors import SpecError
 from orchestrator.core.events import (
     CheckpointSeeded,
     CheckpointVerified,
@@ -37,7 +37,6 @@ from orchestrator.core.events import (
     OrderFailed,
     StacksCollected,
 )
-from orchestrator.core.faults import Fault
 from orchestrator.core.model import Problem, Run, Task
 from orchestrator.core.plan import TaskId
 from orchestrator.daemon import wire
@@ -72,9 +71,6 @@ _VERBS = {
 }
 
 STACKS_TIMEOUT_S = 10.0
-
-FAULT_TIMEOUT_S = 30.0
-"""To fill a disk may take a while."""
 
 DRAIN_S = 10.0
 """How long an ended run's link stays open for the rest of its logs."""
@@ -355,18 +351,6 @@ class Performer:
             return str((reply.ok or {})["stacks"])
         except (LinkDown, OrderRefused) as e:
             return f"no stacks: {e}"
-
-    def inject(self, run: Run, fault: Fault) -> None:
-        """Do it, now. Blocks until it has begun; LinkDown, OrderRefused."""
-        link = self.link(run, fault.host)
-        if link is None:
-            raise LinkDown(f"{fault.host} is not connected")
-        if fault.kind == "cut":
-            if link.serves_others(run.run_id):
-                raise Refused(f"another run shares the connection to {fault.host}; it would be cut off too")
-            link.hold_off(fault.for_s)
-            return
-        link.ask(wire.fault_order(run, fault), timeout_s=FAULT_TIMEOUT_S)
 
     def _close_host(self, run: Run, name: str) -> None:
         """Let the rest of the logs come and the host remember how it ended, then serve the run no more."""

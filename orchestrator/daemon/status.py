@@ -82,7 +82,8 @@ def _checkpoint(run: Run, now: float) -> dict[str, Any] | None:
     return {
         "global_step": known.global_step,
         "path": known.path,
-        "verified": True,
+        "verified": not known.removed,
+        "removed": known.removed,
         "generation": known.generation,
         "age_s": round(now - known.verified_at, 1),
     }

@@ -36,6 +36,22 @@ def test_every_fault_of_a_run_is_survived_and_measured(local_cluster: Cluster) -
     assert len(said) == 5
     assert said[0].startswith("orch chaos: kill worker:1 on here: its process is killed")
     assert local_cluster.run()["restarts"] == 3  # the cut, longer than a stall, cost none
+    # Of `here` the logs lie where the coordinator's journal does.
+    refused = local_cluster.orch("chaos", "--fill", "here")
+    assert refused.returncode == 6
+    assert "on the very file system of the coordinator's state" in refused.stderr
+    assert "ORCH_HOST_DIR" in refused.stderr
+    assert len(local_cluster.events(kind="chaos")) == 5, "what was refused is not written down as done"
+
+
+def test_a_host_with_a_disk_of_its_own_may_be_filled(local_cluster: Cluster, tmp_path: Path) -> None:
+    with mounted(tmp_path / "small", megabytes=24) as disk:
+        local_cluster.env["ORCH_HOST_DIR"] = str(disk.path / "host")
+        local_cluster.ok("up", local_cluster.spec(chaos="allowed", timing=QUICK, checkpoint=False))
+        local_cluster.wait_step(10)
+        local_cluster.ok("chaos", "--fill", "here", "--for", "1s", timeout=60)
+        assert local_cluster.run()["restarts"] == 0
+        local_cluster.ok("kill", "t", "--force")
 
 
 def test_a_run_that_does_not_allow_it_is_not_touched(local_cluster: Cluster) -> None:

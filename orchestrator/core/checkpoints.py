@@ -28,8 +28,7 @@ def take(turn: Turn, event: CheckpointSeeded | SeedProgressed | CheckpointVerifi
 
 def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     seed, run = event.seed, turn.run
-    for path, why in seed.rejected:
-        turn.note("checkpoint-rejected", f"{path} does not read whole: {why}", path=path)
+    _passed_over(turn, seed.rejected, seed.source, "is used instead")
     turn.set(seed=seed, budget=restart.cleared(run.budget, seed.global_step), from_scratch=False)
     if seed.source is None:
         reached = f"; {run.best_step} steps are lost" if run.best_step and run.generation > 1 else ""
@@ -52,6 +51,18 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     turn.note("resumed", f"{sentence} ({seed.source})", None, **facts, **_done(turn, sentence))
 
 
+def _passed_over(turn: Turn, rejected: tuple[tuple[str, str], ...], taken: str | None, does: str) -> None:
+    """One sentence names both what is torn and what stands in for it: events are read one by one."""
+    instead = f"; {taken} {does}" if taken else ""
+    for path, why in rejected:
+        turn.note(
+            "checkpoint-rejected",
+            f"{path} does not read whole: {why}{instead}",
+            path=path,
+            taken=taken or None,
+        )
+
+
 def _done(turn: Turn, sentence: str) -> dict[str, object]:
     """What became of the end of the generation before: in the state, and for the event, which outlives it."""
     found = turn.run.first_cause
@@ -65,8 +76,7 @@ def _done(turn: Turn, sentence: str) -> dict[str, object]:
 def verified(turn: Turn, event: CheckpointVerified) -> None:
     verification_ended(turn, event.took_s)
     last_look.answered(turn, event)
-    for path, why in event.rejected:
-        turn.note("checkpoint-rejected", f"{path} does not read whole: {why}", path=path)
+    _passed_over(turn, event.rejected, event.path, "does")
     known = turn.run.checkpoint
     if not event.path or (
         known is not None and known.global_step == event.global_step and known.path == event.path

@@ -288,7 +288,7 @@ def test_row_42_a_torn_checkpoint_is_passed_over_and_named(cluster: Cluster) -> 
     assert done.returncode == 0, done.stderr
     assert cluster.run()["generation"] == first + 2, "never into an older generation's directory"
     rejected = [e for e in cluster.events(kind="checkpoint-rejected") if e["run"] == cluster.run()["run_id"]]
-    assert any(str(torn) in event["message"] for event in rejected)
+    assert any(str(torn) in e["message"] and str(good) in e["message"] for e in rejected), "one event, both"
     resumed = [e for e in cluster.events(kind="resumed") if e["run"] == cluster.run()["run_id"]]
     assert resumed[0]["data"]["global_step"] == 100
 

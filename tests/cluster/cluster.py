@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -189,3 +190,20 @@ class Cluster:
             os.kill(pid, signal.SIGKILL)
         self._short.cleanup()
         assert not left, f"left behind: {left}"
+
+
+def digests(directory: Path) -> dict[str, str]:
+    """What is in each file under it, by its name."""
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """For what no coordinator can tell; a minute at most."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, f"not in a minute: {what}"
+        time.sleep(0.05)

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.adapters.ssh import SshTransport
 from tests.cluster.cluster import Cluster
-from tests.cluster.lab import Lab
+from tests.cluster.lab import Lab, LabHost
 
 MakeLab = Callable[..., Lab]
 
@@ -57,3 +57,18 @@ def local_cluster(tmp_path: Path) -> Iterator[Cluster]:
     made = Cluster(tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def victim(cluster: Cluster) -> Iterator[Callable[[int], LabHost]]:
+    """Hosts that the test may cut; they are mended whatever happens, for the tests that follow."""
+    taken: list[LabHost] = []
+
+    def take(index: int) -> LabHost:
+        assert cluster.lab is not None
+        taken.append(cluster.lab.hosts[index])
+        return taken[-1]
+
+    yield take
+    for host in taken:
+        host.mend()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import time
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import Cluster, digests, wait_until
 from tests.cluster.conftest import MakeLab
 from tests.cluster.lab import Lab, LabHost
 from tests.cluster.proxy import Proxy, Wire
@@ -31,20 +30,6 @@ def lab_of(cluster: Cluster) -> Lab:
 
 def placed_on(run: dict[str, Any], host: str) -> dict[str, Any]:
     return next(dict(task) for task in run["tasks"] if task["host"] == host)
-
-
-@pytest.fixture
-def victim(cluster: Cluster) -> Iterator[Callable[[int], LabHost]]:
-    """Hosts that the test may cut; they are mended whatever happens, for the tests that follow."""
-    taken: list[LabHost] = []
-
-    def take(index: int) -> LabHost:
-        taken.append(lab_of(cluster).hosts[index])
-        return taken[-1]
-
-    yield take
-    for host in taken:
-        host.mend()
 
 
 @pytest.mark.fault(25)
@@ -129,14 +114,6 @@ def host_lives(run: dict[str, Any]) -> bool:
     return Path(f"/proc/{run['tasks'][0]['pid']}").exists()
 
 
-def digests(directory: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    }
-
-
 def trained_elsewhere(cluster: Cluster, zombies: Path, head: Cluster) -> Path:
     """Another head's run over the other hosts, from the same checkpoints; the directory that it wrote into."""
     known = set(zombies.parent.iterdir())
@@ -182,13 +159,6 @@ def test_row_27_what_comes_back_is_killed_and_has_not_touched_the_new_files(
     later = cluster.wait_step(after["global_step"] + 50)
     unchanged = (after["generation"], after["restarts"])
     assert (later["generation"], later["restarts"]) == unchanged, cluster.ok("events", "t")
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, f"not in a minute: {what}"
-        time.sleep(0.05)
 
 
 @pytest.mark.fault(28)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,21 +27,6 @@ def states(run: dict[str, Any]) -> dict[str, str]:
 def with_a_spare(cluster: Cluster) -> list[dict[str, Any]]:
     *hosts, last = cluster.hosts(3)
     return [*hosts, {**last, "spare": True}]
-
-
-@pytest.fixture
-def victim(cluster: Cluster) -> Iterator[Callable[[int], LabHost]]:
-    """Hosts that the test may cut; they are mended whatever happens, for the tests that follow."""
-    taken: list[LabHost] = []
-
-    def take(index: int) -> LabHost:
-        assert cluster.lab is not None
-        taken.append(cluster.lab.hosts[index])
-        return taken[-1]
-
-    yield take
-    for host in taken:
-        host.mend()
 
 
 @pytest.mark.fault(25)

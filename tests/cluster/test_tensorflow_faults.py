@@ -1,0 +1,133 @@
+"""Rows of the table of faults that are proved without TensorFlow elsewhere: here with it, over SSH, two workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.lab import LabHost
+from tests.faults.times import FaultTimes
+
+pytestmark = [pytest.mark.lab, pytest.mark.tensorflow, pytest.mark.long, pytest.mark.timeout(300)]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+QUICK = {"heartbeat": "0.5s", "unreachable_after": "2s", "lost_after": "4s", "kill_grace": "5s"}
+START_S = 90.0
+"""Importing TensorFlow takes seconds; on a busy machine, many."""
+
+
+def spec(cluster: Cluster, script: str, *args: str, **run: Any) -> str:
+    """For one of examples/, or for the trainer that fails as it is told to."""
+    where = {"workdir": str(EXAMPLES)} if (EXAMPLES / script).exists() else {}
+    given = {"restart": {"backoff": "0.5s"}, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}, **where, **run}
+    return cluster.spec(*args, script=script, **given)
+
+
+def ended(cluster: Cluster, *phases: str) -> dict[str, Any]:
+    """The run at its end, which must be one of these."""
+    run = cluster.wait_phase("SUCCEEDED", "FAILED", timeout=150)
+    assert run["phase"] in phases, cluster.ok("events", "t") + cluster.ok("logs", "t", "--tail", "60")
+    return run
+
+
+def resumed_at(cluster: Cluster) -> int:
+    """The step that its one restart went on from."""
+    (resumed,) = cluster.events(kind="resumed")
+    return int(resumed["data"]["global_step"])
+
+
+def generation_directory(cluster: Cluster, run: dict[str, Any]) -> Path:
+    return cluster.directory / "ckpt" / f"gen-{run['generation']:06d}"
+
+
+@pytest.mark.fault(42)
+def test_row_42_a_torn_shard_is_passed_over_and_named(cluster: Cluster) -> None:
+    args = ("--save-every", "10")
+    cluster.ok("up", spec(cluster, "checkpoint_manager.py", "--steps", "40", *args), timeout=120)
+    directory = generation_directory(cluster, ended(cluster, "SUCCEEDED"))
+    shard = directory / "ckpt-40.data-00000-of-00001"
+    os.truncate(shard, shard.stat().st_size // 2)
+    cluster.ok("up", spec(cluster, "checkpoint_manager.py", "--steps", "60", *args), timeout=120)
+    run = ended(cluster, "SUCCEEDED")
+    mine = [event for event in cluster.events() if event["run"] == run["run_id"]]
+    (rejected,) = [event["message"] for event in mine if event["kind"] == "checkpoint-rejected"]
+    assert str(directory / "ckpt-40") in rejected
+    assert str(directory / "ckpt-30") in rejected
+    (resumed,) = [event["data"] for event in mine if event["kind"] == "resumed"]
+    assert resumed["global_step"] == 30
+    assert cluster.ok("logs", "t").count("starting at step 30") == 2, "TensorFlow took it, on both"
+
+
+@pytest.mark.fault(43)
+def test_row_43_a_script_that_restores_nothing_is_stopped(cluster: Cluster, fault_times: FaultTimes) -> None:
+    cluster.ok("up", spec(cluster, "tf_trainer.py", "--restore-nothing", "--steps", "400"), timeout=120)
+    before = cluster.wait(lambda run: run["checkpoint"] is not None, timeout=START_S)
+    os.kill(before["tasks"][1]["pid"], signal.SIGKILL)
+    run = ended(cluster, "FAILED")
+    assert (run["problem"]["code"], run["restarts"]) == ("resume-mismatch", 1)
+    assert f"step {resumed_at(cluster)} and reports step 1" in run["reason"]
+    assert cluster.marked() == []
+
+
+@pytest.mark.fault(13)
+def test_row_13_a_script_that_fails_alike_on_all_tasks_ends_the_run(cluster: Cluster) -> None:
+    done = cluster.orch("up", spec(cluster, "tf_trainer.py", "--no-data"), "--wait", timeout=150)
+    run = ended(cluster, "FAILED")
+    assert (done.returncode, run["restarts"]) == (1, 1)
+    assert "FileNotFoundError: no data set here" in run["first_cause"]["sentence"]
+    assert any("FileNotFoundError" in line for line in run["first_cause"]["last_lines"])
+
+
+@pytest.mark.fault(14)
+def test_row_14_exit_42_after_a_checkpoint_goes_on_at_once(cluster: Cluster) -> None:
+    restart = {"backoff": "20s", "without_progress_max": 1}  # neither may be touched
+    args = ("--exit-42-at", "13", "--steps", "30")
+    cluster.ok("up", spec(cluster, "tf_trainer.py", *args, restart=restart), timeout=120)
+    assert ended(cluster, "SUCCEEDED")["restarts"] == 1
+    (backoff,) = cluster.events(kind="backoff")
+    assert "saved" in backoff["message"]
+    assert "at once" in backoff["message"]
+    assert resumed_at(cluster) == 13
+    assert cluster.ok("logs", "t").count("starts at step 13") == 2
+
+
+@pytest.mark.fault(19)
+def test_row_19_failures_after_the_chiefs_exit_0_are_a_warning(cluster: Cluster) -> None:
+    timing = {**QUICK, "kill_grace": "20s"}  # TensorFlow takes some seconds to see that the chief is gone
+    cluster.ok(
+        "up", spec(cluster, "tf_trainer.py", "--late-failure", "--steps", "10", timing=timing), timeout=120
+    )
+    run = ended(cluster, "SUCCEEDED")
+    assert run["restarts"] == 0
+    assert [task["exit_code"] for task in run["tasks"]] == [0, 1]
+    assert any("worker:1" in warning for warning in run["warnings"]), cluster.ok("events", "t") + cluster.ok(
+        "logs", "t"
+    )
+
+
+@pytest.mark.fault(25)
+def test_row_25_a_host_that_is_cut_off_is_waited_for_and_the_run_goes_on(
+    cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
+) -> None:
+    args = ("--steps", "400", "--save-every", "10")
+    cluster.ok("up", spec(cluster, "checkpoint_manager.py", *args, timing=QUICK), timeout=120)
+    before = cluster.wait_step(40, timeout=START_S)
+    host = victim(1)
+    fault_times.inject(before["generation"])
+    host.cut()
+    lost = cluster.wait(lambda run: "waiting for host-1" in run["reason"], timeout=60)
+    fault_times.noticed_by(cluster.events(kind="host-unreachable"))
+    assert lost["first_cause"]["cause"] == "host lost"
+    assert lost["tasks"][0]["phase"] in ("EXITED", "LOST"), "nobody is left in an all-reduce that never ends"
+    host.mend()
+    fault_times.wait_again(cluster, timeout=START_S)
+    run = ended(cluster, "SUCCEEDED")
+    assert run["restarts"] == 1
+    assert resumed_at(cluster) >= 30, "from a checkpoint that was verified"
+    assert cluster.ok("logs", "t").count(f"starting at step {resumed_at(cluster)}\n") == 2

@@ -45,7 +45,11 @@ def run(request: Request, session: Session) -> Result:
     active = [found for found in chosen if render.is_active(found)]
     for found in active:
         client.post(f"/v1/runs/{found['name']}/kill", {"force": request.force})
-    ended = tuple(_wait_end(client, session, found, deadline) for found in active)
+    try:
+        ended = tuple(_wait_end(client, session, found, deadline) for found in active)
+    except KeyboardInterrupt:
+        session.say("\nthe kill goes on without you; `orch status` shows what it waits for")
+        raise
     return Result(ended, already)
 
 

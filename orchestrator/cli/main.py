@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator import __version__
-from orchestrator.cli.session import Session, hang_up
+from orchestrator.cli.session import NobodyReads, Session, hang_up
 from orchestrator.core.errors import InvariantViolated, OrchestratorError, SpecError
 
 if TYPE_CHECKING:
@@ -54,7 +54,12 @@ PURPOSES = {
 
 COMMANDS = [name for commands in PURPOSES.values() for name in commands]
 
+_ACTS = ("up", "kill", "drain", "undrain", "recover", "gc", "chaos", "trust")
+"""Commands that may have had more to do when nobody read on."""
+
 INTERRUPTED = 130
+NOBODY_READS = 141
+"""As a shell shows a process that SIGPIPE has ended."""
 BUG = 70
 
 
@@ -128,14 +133,29 @@ def run(argv: Sequence[str], session: Session) -> int:
         _say_error(session, e.format_message(), _usage_hint(e))
         return e.exit_code
     except click.Abort:
-        session.say("")
+        session.say("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
-        hang_up(session.out)  # `orch logs | head`: nobody reads on, which is not an error
-        return 0
+    except NobodyReads:
+        hang_up(session.out)
+        return _without_readers(argv, session)
     except (InvariantViolated, Exception) as e:
         return _say_bug(session, e)
     return code if isinstance(code, int) else 0
+
+
+def _without_readers(argv: Sequence[str], session: Session) -> int:
+    """`orch logs | head`: that nobody reads on is no error, unless something was to be done as well."""
+    acting = (
+        next((word for word in argv if word in _ACTS), None) if not {"-h", "--help"} & set(argv) else None
+    )
+    if acting is None:
+        return 0
+    _say_error(
+        session,
+        f"`orch {acting}` ended where its output was closed",
+        "what was still to be done was not done; `orch status` shows how far it came",
+    )
+    return NOBODY_READS
 
 
 def main() -> None:

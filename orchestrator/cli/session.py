@@ -30,6 +30,10 @@ class Paint:
         return f"\x1b[{';'.join(_COLOURS[style] for style in styles)}m{text}\x1b[0m"
 
 
+class NobodyReads(Exception):
+    """What takes our data has gone. No OSError: click would end the process with 1 and no word."""
+
+
 class Session:
     """One call of the command line. stdout is data, stderr is talk."""
 
@@ -66,9 +70,11 @@ class Session:
         return Client(self.paths.socket)
 
     def put(self, text: str) -> None:
-        """A line, or lines, of data."""
-        # A log may hold what the terminal's encoding has no byte for; that must not end the command.
-        _write(self.out, text)
+        """A line, or lines, of data. NobodyReads where stdout is closed."""
+        try:
+            _write(self.out, text)
+        except BrokenPipeError:
+            raise NobodyReads from None
 
     def put_json(self, document: Mapping[str, Any], *, indent: int | None = 2) -> None:
         """A document as data; `indent=None` for JSON lines."""
@@ -110,6 +116,7 @@ def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text + "\n")
     except UnicodeEncodeError:
+        # A log may hold what the terminal's encoding has no byte for; that must not end the command.
         encoding = stream.encoding or "ascii"
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
     stream.flush()

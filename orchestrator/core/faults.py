@@ -36,12 +36,7 @@ KINDS = MappingProxyType(
             Kind("kill-shim", "task", "its shim is killed (SIGKILL)", restarts=True),
             Kind("kill-agent", "host", "the host's agent is killed (SIGKILL)"),
             Kind("cut", "host", "the head's connection is closed, and not made again meanwhile", lasts=True),
-            Kind(
-                "fill",
-                "host",
-                "the file system of the tasks' logs is filled, and freed",
-                lasts=True,
-            ),
+            Kind("fill", "host", "the file system of the tasks' logs is filled, and freed", lasts=True),
         )
     }
 )

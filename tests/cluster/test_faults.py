@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 import orchestrator
 from tests.cluster.cluster import Cluster
+from tests.cluster.processes import agents, is_alive, listens_at, parent
 from tests.faults.times import FaultTimes
 
 pytestmark = pytest.mark.lab
@@ -59,7 +61,7 @@ def test_row_02_the_run_ends_while_no_coordinator_lives(cluster: Cluster) -> Non
     pids = [task["pid"] for task in cluster.run()["tasks"]]
     cluster.kill_coordinator()
     deadline = time.monotonic() + 30
-    while any(_is_alive(pid) for pid in pids) and time.monotonic() < deadline:
+    while any(is_alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.1)
     ended = time.time()
     time.sleep(1.5)
@@ -78,16 +80,29 @@ def test_row_03_agent_killed(cluster: Cluster, fault_times: FaultTimes) -> None:
     cluster.ok("up", cluster.spec())
     before = cluster.wait_step(20)
     host_dir = cluster.lab.hosts[0].host_dir  # type: ignore[union-attr]
-    agents = _agents(host_dir)
-    assert agents
+    before_it = agents(host_dir)
+    assert before_it
     fault_times.inject()
-    for pid in agents:
+    for pid in before_it:
         os.kill(pid, signal.SIGKILL)
-    cluster.wait(lambda _: bool(set(_agents(host_dir)) - set(agents)), timeout=15)
+    cluster.wait(lambda _: bool(set(agents(host_dir)) - set(before_it)), timeout=15)
     fault_times.noticed()
     after = cluster.wait_step(before["global_step"] + 100, timeout=15)
     assert after["restarts"] == 0
     assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]
+
+
+@pytest.mark.fault(52)
+def test_row_52_nothing_of_ours_listens_on_tcp(cluster: Cluster) -> None:
+    cluster.ok("up", cluster.spec())
+    tasks = cluster.wait_step(5)["tasks"]
+    carriers = [pid for host in cluster.lab.hosts[:2] for pid in agents(host.host_dir)]  # type: ignore[union-attr]
+    shims = [parent(task["pid"]) for task in tasks]
+    assert len(carriers) >= 2
+    for pid in (cluster.coordinator_pid, *carriers, *shims):
+        assert listens_at(pid) == [], Path(f"/proc/{pid}/cmdline").read_bytes()
+    for task in tasks:  # and this does find who listens: the script does
+        assert listens_at(task["pid"]) == [int(task["address"].rpartition(":")[2])]
 
 
 @pytest.mark.fault(4)
@@ -95,12 +110,12 @@ def test_row_04_shim_killed(cluster: Cluster, fault_times: FaultTimes) -> None:
     cluster.ok("up", cluster.spec())
     before = cluster.wait_step(20)
     task = before["tasks"][1]
-    shim = int(Path(f"/proc/{task['pid']}/stat").read_text().rpartition(")")[2].split()[1])
+    shim = parent(task["pid"])
     fault_times.inject(before["generation"])
     os.kill(shim, signal.SIGKILL)
     after = fault_times.wait_again(cluster)
     fault_times.noticed_by(cluster.events(kind="task-exited"))
-    assert not _is_alive(task["pid"]), "no orphan"
+    assert not is_alive(task["pid"]), "no orphan"
     assert after["first_cause"]["cause"] == "shim died"
     assert after["restarts"] == 1
 
@@ -127,7 +142,7 @@ def test_row_10_a_frozen_task_is_found_by_its_progress(cluster: Cluster, fault_t
     os.kill(before["tasks"][0]["pid"], signal.SIGSTOP)
     after = fault_times.wait_again(cluster)
     fault_times.noticed_by(cluster.events(kind="stalled"))
-    assert not _is_alive(before["tasks"][0]["pid"])
+    assert not is_alive(before["tasks"][0]["pid"])
     assert after["restarts"] == 1
     (stacks,) = cluster.events(kind="stacks")
     assert stacks["data"]["stacks"].keys() == {"worker:0", "worker:1"}
@@ -234,6 +249,26 @@ def test_row_20_a_taken_port_is_passed_over(cluster: Cluster) -> None:
     run = cluster.run()
     assert (done.returncode, run["phase"], run["restarts"]) == (0, "SUCCEEDED", 0)
     assert int(run["tasks"][0]["address"].rpartition(":")[2]) % 2 == 1
+
+
+@pytest.mark.fault(20)
+def test_row_20_a_port_lost_at_the_bind_is_one_restart_and_not_the_scripts_fault(
+    cluster: Cluster, fault_times: FaultTimes
+) -> None:
+    # A failure of the script's own would end the run: it may have one.
+    restart = {"backoff": "0.5s", "without_progress_max": 1}
+    spec = cluster.spec("--steps", "60", "--lose-port", "--fail-task", "worker:1", restart=restart)
+    fault_times.inject()
+    done = cluster.orch("up", spec, "--wait", timeout=60)
+    assert done.returncode == 0, cluster.ok("events", "t")
+    fault_times.noticed_by(cluster.events(kind="task-exited"))
+    run = cluster.run()
+    assert (run["phase"], run["restarts"], run["generation"]) == ("SUCCEEDED", 1, 2)
+    (why,) = json.loads(cluster.ok("why", "t", "--json"))["first_causes"]
+    assert (why["task"], why["cause"]) == ("worker:1", "port")
+    (lost,) = re.findall(r"port (\d+) is lost", cluster.ok("logs", "t", "worker:1"))
+    assert not run["tasks"][1]["address"].endswith(f":{lost}")
+    assert cluster.marked() == [], "nor is who took it left, which was the task's own child"
 
 
 @pytest.mark.fault(21)
@@ -414,28 +449,3 @@ for port in range(20000, 20064, 2):
 print("taken", flush=True)
 time.sleep(60)
 """
-
-
-def _is_alive(pid: int) -> bool:
-    """A zombie is none: where PID 1 does not reap, an orphan's entry stays for ever."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def _agents(host_dir: str | Path) -> list[int]:
-    """Agents of that host: they hold its bundle open and are nobody's task."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdecimal():
-            continue
-        try:
-            argv = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
-            environ = Path(f"/proc/{entry}/environ").read_bytes()
-        except OSError:
-            continue
-        is_agent = b"-c" in argv and b"-I" in argv and f"ORCH_HOST_DIR={host_dir}\0".encode() in environ
-        if is_agent and b"ORCH_RUN=" not in environ:
-            found.append(int(entry))
-    return found

@@ -98,6 +98,15 @@ def test_a_lost_journal_is_rebuilt_from_the_hosts_and_nothing_is_restarted(local
     refused = cluster.orch("recover", "--hosts", spec)
     assert refused.returncode == 6
     assert "nobody is there to ask; nothing was changed" in refused.stderr
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as nobody:
+        command = [sys.executable, "-m", "orchestrator.cli.main", "recover", "--hosts", spec, "--yes"]
+        unread = subprocess.run(
+            command, env=cluster.env, stdout=nobody, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert unread.returncode == 141, "`| head` must not look like success where nothing was done"
+    assert "`orch recover` ended where its output was closed" in unread.stderr
     assert f"worker:1 on here: RUNNING, pid {before['tasks'][1]['pid']}" in refused.stdout
     assert not (cluster.directory / "state" / "journal.db").exists()
     done = json.loads(cluster.ok("recover", "--hosts", spec, "--yes", "--json"))

@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -37,6 +38,7 @@ def arguments() -> argparse.Namespace:
         "--lonely", action="store_true", help="in lockstep, the chief goes on without the silent"
     )
     parser.add_argument("--remove-backup", action="store_true", help="at the end, as BackupAndRestore does")
+    parser.add_argument("--lose-port", action="store_true", help="once, to another process, before the bind")
     parser.add_argument("--late-failure", action="store_true", help="others fail after the chief's exit 0")
     return parser.parse_args()
 
@@ -71,7 +73,7 @@ def save(step: int) -> None:
 class Gang:
     """Connections to all peers; a broken one ends this process as TensorFlow would end it."""
 
-    def __init__(self, lockstep: bool = False, lonely: bool = False) -> None:
+    def __init__(self, lockstep: bool = False, lonely: bool = False, lose_port: bool = False) -> None:
         self.lockstep = lockstep
         self.lonely = lonely
         self._accepted = []
@@ -81,6 +83,8 @@ class Gang:
         self.workers = config.get("cluster", {}).get("worker", [])
         self.index = config.get("task", {}).get("index", 0)
         if self.workers:
+            if lose_port:
+                give_away(int(self.workers[self.index].rpartition(":")[2]))
             self._listen()
             self._connect()
 
@@ -164,6 +168,19 @@ class Gang:
             os._exit(1)
 
 
+def give_away(port: int) -> None:
+    """Another process takes it in the moment between the shim's letting go and the bind."""
+    taker = subprocess.Popen([sys.executable, "-S", "-c", TAKER, str(port)], stdout=subprocess.PIPE)
+    taker.stdout.readline()
+    print(f"port {port} is lost", flush=True)
+
+
+TAKER = """
+import socket, sys, time
+taken = socket.create_server(("0.0.0.0", int(sys.argv[1])))
+print("taken", flush=True)
+time.sleep(60)
+"""
 DONE = threading.Event()
 GREETING = b"!"
 
@@ -173,8 +190,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: print("SIGTERM: a preemption notice", flush=True))
     if options.fail_early:
         raise ValueError("no data set here")
-    gang = Gang(options.lockstep, options.lonely)
     me = os.environ.get("ORCH_TASK", "worker:0")
+    loses = options.lose_port and me == options.fail_task and os.environ["ORCH_RESTARTS"] == "0"
+    gang = Gang(options.lockstep, options.lonely, loses)
     step = 0 if options.restore_nothing else restore()
     print(f"{me} starts at step {step}, restart {os.environ.get('ORCH_RESTARTS')}", flush=True)
     failing = options.fail_task in ("", me) and not (options.fail_once and os.environ["ORCH_RESTARTS"] != "0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ import pytest
 from orchestrator import __version__
 from orchestrator.cli.main import COMMANDS
 from orchestrator.cli.session import Session
-from tests.contract.fake_api import FakeApi
-from tests.unit.cli.desk import Desk
+from tests.contract.fake_api import FakeApi, run_document
+from tests.unit.cli.desk import RUN, Desk, phases
 
 
 def test_version(orch: Desk, capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,6 +30,30 @@ def test_help_names_every_command(orch: Desk, capsys: pytest.CaptureFixture[str]
 def test_every_command_has_help(orch: Desk, capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert orch(name, "--help") == 0
     assert f"orch {name}" in capsys.readouterr().out
+
+
+class Closed(StringIO):
+    """A pipe that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(text)
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"), [(("status",), 0), (("events", "mnist"), 0), (("kill", "mnist"), 141)]
+)
+def test_who_reads_no_further_is_no_error_unless_there_was_more_to_do(
+    orch: Desk, api: FakeApi, argv: tuple[str, ...], code: int
+) -> None:
+    api.runs.append(run_document())
+    api.events.append(
+        {"seq": 1, "time": "2026-11-20T12:00:00Z", "run": RUN, "kind": "running", "message": "trains"}
+    )
+    if argv[0] == "kill":
+        phases(api, {}, {"phase": "KILLED"})
+    orch.out = Closed()
+    assert orch(*argv) == code
+    assert ("ended where its output was closed" in orch.said) == (code != 0)
 
 
 def test_a_mistyped_command(orch: Desk) -> None:

@@ -648,15 +648,17 @@ def test_a_bomb_costs_less_than_a_second_and_200_mb(folder: Path, case: str) -> 
     else:
         file.write_bytes(content)
     code = (
-        "import resource, sys\n"
+        "import sys, time\n"
         "from orchestrator.core.errors import SpecError\n"
         "from orchestrator.spec.load import load_spec\n"
+        "began_s = time.process_time()\n"
         "try: load_spec(sys.argv[1])\n"
         "except SpecError as error: print(error.message.splitlines()[0], file=sys.stderr)\n"
-        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        # Of the file alone: to load Python and the models is no less work for a good one.
+        "used_s = time.process_time() - began_s\n"
         # Not ru_maxrss: that begins with the size of the process that forked, which is the tests'.
         "status = open('/proc/self/status').read()\n"
-        "print(used.ru_utime + used.ru_stime, status.split('VmHWM:')[1].split()[0])\n"
+        "print(used_s, status.split('VmHWM:')[1].split()[0])\n"
     )
     cpu_s = math.inf
     for _ in range(

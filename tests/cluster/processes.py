@@ -1,0 +1,56 @@
+"""Processes as the kernel knows them: whose they are, whether they live, where they listen."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def parent(pid: int) -> int:
+    """Of a task, its shim."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def listens_at(pid: int) -> list[int]:
+    """The TCP ports where that process listens, in the network that it is in."""
+    sockets = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            sockets.add(os.readlink(descriptor))
+    rows = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+    ]
+    listening = "0A"
+    return [
+        int(row[1].rpartition(":")[2], 16)
+        for row in rows
+        if row[3] == listening and f"socket:[{row[9]}]" in sockets
+    ]
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie is none: where PID 1 does not reap, an orphan's entry stays for ever."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def agents(host_dir: str | Path) -> list[int]:
+    """Agents of that host: they hold its bundle open and are nobody's task."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdecimal():
+            continue
+        try:
+            argv = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
+            environ = Path(f"/proc/{entry}/environ").read_bytes()
+        except OSError:
+            continue
+        is_agent = b"-c" in argv and b"-I" in argv and f"ORCH_HOST_DIR={host_dir}\0".encode() in environ
+        if is_agent and b"ORCH_RUN=" not in environ:
+            found.append(int(entry))
+    return found

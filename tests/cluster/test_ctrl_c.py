@@ -1,0 +1,111 @@
+"""Ctrl-C in each command that stays: a word, no traceback, and what it was about goes on as if nobody had looked."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.processes import is_alive
+
+pytestmark = pytest.mark.fault(54)
+
+INTERRUPTED = 130
+
+
+@contextmanager
+def staying(
+    cluster: Cluster, *arguments: str, terminal: int | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A command that does not end by itself, in a process group of its own, as a terminal has them."""
+    command = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli.main", *arguments],
+        env={**cluster.env, "TERM": "xterm"},
+        stdin=terminal,
+        stdout=subprocess.PIPE if terminal is None else terminal,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Under a CI that runs in the background SIGINT is ignored, and a child inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        yield command
+    finally:
+        command.kill()
+        command.communicate()
+
+
+def line(stream: IO[str] | None) -> str:
+    assert stream is not None
+    return stream.readline()
+
+
+def ctrl_c(command: subprocess.Popen[str]) -> str:
+    """To the whole group, as the terminal sends it; what is said then."""
+    os.killpg(command.pid, signal.SIGINT)
+    _, said = command.communicate(timeout=15)
+    assert "Traceback" not in said
+    return said
+
+
+def test_while_up_waits_for_hosts_and_kill_for_its_proof(local_cluster: Cluster, tmp_path: Path) -> None:
+    cluster, gate = local_cluster, tmp_path / "gate"
+    slow = tmp_path / "slow-python"  # the host is not ready until the gate is there
+    slow.write_text(f'#!/bin/sh\nuntil [ -e {gate} ]; do sleep 0.05; done\nexec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    spec = cluster.spec(python=str(slow), timing={"heartbeat": "0.5s", "kill_grace": "2s"})
+    with staying(cluster, "up", spec, "--wait") as up:
+        run_id = line(up.stdout).strip()
+        cluster.wait(lambda run: run["phase"] == "PENDING")
+        said = ctrl_c(up)
+    assert up.returncode == INTERRUPTED
+    assert f"{run_id} goes on without you" in said
+    gate.touch()
+    before = cluster.wait_step(5)
+    assert (before["run_id"], before["restarts"]) == (run_id, 0)
+    task = before["tasks"][0]["pid"]
+    os.kill(task, signal.SIGSTOP)  # so that its end takes a while
+    with staying(cluster, "kill", "t") as kill:
+        assert "STOPPING" in line(kill.stderr)
+        said = ctrl_c(kill)
+    assert kill.returncode == INTERRUPTED
+    assert "the kill goes on without you" in said
+    assert cluster.wait_phase("KILLED")["run_id"] == run_id
+    assert not is_alive(task)
+    assert cluster.orch("kill", "t").returncode == 0, "the same end state"
+
+
+def test_while_status_and_logs_look_on(local_cluster: Cluster) -> None:
+    cluster = local_cluster
+    cluster.ok("up", cluster.spec())
+    with staying(cluster, "logs", "-f", "t") as logs:
+        assert "starts at step 0" in line(logs.stdout)
+        assert "interrupted" in ctrl_c(logs)
+    assert logs.returncode == INTERRUPTED
+    ours, theirs = pty.openpty()
+    try:
+        with staying(cluster, "status", "-w", terminal=theirs) as status:
+            shown = b""
+            deadline = time.monotonic() + 20
+            while b"q ends" not in shown and time.monotonic() < deadline:
+                shown += os.read(ours, 4096)
+            ctrl_c(status)
+        assert status.returncode == 0, "as good as q"
+        assert b"\x1b[?1049l" in os.read(ours, 1 << 16), "the screen is given back"
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    before = cluster.run()
+    assert (before["phase"], before["restarts"]) == ("RUNNING", 0)
+    cluster.wait_step(before["global_step"] + 5)

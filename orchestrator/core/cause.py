@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.core import patterns
-from orchestrator.core.model import Cause, Exit, FirstCause, Follower, Run, Task
+from orchestrator.core.model import Cause, Exit, FirstCause, Follower, Link, Run, Task, TaskPhase
 from orchestrator.core.plan import TaskId
-from orchestrator.core.words import plain
+from orchestrator.core.words import duration, plain
 
 SAVED_CODE = 42
 """TensorFlow's PreemptionCheckpointHandler: "saved, start me again"."""
@@ -32,6 +32,9 @@ SAME_AGAIN = frozenset(
     }
 )
 """How a script that was started ends again and again, with the same code on the same hosts."""
+
+FROZEN_AFTER_S = 5.0
+"""How long a task's runtime, which beats each second, has been silent when it is taken for what a follower lost."""
 
 SENTENCE_MAX = 200
 """Characters of a process's own words in a sentence of ours; the rest is in its last lines."""
@@ -123,7 +126,45 @@ def first_of(tasks: Sequence[Task]) -> Task | None:
 def first_cause(run: Run) -> FirstCause | None:
     """Why this generation ended; None where no task ended badly by itself."""
     task = first_of(run.tasks)
-    return of_task(run, task) if task is not None else None
+    found = of_task(run, task) if task is not None else None
+    lost = lost_by(run, task) if task is not None else None
+    if found is None or lost is None:
+        return found
+    return completed(
+        run,
+        FirstCause(
+            task=lost.id,
+            generation=lost.generation,
+            cause=Cause.STALLED,
+            sentence=f"{frozen(lost)}; {found.sentence}",
+            last_lines=found.last_lines,
+            means="its process lives and does nothing at all, not even say so; its peers gave it up",
+            advice=f"look on {lost.host} for what held it: SIGSTOP, a debugger, memory that is swapped out",
+        ),
+    )
+
+
+def lost_by(run: Run, follower: Task) -> Task | None:
+    """The task that is there and frozen, of which a follower says that it has gone; None where there is none.
+
+    TensorFlow ends a process some ten seconds after a peer's last word, sooner than a run counts as stalled.
+    """
+    if follower.exit is None or follower.exit.cause is not Cause.FOLLOWER:
+        return None
+    silent = [
+        task
+        for task in run.tasks
+        if task.phase is TaskPhase.RUNNING
+        and run.host(task.host).link is Link.CONNECTED
+        and (task.progress.runtime_age_s or 0.0) >= FROZEN_AFTER_S
+    ]
+    return max(silent, key=lambda task: task.progress.runtime_age_s or 0.0, default=None)
+
+
+def frozen(task: Task) -> str:
+    """That it gives no sign of life."""
+    silent_s = task.progress.runtime_age_s or 0.0
+    return f"{task.id} on {task.host} is frozen: no sign of life for {duration(silent_s)}"
 
 
 def of_task(run: Run, task: Task) -> FirstCause | None:

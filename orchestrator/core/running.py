@@ -68,7 +68,8 @@ def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
         return
     if first is None or first.exit is None:
         return  # a worker ended well before the chief: nothing to do
-    why = f"{first.id} on {first.host} {cause.how(first.exit)}"
+    lost = cause.lost_by(run, first)
+    why = (f"{cause.frozen(lost)}; " if lost else "") + f"{first.id} on {first.host} {cause.how(first.exit)}"
     early = first.exit.cause in cause.SAME_AGAIN and all(t.first_step is None for t in run.tasks)
     if first.exit.cause is Cause.PREEMPTED:
         stop_all(turn, Intent.RESTART, why, turn.at + run.plan.timing.kill_grace_s)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from orchestrator.core import directory
+from orchestrator.core import cause, directory
 from orchestrator.core.actions import CollectStacks
 from orchestrator.core.alone import end_alone, is_mending
 from orchestrator.core.events import StacksCollected
@@ -114,14 +114,9 @@ def _silent(run: Run) -> list[Task]:
     ]
 
 
-def _sentence_of(task: Task) -> str:
-    silent_s = task.progress.runtime_age_s or 0.0
-    return f"{task.id} on {task.host} is frozen: no sign of life for {duration(silent_s)}"
-
-
 def _thaw(turn: Turn, task: Task) -> None:
     """End it: alone where its end leaves the others training, else with all."""
-    sentence = f"{_sentence_of(task)}, and {_stands_still(turn)}"
+    sentence = f"{cause.frozen(task)}, and {_stands_still(turn)}"
     if is_alone(turn.run, task):
         end_alone(turn, task, Cause.STALLED, sentence)
     elif turn.run.phase is Phase.RUNNING:
@@ -152,7 +147,7 @@ def _act(turn: Turn, stacks: Mapping[TaskId, str]) -> None:
     # Who serves waits for orders, and is elsewhere than the chief by its nature.
     odd = odd_one({task: text for task, text in stacks.items() if not is_served(run, run.task(task))})
     named = f"; {odd} is elsewhere than the others: {innermost(stacks[odd])}" if odd is not None else ""
-    frozen = "".join(f"; {_sentence_of(task)}" for task in _silent(run))
+    frozen = "".join(f"; {cause.frozen(task)}" for task in _silent(run))
     sentence = f"stalled: {_stands_still(turn)}{frozen}{named}"
     turn.set(evidence_at=None)
     turn.note("stacks", sentence, odd, stacks={str(task): text for task, text in stacks.items()})

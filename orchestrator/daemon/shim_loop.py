@@ -309,10 +309,10 @@ class Shim:
     ) -> None:
         if refused is not None:
             self._refuse(link, order_id, *refused)
-        elif self._runtime is not None and self._runtime.send({"stacks": {}}):
-            self._stacks.append((link, order_id, at + STACKS_WAIT_S))
-        else:
+        elif self._process.is_stopped() or self._runtime is None or not self._runtime.send({"stacks": {}}):
             self._answer_stacks(link, order_id, None)
+        else:
+            self._stacks.append((link, order_id, at + STACKS_WAIT_S))
 
     def _answer_stacks(self, link: AgentLink, order_id: Any, text: str | None) -> None:
         if text is not None:

@@ -83,6 +83,11 @@ class TaskProcess:
         self._spawned, self._group = spawned, group
         return ours, {spawned.stdout: "o", spawned.stderr: "e"}
 
+    def is_stopped(self) -> bool:
+        """Whether it is frozen by SIGSTOP: nobody in it will answer, and its peers' own patience is short."""
+        who = self.identity
+        return who is not None and process.state(who) == "T"
+
     def terminate(self, runtime_asked: bool) -> None:
         """SIGTERM to the main process; where its runtime is asked already, only if the script wants it.
 

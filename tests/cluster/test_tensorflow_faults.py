@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -109,6 +110,36 @@ def test_row_19_failures_after_the_chiefs_exit_0_are_a_warning(cluster: Cluster)
     assert any("worker:1" in warning for warning in run["warnings"]), cluster.ok("events", "t") + cluster.ok(
         "logs", "t"
     )
+
+
+@pytest.mark.parametrize("stall_after", ["4s", "60s"], ids=["before TensorFlow", "after TensorFlow"])
+@pytest.mark.fault(10)
+def test_row_10_a_frozen_worker_is_found_and_named(
+    cluster: Cluster, fault_times: FaultTimes, stall_after: str
+) -> None:
+    args = ("--steps", "400", "--save-every", "10")
+    timing = {**QUICK, "stall_after": stall_after}
+    cluster.ok("up", spec(cluster, "checkpoint_manager.py", *args, timing=timing), timeout=120)
+    before = cluster.wait_step(40, timeout=START_S)
+    fault_times.inject(before["generation"])
+    os.kill(before["tasks"][1]["pid"], signal.SIGSTOP)
+    after = fault_times.wait_again(cluster, timeout=START_S)
+    stacks = cluster.events(kind="stacks")
+    if stall_after == "4s":
+        fault_times.noticed_by(cluster.events(kind="stalled"))
+        seen = stacks[0]["data"]["stacks"]
+        assert seen.keys() == {"worker:0", "worker:1"}
+        assert "T (stopped)" in seen["worker:1"], "the kernel speaks for the frozen one"
+        assert "checkpoint_manager.py" in seen["worker:0"], "the other is within TensorFlow, and answers"
+        assert stacks[0]["task"] == "worker:1"
+    else:
+        fault_times.noticed_by(cluster.events(kind="stopping"))
+        assert stacks == [], "TensorFlow ended the other first, for want of heartbeats"
+    assert (after["first_cause"]["task"], after["first_cause"]["cause"]) == ("worker:1", "stalled")
+    assert ended(cluster, "SUCCEEDED")["restarts"] == 1
+    (why,) = json.loads(cluster.ok("why", "t", "--json"))["first_causes"]
+    assert (why["task"], why["cause"]) == ("worker:1", "stalled"), why
+    assert resumed_at(cluster) >= 30
 
 
 @pytest.mark.fault(25)

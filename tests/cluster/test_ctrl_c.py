@@ -62,7 +62,10 @@ def ctrl_c(command: subprocess.Popen[str]) -> str:
 def test_while_up_waits_for_hosts_and_kill_for_its_proof(local_cluster: Cluster, tmp_path: Path) -> None:
     cluster, gate = local_cluster, tmp_path / "gate"
     slow = tmp_path / "slow-python"  # the host is not ready until the gate is there
-    slow.write_text(f'#!/bin/sh\nuntil [ -e {gate} ]; do sleep 0.05; done\nexec {sys.executable} "$@"\n')
+    slow.write_text(
+        f"#!/bin/sh\ntries=0\nuntil [ -e {gate} ] || [ $tries -ge 600 ]; do tries=$((tries+1)); sleep 0.05; done\n"
+        f'exec {sys.executable} "$@"\n'
+    )
     slow.chmod(0o755)
     spec = cluster.spec(python=str(slow), timing={"heartbeat": "0.5s", "kill_grace": "2s"})
     with staying(cluster, "up", spec, "--wait") as up:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import Cluster, digests, wait_until
 from tests.cluster.lab import LabHost
 from tests.faults.times import FaultTimes
 
@@ -66,7 +66,7 @@ def test_row_42_a_torn_shard_is_passed_over_and_named(cluster: Cluster) -> None:
 
 
 @pytest.mark.fault(43)
-def test_row_43_a_script_that_restores_nothing_is_stopped(cluster: Cluster, fault_times: FaultTimes) -> None:
+def test_row_43_a_script_that_restores_nothing_is_stopped(cluster: Cluster) -> None:
     cluster.ok("up", spec(cluster, "tf_trainer.py", "--restore-nothing", "--steps", "400"), timeout=120)
     before = cluster.wait(lambda run: run["checkpoint"] is not None, timeout=START_S)
     os.kill(before["tasks"][1]["pid"], signal.SIGKILL)
@@ -162,3 +162,38 @@ def test_row_25_a_host_that_is_cut_off_is_waited_for_and_the_run_goes_on(
     assert run["restarts"] == 1
     assert resumed_at(cluster) >= 30, "from a checkpoint that was verified"
     assert cluster.ok("logs", "t").count(f"starting at step {resumed_at(cluster)}\n") == 2
+
+
+def has_saved(cluster: Cluster, run: dict[str, Any]) -> bool:
+    """Whether this generation has a checkpoint of its own that was verified."""
+    checkpoint = run["checkpoint"]
+    return checkpoint is not None and str(generation_directory(cluster, run)) in checkpoint["path"]
+
+
+@pytest.mark.fault(28)
+def test_row_28_a_zombie_chief_removes_only_its_own_backup(
+    cluster: Cluster, victim: Callable[[int], LabHost]
+) -> None:
+    first, *others = cluster.hosts(3)
+    hosts = [first, *({**other, "spare": True} for other in others)]
+    args = ("--epochs", "9", "--save-every", "10")
+    cluster.ok("up", spec(cluster, "digits.py", *args, tasks=1, hosts=hosts, timing=QUICK), timeout=120)
+    before = cluster.wait(lambda run: run["checkpoint"] is not None, timeout=START_S)
+    zombie = before["tasks"][0]["pid"]
+    os.kill(zombie, signal.SIGSTOP)  # or it would come to its end while its successor imports TensorFlow
+    victim(0).cut()
+    after = cluster.wait(
+        lambda run: run["generation"] > before["generation"] and has_saved(cluster, run), timeout=START_S
+    )
+    successor = after["tasks"][0]["pid"]
+    os.kill(successor, signal.SIGSTOP)  # its files keep one content while the zombie lives beside them
+    old, new = (generation_directory(cluster, run) / "backup" for run in (before, after))
+    files = digests(new)
+    assert old.exists()
+    assert files
+    os.kill(zombie, signal.SIGCONT)
+    wait_until(lambda: not old.exists(), "BackupAndRestore removes the backup of the zombie, at its end")
+    assert digests(new) == files, "bit for bit"
+    os.kill(successor, signal.SIGCONT)
+    assert ended(cluster, "SUCCEEDED")["restarts"] == 1
+    assert resumed_at(cluster) > 0

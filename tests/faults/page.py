@@ -12,10 +12,11 @@ HEAD = """<!-- Made by `make faults`, which runs the tests. Never edit it by han
 # Faults
 
 What may go wrong, what then happens, and the test that injects the real thing: real sshd in network namespaces, real
-processes, real files; a trainer without TensorFlow for most rows, so that the times are orch's own and not those of
-importing TensorFlow. `make faults` runs them all and writes this page; `make faults ROWS=15,24` runs some rows and
-keeps what is known of the others. *Noticed* is until the first event that tells of it, *trains again* until the first
-step of the next generation, both since the fault; *lost* are the steps that are trained a second time.
+processes, real files. A trainer without TensorFlow proves most rows, so that the times are orch's own; where real
+TensorFlow is measured too, the slowest counts, with the seconds that importing it takes. `make faults` runs them all
+and writes this page; `make faults ROWS=15,24` runs some rows and keeps what is known of the others. *Noticed* is
+until the first event that tells of it, *trains again* until the first step of the next generation, both since the
+fault; *lost* are the steps that are trained a second time.
 """
 
 OUTCOMES = {"passed": "passes", "failed": "**FAILS**", "skipped": "skipped here", "unmeasured": "not run yet"}

@@ -177,6 +177,10 @@ def _say_place(document: Mapping[str, Any], session: Session, file: str) -> None
         from orchestrator.spec.load import located
 
         session.say(located(file, tuple(problem["key"].split(".")), "this is what the hosts refuse"))
+        session.say(
+            f"{session.paint_err('hint:', 'cyan')} change it there, or what it names on the hosts; "
+            f"`orch validate --hosts {file}` asks them again, and starts nothing"
+        )
 
 
 def _say_outcome(document: Mapping[str, Any], session: Session) -> None:

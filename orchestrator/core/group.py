@@ -338,6 +338,7 @@ def stood_still(run: Run, waited_s: float, at: float) -> Run:
         force_at=later(run.force_at),
         verify_at=later(run.verify_at),
         evidence_at=later(run.evidence_at),
+        cut_off_until=since(run.cut_off_until),
         progress_at=since(run.progress_at),
         moved_at=None if run.moved_at is None else since(run.moved_at),
     )

@@ -299,6 +299,8 @@ class Run:
     """By host. None until the hosts are asked to look that nothing is left."""
     best_step: int | None = None
     """The highest global_step that any generation reported."""
+    cut_off_until: float = 0.0
+    """When it was last found that the coordinator is cut off no longer: enough hosts are heard again."""
     progress_at: float = 0.0
     moved_to: int | None = None
     """The chief's position in this generation, and since when: for the judgement of stalls."""

@@ -52,6 +52,7 @@ def _hear(turn: Turn, host: Host, event: HostReported) -> None:
     if host.link is Link.UNREACHABLE:
         turn.note("host-back", f"{host.name} is reachable again after {turn.at - host.since_at:.0f} s")
         host = turn.set_host(host, back_at=turn.at)
+    was_cut_off = standing.is_cut_off(turn.run)
     turn.set_host(
         host,
         link=Link.CONNECTED,
@@ -61,6 +62,8 @@ def _hear(turn: Turn, host: Host, event: HostReported) -> None:
         cpu_percent=event.cpu_percent,
         memory_percent=event.memory_percent,
     )
+    if was_cut_off and not standing.is_cut_off(turn.run):
+        turn.set(cut_off_until=turn.at)
     directory.heard(turn, host, event)
 
 

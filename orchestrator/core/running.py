@@ -115,7 +115,8 @@ def _resumed_wrongly(turn: Turn) -> bool:
 def lost_at(run: Run) -> float | None:
     """When silent hosts count as lost: nothing was heard of them, and no peer got further, for `lost_after_s`.
 
-    None while all speak, and where more than half are silent: then it is the coordinator that is cut off. Hosts of
+    None while all speak, and where more than half are silent: then it is the coordinator that is cut off, and whoever
+    was silent meanwhile has as long again from when it no longer is: not all come back in one instant. Hosts of
     which no task may live any more, but one that waits to be restarted alone there, are done with.
     """
     living = {task.host for task in run.tasks if task.phase.may_live}
@@ -123,7 +124,7 @@ def lost_at(run: Run) -> float | None:
     if not silent or is_cut_off(run) or run.phase is not Phase.RUNNING:
         return None
     heard_at = max(host.heard_at if host.heard_at is not None else host.since_at for host in silent)
-    return max(heard_at, run.progress_at) + run.plan.timing.lost_after_s
+    return max(heard_at, run.progress_at, run.cut_off_until) + run.plan.timing.lost_after_s
 
 
 def _lose_silent_hosts(turn: Turn) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.fault(54)
 INTERRUPTED = 130
 
 
-@contextmanager
+@contextlib.contextmanager
 def staying(
     cluster: Cluster, *arguments: str, terminal: int | None = None
 ) -> Iterator[subprocess.Popen[str]]:
@@ -89,6 +90,21 @@ def test_while_up_waits_for_hosts_and_kill_for_its_proof(local_cluster: Cluster,
     assert cluster.orch("kill", "t").returncode == 0, "the same end state"
 
 
+def _read_all(terminal: int, shown: bytearray) -> None:
+    """As a terminal does: a program that nobody reads would wait. Until nobody has the other end any more."""
+    with contextlib.suppress(OSError):
+        while read := os.read(terminal, 4096):
+            shown += read
+    os.close(terminal)
+
+
+def _wait_for(words: bytes, shown: bytearray) -> None:
+    deadline = time.monotonic() + 20
+    while words not in shown:
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.02)
+
+
 def test_while_status_and_logs_look_on(local_cluster: Cluster) -> None:
     cluster = local_cluster
     cluster.ok("up", cluster.spec())
@@ -97,18 +113,14 @@ def test_while_status_and_logs_look_on(local_cluster: Cluster) -> None:
         assert "interrupted" in ctrl_c(logs)
     assert logs.returncode == INTERRUPTED
     ours, theirs = pty.openpty()
-    try:
-        with staying(cluster, "status", "-w", terminal=theirs) as status:
-            shown = b""
-            deadline = time.monotonic() + 20
-            while b"q ends" not in shown and time.monotonic() < deadline:
-                shown += os.read(ours, 4096)
-            ctrl_c(status)
+    shown = bytearray()
+    threading.Thread(target=_read_all, args=(ours, shown), daemon=True).start()
+    with staying(cluster, "status", "-w", terminal=theirs) as status:
+        _wait_for(b"q ends", shown)
+        ctrl_c(status)
         assert status.returncode == 0, "as good as q"
-        assert b"\x1b[?1049l" in os.read(ours, 1 << 16), "the screen is given back"
-    finally:
-        os.close(ours)
-        os.close(theirs)
+        _wait_for(b"\x1b[?1049l", shown)  # the screen is given back
+    os.close(theirs)
     before = cluster.run()
     assert (before["phase"], before["restarts"]) == ("RUNNING", 0)
     cluster.wait_step(before["global_step"] + 5)

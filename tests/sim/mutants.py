@@ -102,14 +102,14 @@ MUTANTS = (
     Mutant(
         "lost host without waiting",
         "core/running.py",
-        "return max(heard_at, run.progress_at) + run.plan.timing.lost_after_s",
+        "return max(heard_at, run.progress_at, run.cut_off_until) + run.plan.timing.lost_after_s",
         "return heard_at",
         kind="harmless",
     ),
     Mutant(
         "unreachable taken for dead: peers that train prove nothing",
         "core/running.py",
-        "return max(heard_at, run.progress_at) + run.plan.timing.lost_after_s",
+        "return max(heard_at, run.progress_at, run.cut_off_until) + run.plan.timing.lost_after_s",
         "return heard_at + run.plan.timing.lost_after_s",
         kind="harmless",
         seeds=150,

@@ -301,4 +301,5 @@ class Agent:
             self._job(0.5, lambda: self._swept(generation_max, answer))
             return
         left = [{"pid": p.identity.pid, "why": "D state: it waits in the kernel"} for p in living]
+        self.machine.looked_up_to = max(self.machine.looked_up_to, generation_max)
         answer({"ok": {"left": left, "ports_busy": [], "by": "cgroup"}})

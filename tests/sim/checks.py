@@ -213,7 +213,7 @@ class Checks:
                 self._blamed += 1
         if after.phase is Phase.SUCCEEDED:
             demand(self.chief_finished, "success", "SUCCEEDED, and the chief never ended with 0")
-        if after.phase is Phase.KILLED:
+        if after.phase.is_terminal:
             self._proven(after)
         if after.phase is Phase.RUNNING:
             self._rotated(after)
@@ -221,6 +221,14 @@ class Checks:
     def _proven(self, run: Run) -> None:
         for name, swept in (run.proof or {}).items():
             machine = self.world.machines[name]
+            looked = machine.looked_up_to >= run.generation_last
+            demand(
+                looked,
+                "proof-without-look",
+                f"{run.phase.value} with proof of {name}, where nobody has looked",
+            )
+            if run.phase is not Phase.KILLED:
+                continue
             living = [] if swept.left or machine.cut_up else machine.living
             demand(not living, "killed-and-alive", f"KILLED with proof of {name}, where {living} live")
 

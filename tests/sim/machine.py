@@ -66,6 +66,8 @@ class Machine:
     cut_down: bool = False
     cut_peers: bool = False
     epoch: int = 0
+    looked_up_to: int = -1
+    """The highest generation that a sweep has looked for here, to its end."""
     records: dict[tuple[str, int], Record] = field(default_factory=dict)
     agents: list[Agent] = field(default_factory=list)
     start_fails: bool = False

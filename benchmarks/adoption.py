@@ -16,7 +16,7 @@ from typing import IO
 from benchmarks import proc
 from benchmarks.figure import Figure, NotMeasured
 from benchmarks.lab import DEFAULT_TIMING, cluster_of, lab_of
-from orchestrator.adapters.client import Client
+from orchestrator.adapters.head.client import Client
 from orchestrator.cli.handover import taken_up
 from orchestrator.core.errors import CoordinatorUnreachable
 from tests.cluster.cluster import Cluster

@@ -19,7 +19,7 @@ from benchmarks.figure import Figure, NotMeasured
 from orchestrator.adapters import bundle
 from orchestrator.adapters.local import LocalChannel, LocalTransport
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon import bootstrap
+from orchestrator.daemon.connection import bootstrap
 
 REPEATS = 21
 CPU_LIMIT_MS = 40.0

@@ -20,9 +20,9 @@ import paramiko
 from benchmarks.figure import Figure, NotMeasured
 from benchmarks.lab import lab_of
 from orchestrator.adapters import bundle
-from orchestrator.adapters.ssh import SshTransport
+from orchestrator.adapters.ssh.transport import SshTransport
 from orchestrator.core.model import Problem
-from orchestrator.daemon.links import HostLink, Watch
+from orchestrator.daemon.connection.link import HostLink, Watch
 from tests.cluster.lab import Lab, LabHost
 
 RUN = "bench-20260101-1"

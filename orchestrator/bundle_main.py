@@ -13,7 +13,7 @@ def main(argv: list[str]) -> int:
 
         return run(rest) or 0
     if word == "shim":
-        from orchestrator.daemon.shim import main as shim
+        from orchestrator.daemon.shim.main import main as shim
 
         return shim(rest) or 0
     if word == "checkpoints":
@@ -21,7 +21,7 @@ def main(argv: list[str]) -> int:
 
         return checkpoints_main(rest)
     if word == "probe":
-        from orchestrator.daemon.probe import main as probe
+        from orchestrator.daemon.agent.probe import main as probe
 
         return probe(rest) or 0
     sys.stderr.write("usage: run SCRIPT [ARG…] | shim DIR | checkpoints verify|seed … | probe\n")

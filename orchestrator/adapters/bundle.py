@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from orchestrator.adapters import hostdir
+from orchestrator.adapters.host import hostdir
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -21,20 +21,12 @@ CONTENT = (
     "__init__.py",
     "keras.py",
     "daemon/__init__.py",
-    "daemon/agent*.py",
-    "daemon/shim*.py",
-    "daemon/gpus.py",
-    "daemon/probe.py",
+    "daemon/agent/*.py",
+    "daemon/shim/*.py",
     "adapters/__init__.py",
     "adapters/channel.py",
-    "adapters/process.py",
-    "adapters/cgroup.py",
-    "adapters/hostdir.py",
-    "adapters/hostlog.py",
-    "adapters/logind.py",
-    "adapters/summaries.py",
+    "adapters/host/*.py",
     "adapters/checkpoints/*.py",
-    "adapters/codestore.py",
     "runtime/**/*.py",
 )
 """What hosts need, and no more: its size is pushed, its names are looked through at each import."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters.client import Client
-from orchestrator.adapters.runlogs import RunLogs
+from orchestrator.adapters.head.client import Client
+from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.cli import render
 from orchestrator.cli.log_lines import LogPainter
 from orchestrator.cli.session import Session

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator import __version__
+from orchestrator.adapters.head.systemd import Systemd
 from orchestrator.cli import quantities, render
 from orchestrator.cli.session import Session
 from orchestrator.cli.starting import (
@@ -150,9 +151,9 @@ def check_successor(session: Session, old: Mapping[str, Any] | None) -> None:
         )
     try:
         # Whatever it is made of must be there: an upgrade may have lost a library.
-        import orchestrator.daemon.api
-        import orchestrator.daemon.coordinator  # noqa: F401
-        from orchestrator.adapters.journal import peek
+        import orchestrator.daemon.coordinator.api
+        import orchestrator.daemon.coordinator.main  # noqa: F401
+        from orchestrator.adapters.head.journal import peek
     except ImportError as e:
         raise Refused(
             f"a coordinator of this orch {__version__} cannot start: {e}{untouched}",
@@ -251,8 +252,6 @@ def _restarts(document: Mapping[str, Any]) -> dict[str, int]:
 
 def _through_systemd(session: Session, old: Mapping[str, Any]) -> dict[str, Any]:
     """One that systemd keeps is systemd's to restart; the unit names the program that begins."""
-    from orchestrator.cli.service import restart_unit
-
     unit = restart_unit(session, str(old["service"]))
     deadline = session.now() + START_TIMEOUT_S
     while session.now() < deadline:
@@ -279,3 +278,10 @@ def say_other_version(session: Session, coordinator: Mapping[str, Any] | None) -
             + f"the coordinator is orch {version} and this is orch {__version__}; "
             "`orch coordinator restart` hands over, and no task is touched"
         )
+
+
+def restart_unit(session: Session, named: str) -> str:
+    """Restart the unit that a coordinator says it belongs to (`user/NAME` or `system/NAME`); the unit's name."""
+    manager, _, unit = named.partition("/")
+    Systemd(session.environ, system=manager == "system").ctl("restart", unit)
+    return unit

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters.checkpoint_store import Holding, holdings, root_of
-from orchestrator.adapters.runlogs import RunLogs
+from orchestrator.adapters.head.checkpoint_store import Holding, holdings, root_of
+from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.cli import quantities
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import JournalError, Refused
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.journal import Kept
+    from orchestrator.adapters.head.journal import Kept
     from orchestrator.core.model import Run
     from orchestrator.core.plan import HostPlan, Plan
 
@@ -80,7 +80,7 @@ class Known:
 
 def known(session: Session) -> Known:
     """Refused where the journal cannot be read: what it knows would be taken for nobody's."""
-    from orchestrator.adapters.journal import peek
+    from orchestrator.adapters.head.journal import peek
 
     path = session.paths.journal
     try:

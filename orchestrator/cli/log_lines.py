@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from orchestrator.adapters.runlogs import OWN, LogLine
+from orchestrator.adapters.head.runlogs import OWN, LogLine
 from orchestrator.cli.session import Paint
 from orchestrator.cli.terminal import cut, printable
 

@@ -72,7 +72,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(f"orchestrator.cli.{cmd_name}").command
+        command = import_module(f"orchestrator.cli.commands.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
 

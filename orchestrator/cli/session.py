@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from orchestrator.adapters.client import Client
-from orchestrator.adapters.paths import Paths
+from orchestrator.adapters.head.client import Client
+from orchestrator.adapters.head.paths import Paths
 
 _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34"}
 _COLOURS |= {"magenta": "35", "cyan": "36", "bright_blue": "94", "bright_magenta": "95", "bright_cyan": "96"}

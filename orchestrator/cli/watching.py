@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from orchestrator.adapters.client import Client
-from orchestrator.adapters.runlogs import RunLogs
+from orchestrator.adapters.head.client import Client
+from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.cli import quantities, render
-from orchestrator.cli.choosing import status_of
+from orchestrator.cli.run_choice import status_of
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, WaitTimedOut
 

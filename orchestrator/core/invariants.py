@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from orchestrator.core import seats
+from orchestrator.core.decide import next_deadline
 from orchestrator.core.errors import InvariantViolated
-from orchestrator.core.fate import is_alone
-from orchestrator.core.group import next_deadline
+from orchestrator.core.hosts import slots
 from orchestrator.core.model import Intent, Phase, Run, TaskPhase
-from orchestrator.core.restart import IN_A_ROW_FACTOR
+from orchestrator.core.phases.restart import IN_A_ROW_FACTOR
+from orchestrator.core.restart_scope import is_alone
 
 
 def check(run: Run) -> None:
@@ -63,7 +63,7 @@ def _check_seats(run: Run) -> None:
     for type_ in {task.type for task in placed}:
         numbers = sorted(task.index for task in placed if task.type == type_)
         _demand(numbers == list(range(len(numbers))), f"the {type_} tasks are numbered from 0 without gaps")
-    holders = [seats.holder(run, seat) for seat in run.plan.hosts_used]
+    holders = [slots.holder(run, seat) for seat in run.plan.hosts_used]
     taken = [name for name in holders if name is not None]
     _demand(len(taken) == len(set(taken)), "no host holds two seats")
 

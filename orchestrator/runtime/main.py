@@ -81,7 +81,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
                 server.serve(link)
             horovod_ranks.join(link)
         if wanted.get("transparent"):
-            from orchestrator.runtime import transparent
+            from orchestrator.runtime.transparent import main as transparent
 
             transparent.run(script, arguments, link, wanted)
         else:

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.adapters.client import Client
+from orchestrator.adapters.head.client import Client
 from orchestrator.core.errors import OrchestratorError
 from tests.cluster.lab import Lab
 

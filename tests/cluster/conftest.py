@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.ssh import SshTransport
+from orchestrator.adapters.ssh.transport import SshTransport
 from tests.cluster.cluster import Cluster
 from tests.cluster.lab import Lab, LabHost
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.daemon.probe import own_name
+from orchestrator.daemon.agent.probe import own_name
 from tests.cluster.cluster import Cluster
 
 FAKE = Path(__file__).parents[1] / "contract/scripts/fake_horovod"

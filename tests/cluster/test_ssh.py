@@ -19,7 +19,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from orchestrator.adapters.ssh import SshTimeouts, SshTransport
+from orchestrator.adapters.ssh.transport import SshTimeouts, SshTransport
 from orchestrator.adapters.transport import Channel
 from orchestrator.core.errors import (
     AuthRefused,

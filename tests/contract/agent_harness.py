@@ -12,11 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.adapters import bundle, process
+from orchestrator.adapters import bundle
 from orchestrator.adapters.channel import encode
+from orchestrator.adapters.host import process
 from orchestrator.adapters.local import LocalChannel, LocalTransport
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon import bootstrap
+from orchestrator.daemon.connection import bootstrap
 
 RUN = "demo-20260101-1"
 
@@ -150,7 +151,7 @@ class Client:
 
 def clean(host_dir: Path) -> None:
     """Ends all that the test has left running."""
-    from orchestrator.daemon import shim_record
+    from orchestrator.daemon.shim import record as shim_record
 
     give_up_at = time.monotonic() + 10
     while time.monotonic() < give_up_at:

@@ -13,7 +13,7 @@ from orchestrator.adapters.channel import Decoder, encode
 from orchestrator.adapters.fake_transport import FakeProcess, FakeTransport
 from orchestrator.adapters.transport import ChannelClosed
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon import bootstrap
+from orchestrator.daemon.connection import bootstrap
 
 SOON_S = 15.0
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import orchestrator
-from orchestrator.adapters import process
 from orchestrator.adapters.channel import Decoder, encode
-from orchestrator.daemon import shim
+from orchestrator.adapters.host import process
+from orchestrator.daemon.shim import main
 
 PACKAGE_PARENT = str(Path(orchestrator.__file__).parent.parent)
 SHIM = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "from orchestrator.daemon.shim import main; sys.exit(main(sys.argv[1:]))"
+    "from orchestrator.daemon.shim.main import main; sys.exit(main(sys.argv[1:]))"
 )
 RUNTIME = """
 import json, os, runpy, socket, sys
@@ -56,7 +56,7 @@ class Agent:
     """A connection to a shim."""
 
     def __init__(self, generation_dir: str) -> None:
-        self.sock = shim.connect(generation_dir, timeout_s=20.0)
+        self.sock = main.connect(generation_dir, timeout_s=20.0)
         self.decoder = Decoder()
         self.reports: list[dict[str, Any]] = []
         self.replies: dict[int, dict[str, Any]] = {}

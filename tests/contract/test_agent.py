@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters import process
+from orchestrator.adapters.host import process
 from tests.contract.agent_harness import RUN, Client, clean, interpreter
 
 FOREVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.05)\n"

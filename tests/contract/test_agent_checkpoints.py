@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.daemon import probe
+from orchestrator.daemon.agent import probe
 from tests.contract.agent_harness import RUN, Client, clean, interpreter
 from tests.contract.hanging_disk import hanging
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.client import Client
-from orchestrator.adapters.paths import Paths
+from orchestrator.adapters.head.client import Client
+from orchestrator.adapters.head.paths import Paths
 from orchestrator.core.errors import (
     ConnectFailed,
     CoordinatorUnreachable,
@@ -30,8 +30,8 @@ from orchestrator.core.errors import (
     UsageError,
 )
 from orchestrator.core.plan import Plan
-from orchestrator.daemon import api
-from orchestrator.daemon.coordinator import Coordinator
+from orchestrator.daemon.coordinator import api
+from orchestrator.daemon.coordinator.coordinator import Coordinator
 from tests.contract.fake_agent import SOON_S, FakeHosts, always, until
 from tests.contract.small_disk import mounted
 from tests.unit.core.transcript import make_plan

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.client import Client
+from orchestrator.adapters.head.client import Client
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, UsageError
 from tests.contract.fake_api import FakeApi, event_document, run_document
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.ssh import SshTransport
+from orchestrator.adapters.ssh.transport import SshTransport
 from orchestrator.core.errors import HostUnfit
 from orchestrator.core.plan import HostPlan
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.journal import Journal
+from orchestrator.adapters.head.journal import Journal
 from orchestrator.core.actions import Note
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import Ticked

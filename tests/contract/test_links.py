@@ -15,8 +15,16 @@ from orchestrator.adapters.transport import Channel
 from orchestrator.core.errors import ConnectFailed, HostKeyUnknown
 from orchestrator.core.model import Problem
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.links import HostLink, LinkDown, NoAnswer, OrderRefused, Pace, Reply, Watch
-from orchestrator.daemon.wire import WireError
+from orchestrator.daemon.connection.link import (
+    HostLink,
+    LinkDown,
+    NoAnswer,
+    OrderRefused,
+    Pace,
+    Reply,
+    Watch,
+)
+from orchestrator.daemon.connection.wire import WireError
 from tests.contract.fake_agent import BUNDLE, SOON_S, FakeAgent, FakeHosts, Refusal, always, until
 
 FAST = Pace(retry_s=(0.02,), refused_retry_s=0.05, steady_s=30.0, silence_check_s=0.02)

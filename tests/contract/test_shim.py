@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters import cgroup, process
-from orchestrator.daemon import shim
+from orchestrator.adapters.host import cgroup, process
+from orchestrator.daemon.shim import main
 from tests.contract.shim_harness import PACKAGE_PARENT, SHIM, Host, gone, has_python, read_pid, until
 from tests.contract.small_disk import mounted
 
@@ -45,7 +45,7 @@ def test_a_plain_script_runs_to_its_end_and_its_record_says_all(host: Host) -> N
     assert ended["peak_rss_bytes"] > 1 << 20
     assert sorted(host.log()) == sorted([f"o ['--epochs', '3'] {host.code}", "e why"])
     assert sorted(ended["last_lines"]) == sorted([f"['--epochs', '3'] {host.code}", "why"])
-    recovered = shim.recover(str(host.generation_dir))
+    recovered = main.recover(str(host.generation_dir))
     assert recovered is not None
     assert recovered["exit"].pop("ago_s") >= ended.pop("ago_s")
     assert recovered == last
@@ -195,7 +195,7 @@ def test_no_grandchild_survives(host: Host, tmp_path: Path, ends: str, grouped: 
     pids = [read_pid(tmp_path / "marked"), read_pid(tmp_path / "unmarked")]
     if ends == "with its shim":
         process.signal(host.identities[0], signal.SIGKILL)
-        last = until(lambda: shim.recover(str(host.generation_dir)), "the agent finds it dead")
+        last = until(lambda: main.recover(str(host.generation_dir)), "the agent finds it dead")
         assert last["exit"]["cause"] == "shim-died"
     else:
         if ends == "by order":
@@ -217,15 +217,15 @@ def test_the_task_dies_with_its_shim_and_the_agent_finds_out(host: Host) -> None
     agent = host.run(FOREVER, ports=[0])
     task = agent.until_phase("running")
     until(lambda: host.log() == ["o begun"], "the script begins")
-    assert shim.recover(str(host.generation_dir)) is None, "it lives"
+    assert main.recover(str(host.generation_dir)) is None, "it lives"
     process.signal(host.identities[0], signal.SIGKILL)
     until(lambda: gone(task["pid"]), "the kernel kills the task with its shim")
-    last = until(lambda: shim.recover(str(host.generation_dir)), "the agent finds it dead")
+    last = until(lambda: main.recover(str(host.generation_dir)), "the agent finds it dead")
     assert (last["phase"], last["exit"]["cause"], last["exit"]["ordered"]) == ("exited", "shim-died", False)
     assert (last["pid"], last["port"]) == (task["pid"], task["port"])
     assert last["exit"]["last_lines"] == ["begun"]
     assert last["log_bytes"] == (host.generation_dir / "log").stat().st_size
-    again = shim.recover(str(host.generation_dir))
+    again = main.recover(str(host.generation_dir))
     assert again is not None
     assert again["exit"]["ago_s"] >= 0
 
@@ -239,7 +239,7 @@ def test_after_a_reboot_nobody_is_signalled(host: Host) -> None:
         assert who is not None
         old = {**who.to_json(), "boot_id": "another"}
         (host.generation_dir / "shim.json").write_text(json.dumps({"shim": old, "task": old, "port": 7}))
-        task = shim.recover(str(host.generation_dir))
+        task = main.recover(str(host.generation_dir))
         assert task is not None
         assert (task["exit"]["cause"], task["exit"]["ago_s"], task["port"]) == ("rebooted", None, 7)
         assert bystander.poll() is None
@@ -320,7 +320,7 @@ def test_no_port_at_all_is_an_answer_and_a_record(host: Host) -> None:
             each.listen()
         answer = host.start(FOREVER, ports=[taken.getsockname()[1], other.getsockname()[1]])
     assert answer["error"]["code"] == "no-port"
-    task = shim.recover(str(host.generation_dir))
+    task = main.recover(str(host.generation_dir))
     assert task is not None
     assert (task["exit"]["cause"], task["error"]["message"]) == ("start-failed", answer["error"]["message"])
 
@@ -352,7 +352,7 @@ def test_a_start_that_is_asked_twice_is_done_once(host: Host) -> None:
 @pytest.mark.fault(11)
 def test_a_generation_that_was_given_up_is_never_begun(host: Host) -> None:
     host.write_start(FOREVER)
-    task = shim.recover(str(host.generation_dir))
+    task = main.recover(str(host.generation_dir))
     assert task is not None
     assert task["exit"]["cause"] == "shim-died"
     assert host.start_again()["error"]["code"] == "already-ended"
@@ -512,7 +512,7 @@ def test_how_a_task_ended_is_told_and_kept_although_the_disk_is_full(tmp_path: P
             last = agent.until_closed()
             assert (last["phase"], last["exit"]["code"], last["exit"]["cause"]) == ("exited", 3, "script")
             assert last["exit"]["last_lines"][-1] == "y" * 4000
-            kept = shim.recover(str(host.generation_dir))
+            kept = main.recover(str(host.generation_dir))
             assert kept is not None
             assert (kept["exit"]["code"], kept["exit"]["cause"]) == (3, "script")
             assert kept["log_dropped_bytes"] > 0

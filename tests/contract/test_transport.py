@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.adapters.fake_transport import FakeProcess, FakeTransport
 from orchestrator.adapters.local import LocalTransport
-from orchestrator.adapters.ssh import SshTransport
+from orchestrator.adapters.ssh.transport import SshTransport
 from orchestrator.adapters.transport import Channel, ChannelClosed, Transport
 from orchestrator.core.plan import HostPlan
 from tests.cluster.lab import Lab

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.adapters.channel import Decoder, encode
-from orchestrator.adapters.hostdir import HostFault, refuse_superseded
-from orchestrator.daemon import agent_state
+from orchestrator.adapters.host.hostdir import HostFault, refuse_superseded
+from orchestrator.daemon.agent import state as agent_state
 from tests.sim.machine import Record
 from tests.sim.process import Shim, gone
 from tests.sim.wires import Wire

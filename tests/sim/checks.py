@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core import actions as do
 from orchestrator.core import events as ev
 from orchestrator.core.errors import InvariantViolated
-from orchestrator.core.fate import gang, is_alone
 from orchestrator.core.invariants import check
 from orchestrator.core.model import Cause, Intent, Link, Phase, Run, TaskPhase
+from orchestrator.core.phases.restart import IN_A_ROW_FACTOR, NOT_THE_SCRIPTS_FAULT
 from orchestrator.core.plan import TaskId
-from orchestrator.core.restart import IN_A_ROW_FACTOR, NOT_THE_SCRIPTS_FAULT
+from orchestrator.core.restart_scope import gang, is_alone
 from tests.sim.heap import Violation
 
 if TYPE_CHECKING:

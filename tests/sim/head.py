@@ -10,20 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.adapters.bundle import Bundle
 from orchestrator.adapters.channel import Decoder, encode
-from orchestrator.adapters.journal import Journal
-from orchestrator.adapters.secrets import Secrets
+from orchestrator.adapters.head.journal import Journal
+from orchestrator.adapters.head.secrets import Secrets
 from orchestrator.adapters.transport import Transport
 from orchestrator.core.actions import Action, Note
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import Event, HostReported
 from orchestrator.core.model import Run
+from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import HostPlan
-from orchestrator.core.stopping import unproven
-from orchestrator.daemon.links import HostLink, LinkDown, Listener, OrderRefused, Pace, Reply, Watch
-from orchestrator.daemon.logcopy import LogCopier
-from orchestrator.daemon.loop import Loop
-from orchestrator.daemon.performer import Performer
-from orchestrator.daemon.wire import problem
+from orchestrator.daemon.connection.link import (
+    HostLink,
+    LinkDown,
+    Listener,
+    OrderRefused,
+    Pace,
+    Reply,
+    Watch,
+)
+from orchestrator.daemon.connection.wire import problem
+from orchestrator.daemon.coordinator.executor import Performer
+from orchestrator.daemon.coordinator.loop import Loop
+from orchestrator.daemon.transfer.logcopy import LogCopier
 from tests.sim.agent import Agent
 from tests.sim.heap import Clock
 from tests.sim.wires import Wire

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters.process import Identity
+from orchestrator.adapters.host.process import Identity
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon import agent_state, shim_record
+from orchestrator.daemon.shim import record as shim_record
+from orchestrator.daemon.shim.state import cause_of_silence
 from tests.sim.heap import Clock, Violation
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class Machine:
             return
         if record.process is not None and record.process.identity is not None:
             self.signal(record.process.identity)
-        cause = agent_state.cause_of_silence(record.identity, self.boot_id)
+        cause = cause_of_silence(record.identity, self.boot_id)
         task = {**shim_record.blank_task(record.start), "port": record.port}
         task["pid"] = record.process.identity.pid if record.process is not None else None
         ago_s = None if cause == "rebooted" else 0.0
@@ -163,7 +164,7 @@ class Machine:
         self.changed(record)
 
     def read(self, record: Record) -> dict[str, Any]:
-        """exit.json, as `shim_record.read_exit` gives it."""
+        """exit.json, as `record.read_exit` gives it."""
         assert record.task is not None
         same_boot = record.boot_id == self.boot_id
         ago_s = max(0.0, self.clock() - record.ended_at) if same_boot else None

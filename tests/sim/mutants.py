@@ -35,31 +35,31 @@ class Mutant:
 MUTANTS = (
     Mutant(
         "budget counted by time: every restart finds the old checkpoint to be progress",
-        "core/restart.py",
+        "core/phases/restart.py",
         "verified_step is not None and (budget.step is None or verified_step > budget.step)",
         "verified_step is not None",
     ),
     Mutant(
         "budget never spent",
-        "core/restart.py",
+        "core/phases/restart.py",
         "used, nth = budget.without_progress + blamed, budget.in_a_row + 1",
         "used, nth = blamed + 0, 1",
     ),
     Mutant(
         "adoption without identity: the boot id is ignored",
-        "adapters/process.py",
+        "adapters/host/process.py",
         "return (self.boot_id, self.pid, self.start_time)",
         'return ("", self.pid, self.start_time)',
     ),
     Mutant(
         "seed read wrongly: the step is lost, and nobody sees what the generation begins with",
-        "daemon/wire.py",
+        "daemon/connection/wire.py",
         'global_step=ok["global_step"],\n        source=ok["source"],',
         'global_step=None,\n        source=ok["source"],',
     ),
     Mutant(
         "no readable checkpoint, and the run starts at step 0 silently",
-        "core/group.py",
+        "core/decide.py",
         "    if problem.code in SEED_REFUSALS:\n        turn.set(problem=problem)",
         '    if problem.code == "no-readable-checkpoint":\n'
         "        from orchestrator.core.model import Seed\n\n"
@@ -69,46 +69,46 @@ MUTANTS = (
     ),
     Mutant(
         "released before the checkpoint is there",
-        "core/starting.py",
+        "core/phases/starting.py",
         "elif is_seeded(run) and all(t.phase is TaskPhase.READY",
         "elif all(t.phase is TaskPhase.READY",
     ),
     Mutant(
         "released before all have joined",
-        "core/starting.py",
+        "core/phases/starting.py",
         "all(t.phase is TaskPhase.READY and t.port is not None for t in run.tasks)",
         "any(t.phase is TaskPhase.READY and t.port is not None for t in run.tasks)",
     ),
     Mutant(
         "generation number reused after a restart",
-        "core/starting.py",
+        "core/phases/starting.py",
         "return max(run.generation_last, *highest) + 1",
         "return max(run.generation, 1)",
     ),
     Mutant(
         "alone task keeps its generation",
-        "core/alone.py",
+        "core/phases/individual.py",
         "generation = run.generation_last + 1",
         "generation = task.generation",
         kind="alone",
     ),
     Mutant(
         "a worker of parameter servers takes the run with it",
-        "core/fate.py",
+        "core/restart_scope.py",
         "return task.id.type in STRATEGIES[run.plan.strategy].alone",
         "return False",
         kind="alone",
     ),
     Mutant(
         "lost host without waiting",
-        "core/running.py",
+        "core/phases/running.py",
         "return max(heard_at, run.progress_at, run.cut_off_until) + run.plan.timing.lost_after_s",
         "return heard_at",
         kind="harmless",
     ),
     Mutant(
         "unreachable taken for dead: peers that train prove nothing",
-        "core/running.py",
+        "core/phases/running.py",
         "return max(heard_at, run.progress_at, run.cut_off_until) + run.plan.timing.lost_after_s",
         "return heard_at + run.plan.timing.lost_after_s",
         kind="harmless",
@@ -116,7 +116,7 @@ MUTANTS = (
     ),
     Mutant(
         "cut-off rule removed",
-        "core/standing.py",
+        "core/hosts/host_state.py",
         "return 2 * sum(host.link is Link.UNREACHABLE for host in judging) > len(judging)",
         "return False",
         kind="harmless",
@@ -124,19 +124,19 @@ MUTANTS = (
     ),
     Mutant(
         "restart while an old task may live",
-        "core/stopping.py",
+        "core/phases/stopping.py",
         "    if any(task.phase.may_live for task in turn.run.tasks):\n        return\n    _settle_intent(turn)",
         "    _settle_intent(turn)",
     ),
     Mutant(
         "kill not remembered: it restarts as after any other end",
-        "core/group.py",
+        "core/decide.py",
         'stop_all(turn, Intent.KILL, "killed by the user")',
         'stop_all(turn, Intent.RESTART, "killed by the user")',
     ),
     Mutant(
         "sweep skipped: KILLED without a look",
-        "core/stopping.py",
+        "core/phases/stopping.py",
         "        turn.set(proof={})\n"
         "        turn.do(*(SweepHost(host=name, generation=run.generation_last) "
         "for name in to_prove(turn.run)))",
@@ -145,14 +145,14 @@ MUTANTS = (
     ),
     Mutant(
         "what was asked is not asked again after a reconnection",
-        "core/hosts.py",
+        "core/hosts/lifecycle.py",
         "    turn.do(*outstanding(turn.run, event.host))",
         "    turn.do(*outstanding(turn.run, event.host)[:0])",
         kind="calm",
     ),
     Mutant(
         "the chief's exit 0 does not decide",
-        "core/running.py",
+        "core/phases/running.py",
         "    if chief.exit is not None and chief.exit.cause is Cause.FINISHED:\n"
         "        _reap(turn, chief)\n        return\n",
         "",
@@ -165,14 +165,14 @@ MUTANTS = (
     ),
     Mutant(
         "time without a coordinator counts",
-        "daemon/loop.py",
-        "group.rebased(k.run, now - k.written_at)",
+        "daemon/coordinator/loop.py",
+        "decide.rebased(k.run, now - k.written_at)",
         "k.run",
         seeds=200,
     ),
     Mutant(
         "done before it is written",
-        "daemon/loop.py",
+        "daemon/coordinator/loop.py",
         "        if _is_worth_keeping(before, after, event, actions):\n",
         "        for action in actions:\n            if not isinstance(action, Note):\n"
         "                self._perform(after, action)\n"
@@ -180,7 +180,7 @@ MUTANTS = (
     ),
     Mutant(
         "a decision is not worth keeping",
-        "daemon/loop.py",
+        "daemon/coordinator/loop.py",
         "    if actions or not isinstance(event, HostReported):\n        return True\n",
         "    if isinstance(event, KillRequested):\n        return False\n"
         "    if actions or not isinstance(event, HostReported):\n        return True\n",
@@ -188,21 +188,21 @@ MUTANTS = (
     ),
     Mutant(
         "epoch check removed on the hosts",
-        "adapters/hostdir.py",
+        "adapters/host/hostdir.py",
         "    if epoch < seen:\n",
         "    if epoch < 0:\n",
         seeds=200,
     ),
     Mutant(
         "drained host is given tasks again",
-        "core/seats.py",
+        "core/hosts/slots.py",
         "host is None or host.standing is not Standing.OPEN or",
         "host is None or host.standing is Standing.LOST or",
         seeds=120,
     ),
     Mutant(
         "rollback stops nothing: the gang goes on with what was set aside",
-        "core/checkpoints.py",
+        "core/phases/checkpoints.py",
         "    if run.phase in (Phase.RENDEZVOUS, Phase.RUNNING):\n"
         "        turn.set(first_cause=FirstCause(None, run.generation, Cause.ROLLED_BACK, what))",
         "    if False:\n"
@@ -211,7 +211,7 @@ MUTANTS = (
     ),
     Mutant(
         "shim ends at the first look, whatever lives",
-        "daemon/shim_state.py",
+        "daemon/shim/state.py",
         "done = state.ended is not None and not event.left",
         "done = True",
     ),

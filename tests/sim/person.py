@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from orchestrator.core import seats
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import DrainRequested, Event, RolledBack, UndrainRequested
+from orchestrator.core.hosts import slots
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -26,7 +26,7 @@ def drain(world: World, _lasts_s: float) -> Callable[[], None] | None:
     if run is None or run.phase.is_terminal:
         return None
     host = world.chance.choice(run.hosts).name
-    if seats.why_not_drained(run, host) is not None:
+    if slots.why_not_drained(run, host) is not None:
         return None
     at_once = world.chance.random() < 0.5
     if _ask(world, lambda at: DrainRequested(at=at, host=host, now=at_once)):

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.plan import TaskId
-from orchestrator.daemon import shim_record, shim_state
-from orchestrator.daemon.shim_state import Do, Ended, Exited, Looked, Ordered, RuntimeReady, Ticked
+from orchestrator.daemon.shim import record as shim_record
+from orchestrator.daemon.shim import state as shim_state
+from orchestrator.daemon.shim.state import Do, Ended, Exited, Looked, Ordered, RuntimeReady, Ticked
 
 if TYPE_CHECKING:
     from tests.sim.machine import Machine, Record

@@ -14,8 +14,8 @@ from orchestrator.adapters.bundle import Bundle
 from orchestrator.core.errors import InvariantViolated, JournalError
 from orchestrator.core.events import KillRequested
 from orchestrator.core.model import Run, new_run
+from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import TaskId
-from orchestrator.core.stopping import unproven
 from orchestrator.core.strategy import chief_of
 from tests.sim.checks import Checks
 from tests.sim.draw import Scenario

@@ -19,17 +19,17 @@ SHOWN = "for people to read, and compared with nothing"
 ALLOWED = {
     "adapters/checkpoints/records.py": SHOWN,
     "adapters/checkpoints/safe.py": "the age of pieces that nobody carries on with: a day, then pulled again",
-    "adapters/codestore.py": "the age of blobs that nobody uses: hours, and what is removed too early is pushed again",
-    "adapters/journal.py": "times of records and names of files; their order is that of their numbers",
+    "adapters/host/codestore.py": "the age of unused blobs: hours, and what is removed too early is pushed again",
+    "adapters/head/journal.py": "times of records and names of files; their order is that of their numbers",
     "cli/session.py": SHOWN,
-    "daemon/agent_runs.py": "how long ago a run was watched and changed: shown, and what it allows a person confirms",
-    "daemon/agent_sweep.py": "the age of bundles that nobody uses: a month, and one that is missing is pushed again",
-    "daemon/agent_tasks.py": "how long a shim may be on its way: its lock is what keeps it from being called dead",
-    "daemon/logcopy.py": SHOWN,
-    "daemon/shim_loop.py": SHOWN,
-    "daemon/shim_record.py": SHOWN,
+    "daemon/agent/runs.py": "how long ago a run was watched and changed: shown, and what it allows a person confirms",
+    "daemon/agent/sweep.py": "the age of bundles that nobody uses: a month, and one that is missing is pushed again",
+    "daemon/agent/tasks.py": "how long a shim may be on its way: its lock is what keeps it from being called dead",
+    "daemon/transfer/logcopy.py": SHOWN,
+    "daemon/shim/loop.py": SHOWN,
+    "daemon/shim/record.py": SHOWN,
     "runtime/": "of the user's process: what is written into its files",
-    "adapters/hostlog.py": "the times of log lines",
+    "adapters/host/hostlog.py": "the times of log lines",
 }
 
 

@@ -23,7 +23,7 @@ def test_same_content_gives_same_bytes(tmp_path: Path) -> None:
     first, second = bundle.build(copy), bundle.build(copy)
     assert first == second
     assert first.digest == hashlib.sha256(first.data).hexdigest()
-    (copy / "daemon" / "probe.py").write_text("VALUE = 1\n")
+    (copy / "daemon" / "agent" / "probe.py").write_text("VALUE = 1\n")
     assert bundle.build(copy).digest != first.digest
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters import codestore, codetree
-from orchestrator.adapters.hostdir import HostFault
+from orchestrator.adapters.head import codetree
+from orchestrator.adapters.host import codestore
+from orchestrator.adapters.host.hostdir import HostFault
 from orchestrator.core.errors import SpecError
 
 

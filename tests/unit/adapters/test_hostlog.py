@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.adapters import hostlog
-from orchestrator.adapters.hostlog import LINE_BYTES_MAX, LogWriter, read, tail
+from orchestrator.adapters.host import hostlog
+from orchestrator.adapters.host.hostlog import LINE_BYTES_MAX, LogWriter, read, tail
 
 
 def writer(path: Path, bytes_max: int = 1 << 20, secrets: tuple[str, ...] = ()) -> LogWriter:

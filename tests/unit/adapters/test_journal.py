@@ -15,8 +15,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from orchestrator import __version__
-from orchestrator.adapters.journal import Journal, peek, put_aside
-from orchestrator.adapters.journal_format import VERSION
+from orchestrator.adapters.head.journal import Journal, peek, put_aside
+from orchestrator.adapters.head.journal_format import VERSION
 from orchestrator.core.actions import Note
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import KillRequested, Submitted, Ticked

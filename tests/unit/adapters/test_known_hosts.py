@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.known_hosts import HostKey, KnownHosts, append, known_name
+from orchestrator.adapters.ssh.known_hosts import HostKey, KnownHosts, append, known_name
 
 
 def make_key(seed: str, type: str = "ssh-ed25519") -> HostKey:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.logind import kills_at_logout
+from orchestrator.adapters.host.logind import kills_at_logout
 
 LOGIN = "0::/user.slice/user-1000.slice/session-3.scope\n"
 

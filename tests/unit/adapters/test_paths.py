@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.paths import Paths
+from orchestrator.adapters.head.paths import Paths
 from orchestrator.core.errors import OrchestratorError
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from orchestrator.adapters import cgroup, process
+from orchestrator.adapters.host import cgroup, process
 
 
 def until(what: Callable[[], object], why: str) -> None:

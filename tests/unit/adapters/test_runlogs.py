@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.runlogs import LogLine, RunLogs, run_name
+from orchestrator.adapters.head.runlogs import LogLine, RunLogs, run_name
 
 RUN = "mnist-20261120-1"
 

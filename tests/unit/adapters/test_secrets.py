@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.secrets import Secrets
+from orchestrator.adapters.head.secrets import Secrets
 
 
 def test_what_is_saved_is_loaded_and_private(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.ssh_config import Route, read_config, route
+from orchestrator.adapters.ssh.config import Route, read_config, route
 from orchestrator.core.errors import HostUnfit
 from orchestrator.core.plan import HostPlan
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters import summaries
-from orchestrator.adapters.hostdir import HostFault, generation_dir
+from orchestrator.adapters.host import summaries
+from orchestrator.adapters.host.hostdir import HostFault, generation_dir
 from orchestrator.core.model import Problem
-from orchestrator.daemon.links import OrderRefused
-from orchestrator.daemon.summaries import place
+from orchestrator.daemon.connection.link import OrderRefused
+from orchestrator.daemon.transfer.tensorboard import place
 
 RUN = "demo-20260101-000000"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.systemd import UNIT, Systemd, Unit, quoted
+from orchestrator.adapters.head.systemd import UNIT, Systemd, Unit, quoted
 from orchestrator.core.errors import OrchestratorError, Refused
 
 STATE = "/home/ml/.local/state/orch"

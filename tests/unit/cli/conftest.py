@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.runlogs import RunLogs
+from orchestrator.adapters.head.runlogs import RunLogs
 from tests.contract.fake_api import FakeApi
 from tests.unit.cli.desk import RUN, SPEC, Desk
 

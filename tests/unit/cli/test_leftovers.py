@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.checkpoint_store import CheckpointStore
-from orchestrator.adapters.journal import Journal
-from orchestrator.cli.gc import may_go
+from orchestrator.adapters.head.checkpoint_store import CheckpointStore
+from orchestrator.adapters.head.journal import Journal
+from orchestrator.cli.commands.gc import may_go
 from orchestrator.cli.leftovers import HERE, Item, known, look_here, remove_here
 from orchestrator.core.errors import UsageError
 from orchestrator.core.events import Submitted, Ticked

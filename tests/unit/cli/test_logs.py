@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from orchestrator.adapters.runlogs import RunLogs
+from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.cli.watching import LAST_LINES_MAX_S
 from tests.contract.fake_api import FakeApi, run_document
 from tests.unit.cli.desk import RUN, WHY, Desk

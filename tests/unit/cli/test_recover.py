@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.recover import choose, document, shown
+from orchestrator.cli.commands.recover import choose, document, shown
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Cause, Exit, TaskPhase, new_run
-from orchestrator.daemon.recovery import Found, Search
+from orchestrator.daemon.coordinator.recovery import Found, Search
 from tests.unit.core.transcript import make_plan
 
 RUN = "t-20260101-000000"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.adapters.runlogs import OWN, LogLine
+from orchestrator.adapters.head.runlogs import OWN, LogLine
 from orchestrator.cli import quantities, render, terminal
 from orchestrator.cli.log_lines import LogPainter
 from orchestrator.cli.session import Paint

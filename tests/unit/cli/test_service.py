@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.systemd import UNIT, Systemd
-from orchestrator.cli import service
+from orchestrator.adapters.head.systemd import UNIT, Systemd
+from orchestrator.cli.commands import service
+from orchestrator.cli.handover import restart_unit
 from orchestrator.cli.main import run
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import JournalError, OrchestratorError, Refused
@@ -111,8 +112,8 @@ def test_what_systemctl_says_is_passed_on(session: Session, systemd: Systemd, tm
 
 
 def test_a_restart_goes_to_the_manager_that_the_coordinator_names(session: Session, tmp_path: Path) -> None:
-    assert service.restart_unit(session, f"user/{UNIT}") == UNIT
-    service.restart_unit(session, f"system/{UNIT}")
+    assert restart_unit(session, f"user/{UNIT}") == UNIT
+    restart_unit(session, f"system/{UNIT}")
     assert asked(tmp_path) == [f"systemctl --user restart {UNIT}", f"systemctl restart {UNIT}"]
 
 

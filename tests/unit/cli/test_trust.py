@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.known_hosts import HostKey
-from orchestrator.adapters.ssh import ScannedKey
-from orchestrator.adapters.ssh_config import Hop
+from orchestrator.adapters.ssh.config import Hop
+from orchestrator.adapters.ssh.known_hosts import HostKey
+from orchestrator.adapters.ssh.transport import ScannedKey
+from orchestrator.cli.commands.trust import hosts_of, trust
 from orchestrator.cli.session import Session
-from orchestrator.cli.trust import hosts_of, trust
 from orchestrator.core.errors import ConnectFailed, Refused, SomeHostsOnly, UsageError
 from orchestrator.core.plan import HostPlan
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from orchestrator.core import actions as do
+from orchestrator.core import decide
 from orchestrator.core import events as ev
-from orchestrator.core import group
-from orchestrator.core.fate import is_alone
 from orchestrator.core.invariants import check
 from orchestrator.core.model import (
     Cause,
@@ -30,6 +29,7 @@ from orchestrator.core.model import (
     new_run,
 )
 from orchestrator.core.plan import HostPlan, TaskId, TaskPlan
+from orchestrator.core.restart_scope import is_alone
 from tests.unit.core.transcript import make_plan
 
 HOSTS = ["a", "b", "c"]
@@ -124,7 +124,7 @@ class Chaos:
 
     def step(self, event: ev.Event) -> None:
         before = self.run
-        self.run, actions = group.step(before, event)
+        self.run, actions = decide.step(before, event)
         check(self.run)
         if before.phase.is_terminal:
             assert self.run.phase is before.phase, "a terminal phase is for ever"
@@ -147,7 +147,7 @@ class Chaos:
 
     def pass_time(self, until: float) -> None:
         for _ in range(200):
-            due = group.next_deadline(self.run)
+            due = decide.next_deadline(self.run)
             if due is None or due > until:
                 self.now = until
                 return
@@ -164,7 +164,7 @@ class Chaos:
         if isinstance(event, ev.EpochBegan) and chance.random() < 0.8:  # mostly as it is: another process
             kept = _RUN.validate_json(_RUN.dump_json(self.run))
             assert kept == self.run
-            self.run = group.rebased(group.rebased(kept, 1e6), -1e6) if chance.random() < 0.5 else kept
+            self.run = decide.rebased(decide.rebased(kept, 1e6), -1e6) if chance.random() < 0.5 else kept
         if isinstance(event, ev.OrderFailed) and event.task is not None:
             self.ended.add((event.task, event.generation))
             self.living.pop(event.task, None)

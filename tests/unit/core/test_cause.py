@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core import cause
+from orchestrator.core.diagnosis import cause
 from orchestrator.core.model import Cause, Exit, Progress, Run, TaskPhase, new_run
 from tests.unit.core.transcript import make_plan
 

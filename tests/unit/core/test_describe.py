@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.describe import sentence
+from orchestrator.core.diagnosis.describe import sentence
 from orchestrator.core.model import (
     Cause,
     Exit,

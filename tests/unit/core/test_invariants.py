@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.core import decide
 from orchestrator.core import events as ev
-from orchestrator.core import group
 from orchestrator.core.errors import HostError, InvariantViolated, OrchestratorError
-from orchestrator.core.fitness import differences
+from orchestrator.core.hosts.compatibility import differences
 from orchestrator.core.invariants import check
 from orchestrator.core.model import Budget, Cause, Exit, Facts, Host, Intent, Phase, Run, TaskPhase, new_run
 from orchestrator.core.plan import TaskId
@@ -17,7 +17,7 @@ from tests.unit.core.transcript import make_plan
 
 
 def fresh() -> Run:
-    run, _ = group.step(new_run("t", make_plan(["a"], checkpoint=False), epoch=1, at=0.0), ev.Submitted(0.0))
+    run, _ = decide.step(new_run("t", make_plan(["a"], checkpoint=False), epoch=1, at=0.0), ev.Submitted(0.0))
     check(run)
     return run
 
@@ -62,7 +62,7 @@ def test_a_run_that_stops_without_an_intent_is_a_fault_of_ours_and_changes_nothi
     exited = with_task(fresh(), phase=TaskPhase.EXITED, exit=Exit(cause=Cause.ORDERED))
     broken = replace(exited, phase=Phase.STOPPING, generation=1, proof={}, deadline_at=10.0)
     with pytest.raises(InvariantViolated):
-        group.step(broken, ev.Ticked(10.0))
+        decide.step(broken, ev.Ticked(10.0))
 
 
 def test_what_is_not_there_is_a_key_error() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core import cause, patterns
+from orchestrator.core.diagnosis import cause, matching
+from orchestrator.core.diagnosis.signatures import SIGNS
 from orchestrator.core.model import Cause, Exit
-from orchestrator.core.signs import SIGNS
 
 NODE = "{{function_node __wrapped__SaveV2_dtypes_3_device_/job:localhost/replica:0/task:0/device:CPU:0}}"
 ERRORS = "tensorflow.python.framework.errors_impl"
@@ -218,14 +218,14 @@ TEXTS: list[tuple[str, Cause, str]] = [
 def test_each_text(text: str, expected: Cause, means: str, known: bool) -> None:
     lines = ("Traceback (most recent call last):", text)
     ended = cause.classify(Exit(Cause.SCRIPT, code=1, error=text if known else None, last_lines=lines))
-    told, advice = patterns.explained(ended, host="gpu-a", python="/opt/tf/bin/python")
+    told, advice = matching.explained(ended, host="gpu-a", python="/opt/tf/bin/python")
     assert (ended.cause, means in told) == (expected, True), (ended.cause, told)
     assert advice
     assert "{" not in told + advice
 
 
 def test_each_row_has_its_text() -> None:
-    shown = [patterns.sign_of(Exit(Cause.SCRIPT, code=1, error=text)) for text, _, _ in TEXTS]
+    shown = [matching.sign_of(Exit(Cause.SCRIPT, code=1, error=text)) for text, _, _ in TEXTS]
     rows = [found[0] for found in shown if found]
     assert [sign.means for sign in SIGNS if sign not in rows] == []
 
@@ -291,6 +291,6 @@ def test_a_signal_of_its_own_making_is_told_from_one_that_was_sent(
 
 @pytest.mark.parametrize("of", [c for c in Cause if c is not Cause.ORDERED])
 def test_every_class_says_what_it_means(of: Cause) -> None:
-    means, _ = patterns.of_class(of, host="gpu-a")
+    means, _ = matching.of_class(of, host="gpu-a")
     rows = [sign for sign in SIGNS if sign.cause is of]
     assert means or rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core import group, recovery
+from orchestrator.core import decide, rebuild
 from orchestrator.core.actions import Action, Note, ReleaseTask, SeedCheckpoint, StartTask, StopTask
 from orchestrator.core.events import (
     CheckpointSeeded,
@@ -28,7 +28,7 @@ FACTS = Facts("3.11.2", {}, code="c0de", highest_generation=0)
 def play(run: Run, *events: Event) -> tuple[Run, list[Action]]:
     done: list[Action] = []
     for event in events:
-        run, actions = group.step(run, event)
+        run, actions = decide.step(run, event)
         done += actions
     return run, done
 
@@ -68,7 +68,7 @@ def adopt(run: Run, *reports: HostReported) -> tuple[Run, list[Action]]:
 
 
 def rebuilt(record: Run, *reports: HostReported) -> Run:
-    return recovery.rebuilt(record, told(*reports), at=1000.0, written_at=50.0)
+    return rebuild.rebuilt(record, told(*reports), at=1000.0, written_at=50.0)
 
 
 def kinds(actions: list[Action]) -> list[str]:
@@ -203,10 +203,10 @@ def test_one_that_died_at_its_gate_opens_no_other() -> None:
 
 def test_a_generation_that_has_moved_leaves_nobody_unaccounted_where_all_of_it_is_found() -> None:
     moved = told(report("a", W0, "running", 2), report("c", W1, "running", 2))
-    assert recovery.unaccounted(spared(), moved) == [], "b is silent, and holds nothing that counts"
-    assert recovery.unaccounted(spared(), told(report("a", W0, "running", 2))) == ["b", "c"]
+    assert rebuild.unaccounted(spared(), moved) == [], "b is silent, and holds nothing that counts"
+    assert rebuild.unaccounted(spared(), told(report("a", W0, "running", 2))) == ["b", "c"]
     fewer = replace(spared(), stand_ins={"b": None}, tasks=spared().tasks[:1])
-    assert recovery.unaccounted(fewer, told(report("a", W0, "running", 2))) == ["b", "c"], "it may have grown"
+    assert rebuild.unaccounted(fewer, told(report("a", W0, "running", 2))) == ["b", "c"], "it may have grown"
 
 
 def test_a_gang_that_was_numbered_anew_is_not_patched_together() -> None:
@@ -245,27 +245,27 @@ def test_a_worker_that_was_restarted_alone_keeps_a_bound_for_its_wait() -> None:
 def test_a_host_that_does_not_answer_is_waited_for() -> None:
     record = running()
     heard = report("a", W0, "running", step=30)
-    assert recovery.unaccounted(record, told(heard)) == []
+    assert rebuild.unaccounted(record, told(heard)) == []
     run, _ = adopt(rebuilt(record, heard), heard)
     assert run.task(W1).phase is TaskPhase.RELEASED
     assert run.task(W1).pid == 71
-    assert recovery.unaccounted(rendezvous(), told(heard)) == ["b"], "nobody knows whether it has a process"
+    assert rebuild.unaccounted(rendezvous(), told(heard)) == ["b"], "nobody knows whether it has a process"
 
 
 def test_time_stood_still_while_nobody_looked() -> None:
     now = (report("a", W0, "running", step=30), report("b", W1, "running", step=31))
     run = rebuilt(running(), *now)
-    due = group.next_deadline(run)
+    due = decide.next_deadline(run)
     assert due is not None
     assert due >= 1000.0
 
 
 def test_the_record_that_knows_most_is_taken() -> None:
     early, late = rendezvous(), running()
-    assert recovery.newest([]) is None
-    assert recovery.newest([(4, late), (4, early)]) is late
-    assert recovery.newest([(4, late), (5, early)]) is early, "a later coordinator's"
+    assert rebuild.newest([]) is None
+    assert rebuild.newest([(4, late), (4, early)]) is late
+    assert rebuild.newest([(4, late), (5, early)]) is early, "a later coordinator's"
     ended = replace(late, phase=Phase.KILLED)
-    assert recovery.newest([(4, ended), (4, late)]) is ended, "a host that was away when it ended knows less"
+    assert rebuild.newest([(4, ended), (4, late)]) is ended, "a host that was away when it ended knows less"
     ahead = replace(early, generation_last=2)
-    assert recovery.newest([(4, late), (4, ahead)]) is ahead
+    assert rebuild.newest([(4, late), (4, ahead)]) is ahead

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core import restart
 from orchestrator.core.model import Budget, Cause
+from orchestrator.core.phases import restart
 from orchestrator.core.plan import RestartPolicy
 
 POLICY = RestartPolicy(without_progress_max=5, backoff_s=5.0, backoff_max_s=300.0)

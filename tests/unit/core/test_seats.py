@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.core.hosts.slots import fewer, is_better, next_seating, why_not_drained
 from orchestrator.core.launch import port_candidates, ports_needed
 from orchestrator.core.model import Facts, Link, Phase, Run, Standing, new_run
 from orchestrator.core.placement import Ask, has_room, place, seated
 from orchestrator.core.plan import HostPlan, Plan, Timing
-from orchestrator.core.seats import fewer, is_better, next_seating, why_not_drained
 
 FACTS = Facts(python="3.11.2", versions={"tensorflow": "2.21.0"}, code="c0de")
 

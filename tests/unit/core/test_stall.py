@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.launch import wiring
+from orchestrator.core.phases.stall import innermost, odd_one
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
-from orchestrator.core.stall import innermost, odd_one
 
 W0, W1, W2 = (TaskId("worker", i) for i in range(3))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core import group
+from orchestrator.core import decide
 from orchestrator.core.model import Phase, TaskPhase, new_run
 from orchestrator.core.plan import TaskId, TaskPlan
 from tests.unit.core.transcript import make_plan
@@ -21,5 +21,5 @@ def test_a_task_that_starts_alone_has_its_whole_time() -> None:
     starting = replace(run.task(ids[2]), generation=2, phase=TaskPhase.STARTING, deadline_at=300.0)
     tasks = tuple(replace(task, generation=1, phase=TaskPhase.RUNNING) for task in run.tasks)
     run = replace(run, phase=Phase.RUNNING, generation=1, generation_last=2, tasks=tasks).with_task(starting)
-    later = group.stood_still(run, FULL_S, at=100.0 + FULL_S)
+    later = decide.stood_still(run, FULL_S, at=100.0 + FULL_S)
     assert later.task(ids[2]).deadline_at == 300.0 + FULL_S

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.core import actions as do
+from orchestrator.core import decide
 from orchestrator.core import events as ev
-from orchestrator.core import group
 from orchestrator.core.invariants import check
 from orchestrator.core.model import Cause, Exit, Facts, Problem, Progress, Run, Seed, Swept, new_run
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, RestartPolicy, TaskId, TaskPlan, Timing
@@ -97,14 +97,14 @@ class Transcript:
         if verb == "until":  # let every deadline up to `at` come
             return self._let_time_pass(float(rest[0]))
         if verb == "restart-coordinator":
-            self.run = group.rebased(self.run, float(rest[0]))
+            self.run = decide.rebased(self.run, float(rest[0]))
             return self._step(ev.EpochBegan(at=at, epoch=self.run.epoch + 1))
         return self._step(self._event(at, verb, rest))
 
     def _let_time_pass(self, until: float) -> list[str]:
         answered = []
         assert self.run is not None
-        while (due := group.next_deadline(self.run)) is not None and due <= until:
+        while (due := decide.next_deadline(self.run)) is not None and due <= until:
             before = self.run
             answered += [f"at {due:.1f}", *self._step(ev.Ticked(at=due))]
             assert self.run != before, "a tick at its own deadline must change something"
@@ -113,7 +113,7 @@ class Transcript:
     def _step(self, event: ev.Event) -> list[str]:
         assert self.run is not None
         before = self.run
-        self.run, actions = group.step(before, event)
+        self.run, actions = decide.step(before, event)
         check(self.run)
         phase = (
             [f"{before.phase.value} -> {self.run.phase.value}"] if self.run.phase is not before.phase else []

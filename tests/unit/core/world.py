@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pydantic import TypeAdapter
 
 from orchestrator.core import actions as do
+from orchestrator.core import decide
 from orchestrator.core import events as ev
-from orchestrator.core import group
+from orchestrator.core.hosts.slots import why_not_drained
 from orchestrator.core.invariants import check
 from orchestrator.core.model import Cause, Exit, Facts, Phase, Problem, Progress, Run, Seed, Swept, new_run
 from orchestrator.core.plan import Plan, TaskId
-from orchestrator.core.seats import why_not_drained
 
 LATENCY_S = 0.05
 IMPORT_S = 1.0
@@ -103,7 +103,7 @@ class World:
     def go(self, until: float) -> None:
         """Let time pass; stops when the run has ended and every host was looked at."""
         while self.now < until and not self.is_over:
-            due = group.next_deadline(self.run) if self.alive else None
+            due = decide.next_deadline(self.run) if self.alive else None
             if due is not None and (not self._heap or due <= self._heap[0][0]) and due <= until:
                 self.now = max(self.now, due)
                 self._tick()
@@ -136,7 +136,7 @@ class World:
         if not self.alive:
             return
         was = self.run
-        self.run, actions = group.step(was, event)
+        self.run, actions = decide.step(was, event)
         check(self.run)
         assert not was.phase.is_terminal or self.run.phase is was.phase, "a terminal phase is for ever"
         for action in actions:
@@ -161,8 +161,8 @@ class World:
     def _take_up(self, kept: Run, written_at: float) -> None:
         self.alive = True
         other_clock = 1e6  # another boot's clock has nothing to do with this one's
-        moved = group.rebased(kept, other_clock - written_at)
-        self.run = group.rebased(moved, self.now - other_clock)
+        moved = decide.rebased(kept, other_clock - written_at)
+        self.run = decide.rebased(moved, self.now - other_clock)
         self.tell(ev.EpochBegan(at=self.now, epoch=kept.epoch + 1))
         for machine in self.machines.values():
             self.after(0.2, lambda machine=machine: self.connect(machine))  # type: ignore[misc]

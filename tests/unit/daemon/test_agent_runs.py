@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.daemon import agent_runs
+from orchestrator.daemon.agent import runs as agent_runs
 
 
 def test_records_of_dead_runs_are_told_as_far_as_a_frame_has_room(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from orchestrator.adapters import bundle
 from orchestrator.adapters.local import LocalChannel
 from orchestrator.core.errors import ConnectFailed, HostError, HostUnfit
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon import bootstrap
+from orchestrator.daemon.connection import bootstrap
 
 Open = Callable[..., LocalChannel]
 
@@ -123,9 +123,10 @@ def test_what_is_precompiled_is_what_runs(login: Open, tmp_path: Path) -> None:
     start(login(HOME=str(tmp_path)))
     (there,) = (tmp_path / ".local/state/orch-host/bundle").iterdir()
     assert sys.implementation.cache_tag in there.name
-    program = "import sys; sys.path.insert(0, sys.argv[1]); import orchestrator.daemon.agent as a; print(a.__file__)"
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import orchestrator.daemon.agent.main; "
+    program += "print(orchestrator.daemon.agent.main.__file__)"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program, there], capture_output=True, check=True)
-    assert done.stdout.strip().endswith(b"agent.pyc")
+    assert done.stdout.strip().endswith(b"agent/main.pyc")
 
 
 def test_a_slow_shell_is_noted(login: Open, tmp_path: Path) -> None:

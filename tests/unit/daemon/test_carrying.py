@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters import codestore
 from orchestrator.adapters.checkpoints import places, safe, seed, verify
 from orchestrator.adapters.checkpoints.places import SeedError
+from orchestrator.adapters.host import codestore
 from orchestrator.core.model import Problem, Run, Seed, new_run
 from orchestrator.core.plan import TaskId
-from orchestrator.daemon.carrying import PULL_BYTES, Abandoned, Carrier
-from orchestrator.daemon.links import LinkDown, OrderRefused, Reply
+from orchestrator.daemon.connection.link import LinkDown, OrderRefused, Reply
+from orchestrator.daemon.transfer.checkpoints import PULL_BYTES, Abandoned, Carrier
 from tests.unit.adapters.test_checkpoints import FIXTURES
 from tests.unit.core.transcript import make_plan
 

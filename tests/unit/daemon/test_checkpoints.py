@@ -10,9 +10,8 @@ import pytest
 
 from orchestrator.core.errors import HostError, Refused, UsageError
 from orchestrator.core.model import Phase, Problem, Run, new_run
-from orchestrator.daemon import checkpoints
-from orchestrator.daemon.links import LinkDown, OrderRefused, Reply
-from orchestrator.daemon.preparation import Asks
+from orchestrator.daemon.connection.link import Asks, LinkDown, OrderRefused, Reply
+from orchestrator.daemon.coordinator import checkpoint_requests
 from tests.unit.core.transcript import make_plan
 
 
@@ -44,7 +43,7 @@ def a_run(name: str = "t-1", *, phase: Phase = Phase.RUNNING, checkpoint: bool =
 
 def test_it_is_asked_of_the_chiefs_host_with_the_runs_python() -> None:
     hosts = FakeHosts({"checkpoints": []})
-    assert checkpoints.ask(a_run(), "list", None, hosts.lend) == {
+    assert checkpoint_requests.ask(a_run(), "list", None, hosts.lend) == {
         "run_id": "t-1",
         "host": "a",
         "checkpoints": [],
@@ -56,30 +55,30 @@ def test_it_is_asked_of_the_chiefs_host_with_the_runs_python() -> None:
 
 def test_what_cannot_be_answered_is_a_sentence_with_its_place() -> None:
     with pytest.raises(UsageError, match="has no checkpoint directory"):
-        checkpoints.ask(a_run(checkpoint=False), "list", None, FakeHosts({}).lend)
+        checkpoint_requests.ask(a_run(checkpoint=False), "list", None, FakeHosts({}).lend)
     with pytest.raises(HostError, match="a: it is cut off") as caught:
-        checkpoints.ask(a_run(), "list", None, FakeHosts(LinkDown("it is cut off")).lend)
+        checkpoint_requests.ask(a_run(), "list", None, FakeHosts(LinkDown("it is cut off")).lend)
     assert "/shared/t" in str(caught.value.hint)
     unknown = OrderRefused(Problem("no-such-checkpoint", "there is no checkpoint of step 7", "steps: 5"))
     with pytest.raises(UsageError, match="step 7"):
-        checkpoints.ask(a_run(), "pin", "7", FakeHosts(unknown).lend)
+        checkpoint_requests.ask(a_run(), "pin", "7", FakeHosts(unknown).lend)
     full = OrderRefused(Problem("no-space", "no space left for checkpoints", "free some"))
     with pytest.raises(HostError, match="a: no space left") as refused:
-        checkpoints.ask(a_run(), "pin", "5", FakeHosts(full).lend)
+        checkpoint_requests.ask(a_run(), "pin", "5", FakeHosts(full).lend)
     assert refused.value.code == "no-space"
 
 
 def test_nobody_goes_back_under_a_gang_without_saying_so() -> None:
     active, ended = a_run(), a_run("t-0", phase=Phase.SUCCEEDED)
     with pytest.raises(Refused, match="t-1 is active"):
-        checkpoints.may_go_back(active, [active, ended], restart=False)
-    checkpoints.may_go_back(active, [active, ended], restart=True)
-    checkpoints.may_go_back(ended, [ended], restart=False)
+        checkpoint_requests.may_go_back(active, [active, ended], restart=False)
+    checkpoint_requests.may_go_back(active, [active, ended], restart=True)
+    checkpoint_requests.may_go_back(ended, [ended], restart=False)
     with pytest.raises(Refused, match="t-1 is active and saves into /shared/t"):
-        checkpoints.may_go_back(ended, [active, ended], restart=True)
+        checkpoint_requests.may_go_back(ended, [active, ended], restart=True)
 
 
 def test_the_mark_becomes_the_event() -> None:
     found = {"generation": 5, "global_step": 50, "path": "/shared/t/gen-000005/ckpt-50"}
-    event = checkpoints.rolled_back({"checkpoint": found, "set_aside": [7, 6]}, at=3.0)
+    event = checkpoint_requests.rolled_back({"checkpoint": found, "set_aside": [7, 6]}, at=3.0)
     assert (event.at, event.generation, event.global_step, event.set_aside) == (3.0, 5, 50, (7, 6))

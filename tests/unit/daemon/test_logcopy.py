@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.adapters.runlogs import RunLogs
+from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.core.events import HostReported, TaskReport
 from orchestrator.core.model import Progress
 from orchestrator.core.plan import TaskId
-from orchestrator.daemon.links import HostLink, Reply
-from orchestrator.daemon.logcopy import ASK_AGAIN_S, PIECE_BYTES, LogCopier
+from orchestrator.daemon.connection.link import HostLink, Reply
+from orchestrator.daemon.transfer.logcopy import ASK_AGAIN_S, PIECE_BYTES, LogCopier
 
 W0 = TaskId("worker", 0)
 LINE = b"1.000000 o hello\n"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters import disk
-from orchestrator.adapters.journal import Journal
+from orchestrator.adapters.head import disk
+from orchestrator.adapters.head.journal import Journal
 from orchestrator.core.actions import Action, Note, PrepareHost, StartTask
 from orchestrator.core.errors import InvariantViolated, JournalError
 from orchestrator.core.events import (
@@ -26,7 +26,7 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.model import Facts, Phase, Progress, Run, new_run
 from orchestrator.core.plan import TaskId
-from orchestrator.daemon.loop import JOURNAL_RETRY_S, Loop
+from orchestrator.daemon.coordinator.loop import JOURNAL_RETRY_S, Loop
 from tests.unit.core.transcript import make_plan
 
 W0 = TaskId("worker", 0)

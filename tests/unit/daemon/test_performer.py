@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.journal import read_run
-from orchestrator.adapters.runlogs import RunLogs
-from orchestrator.adapters.secrets import Secrets
+from orchestrator.adapters.head.journal import read_run
+from orchestrator.adapters.head.runlogs import RunLogs
+from orchestrator.adapters.head.secrets import Secrets
 from orchestrator.core.actions import (
     CloseHost,
     Note,
@@ -39,9 +39,9 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.model import Facts, Phase, Run, Seed, Swept, new_run
 from orchestrator.core.plan import TaskId
-from orchestrator.daemon.links import Pace
-from orchestrator.daemon.logcopy import LogCopier
-from orchestrator.daemon.performer import Performer
+from orchestrator.daemon.connection.link import Pace
+from orchestrator.daemon.coordinator.executor import Performer
+from orchestrator.daemon.transfer.logcopy import LogCopier
 from tests.contract.fake_agent import BUNDLE, FakeAgent, FakeHosts, Refusal, always, until
 from tests.unit.core.transcript import make_plan
 

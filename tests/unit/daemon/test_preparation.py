@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters import codetree
+from orchestrator.adapters.head import codetree
 from orchestrator.core.errors import SpecError
 from orchestrator.core.events import HostPrepared, HostRefused
 from orchestrator.core.model import Facts, Problem, Run, new_run
-from orchestrator.daemon.links import LinkDown, OrderRefused, Reply
-from orchestrator.daemon.preparation import PIECE_BYTES, prepare
+from orchestrator.daemon.connection.link import LinkDown, OrderRefused, Reply
+from orchestrator.daemon.coordinator.preparation import PIECE_BYTES, prepare
 from tests.unit.core.transcript import make_plan
 
 VERSIONS = {"tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": None, "numpy": "2.0.0"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.daemon.probe import own_name
+from orchestrator.daemon.agent.probe import own_name
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])

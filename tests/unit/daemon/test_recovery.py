@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.adapters.journal import Journal, dump_run
+from orchestrator.adapters.head.journal import Journal, dump_run
 from orchestrator.core.errors import ConnectFailed
 from orchestrator.core.model import Phase, Run, TaskPhase, new_run
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.asking import Answer, Asker, Order
-from orchestrator.daemon.recovery import EPOCHS_UNHEARD, Found, search, write
+from orchestrator.daemon.connection.query import Answer, Asker, Order
+from orchestrator.daemon.coordinator.recovery import EPOCHS_UNHEARD, Found, search, write
 from tests.unit.core.transcript import make_plan
 
 RUN = "t-20260101-000000"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.daemon.shim_report import Progress
+from orchestrator.daemon.shim.report import Progress
 
 
 def test_a_step_grows_old_until_the_next_and_saying_it_again_makes_it_no_newer() -> None:

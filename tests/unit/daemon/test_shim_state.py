@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.daemon.shim_report import SAID_MAX, Progress
-from orchestrator.daemon.shim_state import (
+from orchestrator.daemon.shim.report import SAID_MAX, Progress
+from orchestrator.daemon.shim.state import (
     KILL_BOUND_S,
     Do,
     Ended,

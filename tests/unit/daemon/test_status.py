@@ -26,7 +26,7 @@ from orchestrator.core.model import (
     new_run,
 )
 from orchestrator.core.plan import TaskId
-from orchestrator.daemon import status
+from orchestrator.daemon.coordinator import status
 from tests.unit.core.transcript import make_plan
 
 W0 = TaskId("worker", 0)

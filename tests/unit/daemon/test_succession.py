@@ -9,9 +9,9 @@ from typing import TextIO
 
 import pytest
 
-from orchestrator.adapters.paths import Paths
+from orchestrator.adapters.head.paths import Paths
 from orchestrator.core.errors import Refused, WaitTimedOut
-from orchestrator.daemon.succession import PATIENCE_S, take_lock, take_over
+from orchestrator.daemon.coordinator.succession import PATIENCE_S, take_lock, take_over
 from tests.contract.fake_api import FakeApi
 
 OLD = os.getpid()

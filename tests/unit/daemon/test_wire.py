@@ -12,7 +12,7 @@ from orchestrator.core.actions import ReleaseTask, StartTask
 from orchestrator.core.events import HostReported
 from orchestrator.core.model import Budget, Cause, Facts, Problem, Progress, Run, Seed, Swept, new_run
 from orchestrator.core.plan import Plan, TaskId, TaskPlan
-from orchestrator.daemon import wire
+from orchestrator.daemon.connection import wire
 from tests.unit.core.transcript import make_plan
 
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)

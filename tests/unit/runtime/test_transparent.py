@@ -11,12 +11,24 @@ from typing import Any
 
 import pytest
 
-from orchestrator.runtime import transparent, transparent_backup, transparent_data, transparent_replay
 from orchestrator.runtime.link import Link
 from orchestrator.runtime.script import Script
-from orchestrator.runtime.transparent_backup import Position
-from orchestrator.runtime.transparent_files import Scratch
-from orchestrator.runtime.transparent_replay import Course
+from orchestrator.runtime.transparent import (
+    backup as transparent_backup,
+)
+from orchestrator.runtime.transparent import (
+    data as transparent_data,
+)
+from orchestrator.runtime.transparent import (
+    main as transparent,
+)
+from orchestrator.runtime.transparent import (
+    replay as transparent_replay,
+)
+from orchestrator.runtime.transparent.backup import Position
+from orchestrator.runtime.transparent.files import Scratch
+from orchestrator.runtime.transparent.replay import Course
+from orchestrator.runtime.transparent.said import Said
 
 
 def tf_config(kind: str, index: int, *jobs: str) -> str:
@@ -61,7 +73,7 @@ def test_generators_without_a_seed_are_equal_on_all_workers_and_differ_from_each
     script = tmp_path / "draw.py"
     script.write_text(
         "import numpy as np\n"
-        "from orchestrator.runtime.transparent import equal_generators\n"
+        "from orchestrator.runtime.transparent.main import equal_generators\n"
         "equal_generators()\n"
         "print([np.random.default_rng().random(), np.random.default_rng(None).random(),"
         " np.random.default_rng(7).random()])\n"
@@ -101,7 +113,7 @@ def test_files_are_shared_whole_only_where_each_worker_gets_as_many(
 
 
 def test_each_thing_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    said = transparent.Said(Link(None))
+    said = Said(Link(None))
     said("batch", "it is global")
     said("batch", "it is global")
     assert capsys.readouterr().err == "orch: it is global\n"

@@ -1,0 +1,377 @@
+"""The journal: what was decided and what happened, in SQLite, so that a coordinator may die at any moment.
+
+One transaction holds the event, the state that followed from it, and the notes; only then is anything done about
+it. Instants of the monotonic clock are kept with the instant of the writing, so that a later coordinator can move
+them (`group.rebased`). One writer; readers open the file read-only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import TypeAdapter, ValidationError
+
+from orchestrator.adapters.head import journal_format
+from orchestrator.adapters.head.disk import NO_SPACE, full_error, is_full, sync_directory
+from orchestrator.adapters.head.journal_format import VERSION, check_version, damaged
+from orchestrator.core.actions import Note
+from orchestrator.core.errors import JournalError
+from orchestrator.core.events import Event
+from orchestrator.core.model import Run
+from orchestrator.core.phases.stopping import unproven
+
+log = logging.getLogger(__name__)
+
+ENDED_MAX = 50
+"""How many ended runs are kept, with their events: the newest.
+
+Runs that go on are kept whatever their number, and so are ended ones of which a host still owes the proof.
+"""
+
+_NEWEST_ENDED = "SELECT run_id FROM runs WHERE ended IS NOT NULL ORDER BY ended_seq DESC, rowid DESC LIMIT ?"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A run as the journal holds it."""
+
+    run: Run
+    created: str
+    ended: str | None
+    written_at: float
+    """The monotonic instant at which the state was written, by the clock of its writer."""
+
+
+class Journal:
+    """Open for writing. Raises JournalError with the file and the way back where it cannot be trusted."""
+
+    def __init__(self, path: str, *, clock: Callable[[], str] | None = None) -> None:
+        """`clock` tells the time of a record, for people; nothing is decided by it."""
+        self.path = path
+        self._clock = clock or now_utc
+        try:
+            if not os.path.exists(path):
+                self._create()
+            if os.stat(path).st_size == 0:  # SQLite would take it for a new one, and all runs be forgotten
+                raise damaged(path, "it is empty")
+            self._db = _connect(path)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._check()
+        except sqlite3.Error as e:
+            raise _error(path, e) from e
+        except OSError as e:
+            raise full_error(path) if e.errno in NO_SPACE else _unusable(path, e) from e
+
+    def _create(self) -> None:
+        """Whole or not at all: made beside its place, and renamed."""
+        if os.path.exists(self.path + "-wal"):
+            raise damaged(self.path, "it is gone, and its -wal file is there, which belongs to no other")
+        making = self.path + ".new"
+        # 0600 from the first byte on: the plan holds paths and host names.
+        os.close(os.open(making, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600))
+        db = _connect(making)
+        try:
+            with _Transaction(db, self._error):
+                for statement in journal_format.SCHEMA:
+                    db.execute(statement)
+                db.execute("INSERT INTO meta VALUES ('version', ?), ('epoch', '0')", (str(VERSION),))
+                journal_format.sign(db)
+        finally:
+            db.close()
+        os.rename(making, self.path)
+        sync_directory(os.path.dirname(self.path))
+
+    def _check(self) -> None:
+        result = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if result != "ok":
+            raise damaged(self.path, result)
+        version = _version(self._db, self.path)
+        if version < VERSION:
+            backup = journal_format.back_up(self._db, self.path)
+            with self._transaction():
+                journal_format.migrate(self._db, version)
+            log.warning(
+                "the journal was of version %s and is now of %s; before: %s", version, VERSION, backup
+            )
+
+    def _error(self, error: sqlite3.Error) -> JournalError:
+        return _error(self.path, error)
+
+    def _transaction(self) -> _Transaction:
+        return _Transaction(self._db, self._error)
+
+    def close(self) -> None:
+        """Fold the write-ahead log back and close."""
+        self._db.close()
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def take_epoch(self) -> int:
+        """Begin an epoch: durable before it is returned, so that two coordinators never share one."""
+        with self._transaction():
+            epoch = int(_meta(self._db, self.path, "epoch")) + 1
+            self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
+            journal_format.sign(self._db)
+        return epoch
+
+    def raise_epoch(self, at_least: int) -> None:
+        """The next epoch that is taken is above that one."""
+        with self._transaction():
+            epoch = max(at_least, int(_meta(self._db, self.path, "epoch")))
+            self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
+
+    def commit(self, run: Run, event: Event, notes: Sequence[Note]) -> None:
+        """Event, state and notes, all or none. A run's first event brings the run itself into the journal."""
+        time = self._clock()
+        ended = run.phase.is_terminal
+        with self._transaction():
+            written = self._db.execute(
+                "INSERT INTO journal (time, run_id, type, event) VALUES (?, ?, ?, ?)",
+                (time, run.run_id, type(event).__name__, _dump(type(event), event)),
+            )
+            self._db.execute(
+                "INSERT INTO runs (run_id, name, created, ended, written_at, state, ended_seq) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET "
+                "state = excluded.state, written_at = excluded.written_at, "
+                "ended = coalesce(ended, excluded.ended), ended_seq = coalesce(ended_seq, excluded.ended_seq)",
+                (
+                    run.run_id,
+                    run.plan.name,
+                    time,
+                    time if ended else None,
+                    event.at,
+                    _dump(Run, run),
+                    written.lastrowid if ended else None,
+                ),
+            )
+            self._db.executemany(
+                "INSERT INTO events (time, run_id, name, kind, task, generation, message, data) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [_row(time, run, note) for note in notes],
+            )
+
+    def prune(self, *, ended_max: int = ENDED_MAX) -> list[str]:
+        """Forget the runs that ended before the newest `ended_max`, with their events; which they were.
+
+        One that goes on is never among them, nor one whose end is unproven: its host is swept when it is back.
+        """
+        rows = self._read(
+            f"SELECT run_id, state FROM runs WHERE ended IS NOT NULL AND run_id NOT IN ({_NEWEST_ENDED})",
+            (ended_max,),
+        )
+        forgotten = [str(run_id) for run_id, state in rows if not unproven(_load(self.path, run_id, state))]
+        for run_id in forgotten:  # one at a time: who waits to write need not wait for all
+            with self._transaction():
+                for table in ("events", "journal", "runs"):
+                    self._db.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
+        return forgotten
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def runs(self, *, ended_max: int = ENDED_MAX) -> list[Kept]:
+        """All runs that have not ended or of which a host owes the proof, and the newest others; oldest first."""
+        rows = self._read(
+            f"SELECT run_id, state, ended IS NULL OR run_id IN ({_NEWEST_ENDED}), created, ended, written_at "
+            "FROM runs ORDER BY rowid",
+            (ended_max,),
+        )
+        kept = [
+            (wanted, Kept(_load(self.path, run_id, state), *rest)) for run_id, state, wanted, *rest in rows
+        ]
+        return [one for wanted, one in kept if wanted or unproven(one.run)]
+
+    def _read(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as e:
+            raise self._error(e) from e
+
+    def next_run_id(self, name: str) -> str:
+        """`mnist-20261120-093005`: the name, and the date and time (UTC) of the submission.
+
+        A count would begin again with every journal, and the hosts remember the runs of all journals: a new head
+        node's first run must not find the records of another's.
+        """
+        at = datetime.now(UTC)
+        while True:
+            run_id = f"{name}-{at:%Y%m%d-%H%M%S}"
+            if not self._read("SELECT 1 FROM runs WHERE run_id = ?", (run_id,)):
+                return run_id
+            at += timedelta(seconds=1)
+
+    def events(self, *, name: str | None = None, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
+        """What `orch events` shows: of one run (by its name or id) or of all, in order."""
+        rows = self._read(
+            "SELECT seq, time, run_id, kind, task, generation, message, data FROM events "
+            "WHERE seq > ? AND (? IS NULL OR name = ? OR run_id = ?) ORDER BY seq LIMIT ?",
+            (after, name, name, name, limit),
+        )
+        keys = ("seq", "time", "run", "kind", "task", "generation", "message")
+        return [{**dict(zip(keys, row[:7], strict=True)), "data": json.loads(row[7])} for row in rows]
+
+    def first_causes(self, run_id: str) -> list[dict[str, Any]]:
+        """What ended the run's generations, and its tasks that were restarted alone, oldest first."""
+        rows = self._read(
+            "SELECT json_extract(data, '$.first_cause') FROM events WHERE run_id = ? AND "
+            "json_extract(data, '$.first_cause') IS NOT NULL ORDER BY seq",
+            (run_id,),
+        )
+        return [json.loads(found) for (found,) in rows]
+
+    def history(self, run_id: str) -> list[tuple[str, Any]]:
+        """The run's journaled events, in order: (type, JSON)."""
+        rows = self._read("SELECT type, event FROM journal WHERE run_id = ? ORDER BY seq", (run_id,))
+        return [(type_, json.loads(event)) for type_, event in rows]
+
+
+def peek(path: str) -> list[Kept]:
+    """Every run of a journal that may be somebody else's, who may be writing it; none where there is no journal.
+
+    Changes nothing. JournalError where this program could not take it, or is too old for it.
+    """
+    if not os.path.exists(path):
+        return []
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
+            _version(db, path)
+            rows = db.execute(
+                "SELECT run_id, state, created, ended, written_at FROM runs ORDER BY rowid"
+            ).fetchall()
+    except sqlite3.Error as e:
+        raise _error(path, e) from e
+    return [Kept(_load(path, run_id, state), *rest) for run_id, state, *rest in rows]
+
+
+def put_aside(path: str) -> str | None:
+    """Move a journal away, with what belongs to it; its new path. None where there is none. OSError."""
+    target = f"{path}.aside-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    moved = None
+    # The log last: a journal without its log is whole but old; a log without its journal is refused.
+    for suffix in ("", "-shm", "-wal"):
+        if os.path.exists(path + suffix):
+            os.rename(path + suffix, target + suffix)
+            moved = target
+    return moved
+
+
+class _Transaction:
+    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK. `with connection:` of sqlite3 would not begin one here.
+
+    What SQLite complains of comes out as JournalError.
+    """
+
+    def __init__(self, db: sqlite3.Connection, told: Callable[[sqlite3.Error], JournalError]) -> None:
+        self._db = db
+        self._told = told
+
+    def __enter__(self) -> None:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as e:
+            raise self._told(e) from e
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            try:
+                self._db.execute("COMMIT")
+                return
+            except sqlite3.Error as e:
+                self._rollback()
+                raise self._told(e) from e
+        self._rollback()
+        if isinstance(error, sqlite3.Error):
+            raise self._told(error) from error
+
+    def _rollback(self) -> None:
+        if self._db.in_transaction:  # a full disk may have rolled back already
+            self._db.execute("ROLLBACK")
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+
+
+def _version(db: sqlite3.Connection, path: str) -> int:
+    program = db.execute("SELECT value FROM meta WHERE key = 'program'").fetchone()
+    return check_version(path, _meta(db, path, "version"), program[0] if program else None)
+
+
+def _meta(db: sqlite3.Connection, path: str, key: str) -> str:
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    if row is None:
+        raise damaged(path, f"it has no {key}")
+    return str(row[0])
+
+
+def _load(path: str, run_id: str, state: str) -> Run:
+    try:
+        return read_run(state)
+    except ValidationError as e:
+        found = e.errors()[0]
+        where = ".".join(map(str, found["loc"]))
+        raise damaged(path, f"the state of {run_id} cannot be read: {where}: {found['msg']}") from e
+
+
+def _error(path: str, error: sqlite3.Error) -> JournalError:
+    """What a person must know of it."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
+        return damaged(path, str(error))  # SQLITE_ERROR: no such table; our statements are right
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and is_full(path)):
+        return full_error(path)
+    return JournalError(
+        f"the journal {path} cannot be written: {error}",
+        hint="see to its disk and its permissions; training goes on meanwhile",
+    )
+
+
+def _unusable(path: str, error: OSError) -> JournalError:
+    return JournalError(
+        f"the journal {path} cannot be opened: {error.strerror}",
+        hint="see to the permissions of its directory, or set $ORCH_STATE_DIR to another",
+    )
+
+
+def now_utc() -> str:
+    """ISO 8601 in UTC, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def dump_run(run: Run) -> str:
+    """A run as JSON, as the journal keeps it."""
+    return _dump(Run, run)
+
+
+def read_run(state: str) -> Run:
+    """The inverse. ValueError where it is none that this program understands."""
+    return _adapter(Run).validate_json(state)  # type: ignore[no-any-return]
+
+
+def _row(time: str, run: Run, note: Note) -> tuple[object, ...]:
+    task = str(note.task) if note.task else None
+    data = json.dumps(dict(note.data), default=str)
+    return (time, run.run_id, run.plan.name, note.kind, task, run.generation, note.message, data)
+
+
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def _adapter(type_: type[Any]) -> TypeAdapter[Any]:
+    """Made once a type: pydantic reads all of its fields for it."""
+    if type_ not in _ADAPTERS:
+        _ADAPTERS[type_] = TypeAdapter(type_)
+    return _ADAPTERS[type_]
+
+
+def _dump(type_: type[Any], value: object) -> str:
+    return _adapter(type_).dump_json(value).decode()

@@ -1,0 +1,378 @@
+"""The head's copy of the tasks' logs, one file per task and generation, read without a coordinator.
+
+`<state>/runs/<run_id>/logs/worker-0.gen-000002.log` holds what the host's own log holds, byte for byte:
+`<unix time, 6 decimals> <o|e> <text>` lines. The host counts its log from the first byte ever written, so the
+copy knows where to go on from its own size. Where the host's rotation was faster than the copying, the copy
+has a line of its own, `<unix time> g <text>`, in the place of what is missing; a `.gaps` file beside it says
+where such lines lie, so that sizes can still be turned into the host's offsets.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from threading import Lock
+from typing import Any, BinaryIO, NamedTuple
+
+from orchestrator.adapters.head import first_causes
+from orchestrator.core.plan import TaskId
+
+_BLOCK_BYTES = 1 << 16
+
+OWN = "w"
+OWN_NAME = "orch"
+
+
+class LogLine(NamedTuple):
+    """One line of one task. `stream` is `o`, `e`, `g` for a gap, or OWN for a line of ours, of the task `orch`."""
+
+    time: float
+    task: str
+    generation: int
+    stream: str
+    text: str
+
+
+class _Gap(NamedTuple):
+    """A line of ours in the copy: from byte `start` to `after`; the host's `offset` goes on behind it."""
+
+    start: int
+    after: int
+    offset: int
+
+
+class RunLogs:
+    """Writes and reads the copies. One writer (the coordinator), any number of readers."""
+
+    def __init__(self, state_dir: str) -> None:
+        self.runs_dir = os.path.join(state_dir, "runs")
+        self._lock = Lock()
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    def end(self, run_id: str, task: str, generation: int) -> int:
+        """The host's offset up to which the log is here: what to ask for next. Bytes."""
+        path = self._path(run_id, task, generation)
+        try:
+            size = os.stat(path).st_size
+        except FileNotFoundError:
+            return 0
+        gaps = [gap for gap in _read_gaps(path) if gap.start <= size]
+        if not gaps:
+            return size
+        last = gaps[-1]
+        if size < last.after:  # died while writing the gap's line: as if it were not there
+            before = gaps[-2] if len(gaps) > 1 else _Gap(0, 0, 0)
+            return before.offset + last.start - before.after
+        return last.offset + size - last.after
+
+    def append(self, run_id: str, task: str, generation: int, offset: int, data: bytes) -> int:
+        """Put down `data`, which the host's log has at `offset`; return the new `end`.
+
+        What is here already is skipped, so the same piece may come twice. OSError where it cannot be written.
+        """
+        path = self._path(run_id, task, generation)
+        with self._lock:
+            end = self.end(run_id, task, generation)
+            if offset < end:
+                data, offset = data[end - offset :], end
+            if not data:
+                return end
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+                _drop_torn_gap(file, path)
+                if offset > end:
+                    _write_gap(file, path, offset, missing=offset - end, time=_time_of(data))
+                file.seek(0, os.SEEK_END)
+                file.write(data)
+            return offset + len(data)
+
+    def put_first_cause(self, run_id: str, found: Mapping[str, Any] | None, *, now: float) -> None:
+        """Put down what ended the newest generation: see `first_causes.put`."""
+        first_causes.put(self._run_dir(run_id), found, now=now)
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def runs(self) -> list[str]:
+        """The ids of all runs that left something here, the newest first."""
+        try:
+            found = [entry for entry in os.scandir(self.runs_dir) if entry.is_dir()]
+        except FileNotFoundError:
+            return []
+        return [e.name for e in sorted(found, key=lambda e: (e.stat().st_mtime, e.name), reverse=True)]
+
+    def newest(self, name: str | None = None) -> str | None:
+        """The id of the newest run (of that name; a run's id names it too); None where there is none."""
+        runs = self.runs()
+        if name is None or name in runs:
+            return name or (runs[0] if runs else None)
+        return max((r for r in runs if run_name(r) == name), key=_age_key, default=None)
+
+    def tasks(self, run_id: str) -> list[str]:
+        """The tasks that have a log, in TensorFlow's order."""
+        return list(dict.fromkeys(task for task, _, _ in self._files(run_id)))
+
+    def first_cause(self, run_id: str) -> dict[str, Any] | None:
+        """What ended the run's last generation, as the coordinator put it down; None where nothing did."""
+        return first_causes.newest(self._run_dir(run_id))
+
+    def first_causes(self, run_id: str) -> list[dict[str, Any]]:
+        """What ended each of the run's generations that ended badly, oldest first."""
+        return first_causes.read(self._run_dir(run_id))
+
+    def read(
+        self,
+        run_id: str,
+        tasks: Iterable[str] | None = None,
+        *,
+        since: float | None = None,
+        tail: int | None = None,
+    ) -> Iterator[LogLine]:
+        """All lines, merged by time. `since` is a Unix time; `tail` keeps the last lines only."""
+        files = self._files(run_id, tasks)
+        if tail is not None and tail <= 0:
+            return iter(())
+        parts = [_file_lines(path, task, generation, since, tail) for task, generation, path in files]
+        own = self._own_lines(run_id, set(), since) if tasks is None else []
+        merged = heapq.merge(*parts, own, key=_by_time)
+        return merged if tail is None else iter(deque(merged, maxlen=tail))
+
+    def follow(
+        self,
+        run_id: str,
+        tasks: Iterable[str] | None = None,
+        *,
+        since: float | None = None,
+        tail: int | None = None,
+        pause: Callable[[], bool],
+    ) -> Iterator[LogLine]:
+        """As `read`, and then what comes, of new generations too.
+
+        `pause` is called when all was read; it waits a moment. Once it returns False what has come
+        meanwhile is read, and that is the end.
+        """
+        wanted = None if tasks is None else list(tasks)
+        followers: dict[str, _Follower] = {}
+        # The places are taken before the reading: what comes in between is then shown once.
+        for task, generation, path in self._files(run_id, wanted):
+            followers[path] = _Follower(path, task, generation, _end_of_lines(path))
+        seen: set[int] = set()
+        own = self._own_lines(run_id, seen, since) if tasks is None else []
+        first = heapq.merge(*(f.before(since, tail) for f in followers.values()), own, key=_by_time)
+        yield from first if tail is None else deque(first, maxlen=max(0, tail))
+        going = True
+        while going:
+            going = pause()
+            for task, generation, path in self._files(run_id, wanted):
+                followers.setdefault(path, _Follower(path, task, generation, 0))
+            new = [line for follower in followers.values() for line in follower.new(ended=not going)]
+            if tasks is None:
+                new += self._own_lines(run_id, seen, since)
+            yield from sorted(new, key=_by_time)
+
+    def _own_lines(self, run_id: str, seen: set[int], since: float | None) -> list[LogLine]:
+        """A line for each end of a generation that something was done about and that was not `seen` before."""
+        lines = []
+        for cause in self.first_causes(run_id):
+            generation, time = int(cause.get("generation") or 0), float(cause.get("time") or 0.0)
+            if cause.get("done") and generation not in seen:
+                seen.add(generation)
+                text = f"first cause: {cause.get('sentence')}; {cause['done']}"
+                lines.append(LogLine(time, OWN_NAME, generation, OWN, text))
+        return [line for line in sorted(lines, key=_by_time) if since is None or line.time >= since]
+
+    # -- places ----------------------------------------------------------------------------------------
+
+    def _run_dir(self, run_id: str) -> str:
+        if not run_id or "/" in run_id or run_id in (".", ".."):
+            raise ValueError(f"not a run id: {run_id!r}")
+        return os.path.join(self.runs_dir, run_id)
+
+    def _path(self, run_id: str, task: str, generation: int) -> str:
+        parsed = TaskId.parse(task)
+        stem = f"{parsed.type}-{parsed.index}"
+        return os.path.join(self._run_dir(run_id), "logs", f"{stem}.gen-{generation:06d}.log")
+
+    def _files(self, run_id: str, tasks: Iterable[str] | None = None) -> list[tuple[str, int, str]]:
+        """(task, generation, path) of each log, by task and generation."""
+        logs_dir = os.path.join(self._run_dir(run_id), "logs")
+        wanted = None if tasks is None else set(tasks)
+        found: list[tuple[TaskId, int, str]] = []
+        try:
+            names = os.listdir(logs_dir)
+        except FileNotFoundError:
+            return []
+        for name in names:
+            stem, dot, suffix = name.rpartition(".")
+            task, _, generation = stem.partition(".gen-")
+            if dot and suffix == "log" and generation.isdecimal():
+                parsed = TaskId.parse(":".join(task.rsplit("-", 1)))
+                if wanted is None or str(parsed) in wanted:
+                    found.append((parsed, int(generation), os.path.join(logs_dir, name)))
+        return [(str(parsed), generation, path) for parsed, generation, path in sorted(found)]
+
+
+def run_name(run_id: str) -> str:
+    """`mnist` of `mnist-20261120-1`."""
+    return run_id.rsplit("-", 2)[0]
+
+
+def _age_key(run_id: str) -> tuple[str, int]:
+    _, date, number = run_id.rsplit("-", 2)
+    return date, int(number) if number.isdecimal() else 0
+
+
+def _by_time(line: LogLine) -> float:
+    return line.time
+
+
+class _Follower:
+    """Reads one growing file, whole lines at a time."""
+
+    def __init__(self, path: str, task: str, generation: int, at: int) -> None:
+        self._path, self._task, self._generation, self._at = path, task, generation, at
+        self._time = 0.0
+
+    def before(self, since: float | None, tail: int | None) -> Iterator[LogLine]:
+        """The lines up to the place where following begins."""
+        for line in _file_lines(self._path, self._task, self._generation, since, tail, end=self._at):
+            self._time = line.time
+            yield line
+
+    def new(self, *, ended: bool) -> Iterator[LogLine]:
+        """The lines that have come; at the end also one without its newline."""
+        with open(self._path, "rb") as file:
+            file.seek(self._at)
+            data = file.read()
+        if not ended:
+            data = data[: data.rfind(b"\n") + 1]
+        self._at += len(data)
+        for raw in _lines(data):
+            line = _parse(raw, self._task, self._generation, self._time)
+            self._time = line.time
+            yield line
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """Not bytes.splitlines: a progress bar's carriage returns do not end a line."""
+    lines = data.split(b"\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def _file_lines(
+    path: str, task: str, generation: int, since: float | None, tail: int | None, *, end: int | None = None
+) -> Iterator[LogLine]:
+    """The lines of one file up to byte `end`, a line's end."""
+    time = 0.0
+    with open(path, "rb") as file:
+        end = os.fstat(file.fileno()).st_size if end is None else end
+        at = 0 if tail is None else _start_of_last(file, end, tail)
+        file.seek(at)
+        while at < end and (raw := file.readline()):
+            at += len(raw)
+            line = _parse(raw.removesuffix(b"\n"), task, generation, time)
+            time = line.time
+            if since is None or time >= since:
+                yield line
+
+
+def _end_of_lines(path: str) -> int:
+    """Behind the last newline: what follows is not a line yet."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if not size or _byte(file, size - 1) == b"\n":
+            return size
+        return _start_of_last(file, size, 1)
+
+
+def _start_of_last(file: BinaryIO, end: int, count: int) -> int:
+    """Where the last `count` lines before byte `end` begin; read backwards, since logs are long."""
+    at = end
+    # The newline that closes the last line is not one in front of it.
+    missing = count + 1 if end and _byte(file, end - 1) == b"\n" else count
+    while at > 0:
+        start = max(0, at - _BLOCK_BYTES)
+        file.seek(start)
+        block = file.read(at - start)
+        place = len(block)
+        while (place := block.rfind(b"\n", 0, place)) >= 0:
+            missing -= 1
+            if missing == 0:
+                return start + place + 1
+        at = start
+    return 0
+
+
+def _byte(file: BinaryIO, at: int) -> bytes:
+    file.seek(at)
+    return file.read(1)
+
+
+def _parse(raw: bytes, task: str, generation: int, time_before: float) -> LogLine:
+    """A line; one that a rotation has cut keeps its text and takes the time of the one before."""
+    parts = raw.split(b" ", 2)
+    if len(parts) >= 2 and parts[1] in (b"o", b"e", b"g"):
+        try:
+            time = float(parts[0])
+        except ValueError:
+            pass  # text that looks like a line: it is shown whole, below
+        else:
+            text = parts[2].decode("utf-8", "replace") if len(parts) == 3 else ""
+            return LogLine(time, task, generation, parts[1].decode(), text)
+    return LogLine(time_before, task, generation, "o", raw.decode("utf-8", "replace"))
+
+
+def _time_of(data: bytes) -> float:
+    """The time of the first whole line in a piece of log; 0 where it has none."""
+    for raw in data.split(b"\n", 2)[:2]:
+        time = _parse(raw, "", 0, 0.0).time
+        if time:
+            return time
+    return 0.0
+
+
+def _gaps_path(path: str) -> str:
+    return path.removesuffix(".log") + ".gaps"
+
+
+def _read_gaps(path: str) -> list[_Gap]:
+    try:
+        with open(_gaps_path(path), encoding="ascii") as file:
+            lines = file.read().split("\n")
+    except FileNotFoundError:
+        return []
+    # The last piece is empty, or was being written when the coordinator died: then its gap never was.
+    return [_Gap(*map(int, line.split())) for line in lines[:-1] if line]
+
+
+def _drop_torn_gap(file: BinaryIO, path: str) -> None:
+    """Take back a gap whose line was not written wholly, and forget gaps that never began."""
+    size = os.fstat(file.fileno()).st_size
+    gaps = _read_gaps(path)
+    whole = [gap for gap in gaps if gap.after <= size]
+    if len(whole) == len(gaps):
+        return
+    torn = gaps[len(whole)]
+    if torn.start < size:
+        file.truncate(torn.start)
+    temporary = _gaps_path(path) + ".new"
+    with open(temporary, "w", encoding="ascii") as out:
+        out.writelines(f"{gap.start} {gap.after} {gap.offset}\n" for gap in whole)
+    os.replace(temporary, _gaps_path(path))
+
+
+def _write_gap(file: BinaryIO, path: str, offset: int, *, missing: int, time: float) -> None:
+    """A line in the place of `missing` bytes. First where it will lie, then the line: see `end`."""
+    start = file.seek(0, os.SEEK_END)
+    newline = b"" if start == 0 or _byte(file, start - 1) == b"\n" else b"\n"
+    text = (
+        f"{time:.6f} g [{missing} bytes of this log were rotated away on the host before they were copied]\n"
+    )
+    line = newline + text.encode()
+    with open(_gaps_path(path), "a", encoding="ascii") as gaps:
+        gaps.write(f"{start} {start + len(line)} {offset}\n")
+    file.seek(0, os.SEEK_END)
+    file.write(line)
+    file.flush()

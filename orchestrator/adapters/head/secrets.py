@@ -1,0 +1,67 @@
+"""Secret values of active runs: files of mode 0600 in a directory of mode 0700, apart from the journal.
+
+They must outlive a coordinator, since a later one may have to start the tasks again; they are removed when the
+run has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Collection, Mapping
+
+from orchestrator.adapters.head.disk import sync_directory
+
+
+class Secrets:
+    """One file per run that has any."""
+
+    def __init__(self, state_dir: str) -> None:
+        self._dir = os.path.join(state_dir, "secrets")
+
+    def save(self, run_id: str, values: Mapping[str, str]) -> None:
+        """Durable before it returns. OSError where the disk refuses."""
+        if not values:
+            return
+        os.makedirs(self._dir, mode=0o700, exist_ok=True)
+        path = self._path(run_id)
+        try:
+            descriptor = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with open(descriptor, "w", encoding="utf-8") as file:
+                json.dump(dict(values), file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(path + ".new", path)
+        except OSError:
+            _unlink(path + ".new")
+            raise
+        sync_directory(self._dir)
+
+    def load(self, run_id: str) -> dict[str, str]:
+        """Empty where the run has none. OSError or ValueError where they cannot be read."""
+        try:
+            with open(self._path(run_id), encoding="utf-8") as file:
+                return {str(name): str(value) for name, value in json.load(file).items()}
+        except FileNotFoundError:
+            return {}
+
+    def remove(self, run_id: str) -> None:
+        """Forget them."""
+        _unlink(self._path(run_id))
+
+    def keep_only(self, run_ids: Collection[str]) -> None:
+        """Forget those of all other runs: a coordinator may have died between a run's end and `remove`."""
+        kept = {f"{run_id}.json" for run_id in run_ids}
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self._dir):
+                if name not in kept:
+                    _unlink(os.path.join(self._dir, name))
+
+    def _path(self, run_id: str) -> str:
+        return os.path.join(self._dir, f"{run_id}.json")
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

@@ -1,0 +1,98 @@
+"""What can go wrong on the way to an sshd, as sentences: which host, why, and the way out. No library in it."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from orchestrator.adapters.ssh.config import Hop
+from orchestrator.adapters.ssh.known_hosts import HostKey, Judgement
+from orchestrator.core.errors import ConnectFailed, HostError, HostKeyChanged, HostKeyUnknown
+from orchestrator.core.plan import HostPlan
+
+T = TypeVar("T")
+
+RETRY_DELAYS_S = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 4.0, 4.0)
+"""After a handshake that sshd dropped, each ± 50 %. A refused key or a silent host is not tried again."""
+
+
+class Dropped(ConnectFailed):
+    """The sshd ended the handshake, as MaxStartups makes it do by chance: worth an instant second try."""
+
+
+def retried(attempt: Callable[[], T]) -> T:
+    for delay_s in RETRY_DELAYS_S:
+        try:
+            return attempt()
+        except Dropped:
+            time.sleep(delay_s * random.uniform(0.5, 1.5))
+    return attempt()
+
+
+def refusal(host: HostPlan, hop: Hop, shown: HostKey, judged: Judgement) -> HostError:
+    entry = judged.entry
+    if judged.verdict == "revoked" and entry is not None:
+        return HostKeyChanged(
+            host.name,
+            f"{hop} shows the host key {shown.fingerprint}, which {entry.where} marks as revoked",
+            hint="give the host a new key: whoever holds this one may pose as it",
+            code="host-key-revoked",
+        )
+    if judged.verdict == "changed" and entry is not None:
+        return HostKeyChanged(
+            host.name,
+            f"{hop} shows the host key {shown.fingerprint} ({shown.type}), and {entry.where} has "
+            f"{entry.key.fingerprint} ({entry.key.type}); nothing was sent to it",
+            hint="ask its owner whether the host was set up anew; if so, "
+            f"`ssh-keygen -R '{hop.key_name}' -f {entry.path}`, then `orch trust {host.name}`",
+        )
+    hint = f"compare the fingerprint with the host's own, then `orch trust {host.name}`"
+    if judged.authority is not None:
+        hint += (
+            f" ({judged.authority.where} trusts an authority for it: orch does not check host certificates)"
+        )
+    return HostKeyUnknown(
+        host.name, f"the host key of {hop} is not known: {shown.fingerprint} ({shown.type})", hint=hint
+    )
+
+
+def silent(host: HostPlan, hop: Hop, connect_s: float) -> ConnectFailed:
+    """Nothing came back in `connect_s` seconds."""
+    return ConnectFailed(
+        host.name,
+        f"{hop} does not answer within {connect_s:g} s",
+        hint="is it up, and does a firewall drop its SSH port?",
+    )
+
+
+def dropped(host: HostPlan, hop: Hop, how: str) -> Dropped:
+    """The connection ended before a login."""
+    return Dropped(
+        host.name,
+        f"{hop} {how} before a login",
+        hint="sshd there may be short of MaxStartups, or refuse this address; its log says which",
+    )
+
+
+def unreachable(host: HostPlan, hop: Hop, error: OSError | EOFError, connect_s: float) -> ConnectFailed:
+    """What the system said of a connection to `hop`."""
+    match error:
+        case socket.gaierror():
+            return ConnectFailed(
+                host.name,
+                f"the name {hop.address} cannot be resolved: {error.strerror}",
+                hint="give its address in the spec, or a HostName in ~/.ssh/config",
+            )
+        case TimeoutError():
+            return silent(host, hop, connect_s)
+        case ConnectionRefusedError():
+            return ConnectFailed(
+                host.name, f"{hop} refuses the connection: no sshd listens there", hint="is the port right?"
+            )
+        case ConnectionResetError() | BrokenPipeError() | EOFError():
+            return dropped(host, hop, "closes the connection")
+        case _:
+            return ConnectFailed(host.name, f"{hop} cannot be reached: {error.strerror or error}")

@@ -1,0 +1,378 @@
+"""Transport `ssh`, by fabric over paramiko. Only the ssh*.py here import them; nobody else sees their exceptions.
+
+Host keys: every connection, the bastion's too, gets a RejectPolicy of ours before it is opened, and the policy
+alone decides, by known_hosts files that we read ourselves (fabric would add any key it meets). No agent is
+forwarded. One connection carries one exec, so that a host with MaxSessions 1 is enough.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fabric
+import paramiko
+from paramiko.ssh_exception import NoValidConnectionsError
+
+from orchestrator.adapters.alarm import ALARMS
+from orchestrator.adapters.head.file_cache import FileCache
+from orchestrator.adapters.ssh import config
+from orchestrator.adapters.ssh.channel import SshChannel, hang_up
+from orchestrator.adapters.ssh.config import Hop, Route
+from orchestrator.adapters.ssh.errors import dropped, retried, silent, unreachable
+from orchestrator.adapters.ssh.keys import Keys, KnownOnly, host_key
+from orchestrator.adapters.ssh.known_hosts import SSH_PORT, HostKey, KnownHosts, known_name
+from orchestrator.adapters.ssh.known_hosts import append as append_known_host
+from orchestrator.adapters.transport import Channel, OpenChannels
+from orchestrator.core.errors import (
+    ConnectFailed,
+    HostError,
+    HostKeyUnknown,
+    HostUnfit,
+)
+from orchestrator.core.plan import HostPlan
+
+# paramiko logs what it raises, with a traceback; whoever gets our sentence needs neither.
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+
+HANDSHAKES_MAX = 8
+"""At once to one sshd: its MaxStartups, 10:30:100 by default, drops more at random."""
+
+_SCAN_TYPES = (
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "rsa-sha2-512",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SshTimeouts:
+    """How long each part of a connection may take, in seconds."""
+
+    connect_s: float = 20.0
+    """TCP, and again from there to the end of the key exchange: a slow sshd answers after 15 s."""
+    auth_s: float = 30.0
+    """For each key that is offered."""
+    session_s: float = 30.0
+    """To start the command, and for a bastion to reach the host."""
+    keepalive_s: int = 30
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedKey:
+    """A host key that an sshd showed, before anybody trusts it."""
+
+    hop: Hop
+    key: HostKey
+    known: bool
+
+
+class SshTransport:
+    """Connections to hosts, several at once.
+
+    Args:
+        known_hosts: The project's own file, read beside the user's and the system's; `trust` adds to it.
+        home: Whose ~/.ssh it is.
+        config_files: ssh_config files; the default is the user's, then the system's.
+    """
+
+    def __init__(
+        self,
+        known_hosts: Path,
+        *,
+        home: Path | None = None,
+        config_files: tuple[Path, ...] | None = None,
+        timeouts: SshTimeouts = SshTimeouts(),
+    ) -> None:
+        self._own_known_hosts = known_hosts
+        self._home = home or Path.home()
+        self._timeouts = timeouts
+        self._channels = OpenChannels()
+        files = config_files or (self._home / ".ssh/config", Path("/etc/ssh/ssh_config"))
+        self._config = FileCache(lambda: self._read_config(list(files)))
+        self._known: dict[tuple[Path, ...], FileCache[KnownHosts]] = {}
+        self._keys: dict[Path, FileCache[paramiko.PKey]] = {}
+        self._gates: dict[tuple[object, ...], threading.BoundedSemaphore] = {}
+        # Lazy and with an empty ssh_config: neither fabric.yaml nor fabric's reading of ~/.ssh/config counts.
+        self._fabric = fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig())
+
+    def open(self, host: HostPlan, command: str) -> Channel:
+        """Connect and start `command`. Raises the HostErrors of core.errors, each with its way out."""
+        route = self._route(host)
+        connections = retried(lambda: self._connect(route))
+        try:
+            session = self._start(route, connections, command)
+        except BaseException:
+            hang_up(connections)
+            raise
+        channel = SshChannel(session, connections)
+        channel.forget = self._channels.add(host, channel)
+        return channel
+
+    def close(self, host: HostPlan) -> None:
+        """Close every channel to this host that is still open."""
+        self._channels.close(host)
+
+    def scan(self, host: HostPlan) -> list[ScannedKey]:
+        """The host keys that the host shows, for a person to judge. No authentication is tried at it.
+
+        Behind a bastion whose own key is unknown, these are the bastion's: nothing beyond it can be asked
+        before it is trusted. Then trust them, and scan again. Raises as `open` does.
+        """
+        route = self._route(host)
+        connections = self._connections(route)
+        try:
+            if route.bastion is not None:
+                bastion = route.bastion
+                try:
+                    retried(lambda: self._open_hop(route, bastion, connections[0]))
+                except HostKeyUnknown:
+                    return self._shown(route, bastion, connections[0])
+            return self._shown(route, route.target, connections[-1])
+        finally:
+            hang_up(connections)
+
+    def trust(self, keys: Iterable[ScannedKey]) -> int:
+        """Add keys to the project's own known_hosts; how many were new. OSError where it cannot be written."""
+        added = 0
+        for scanned in keys:
+            hop = scanned.hop
+            aliased = hop.key_name != known_name(hop.address, hop.port)
+            name, port = (hop.key_name, SSH_PORT) if aliased else (hop.address, hop.port)
+            added += append_known_host(self._own_known_hosts, name, port, scanned.key)
+        return added
+
+    def warnings(self, host: HostPlan) -> list[str]:
+        """What was skipped in the ssh_config and known_hosts files that count for this host."""
+        route = self._route(host)
+        found = list(self._config.get()[1])
+        for hop in route.hops:
+            found += self._known_hosts(hop).warnings
+        return list(dict.fromkeys(found))
+
+    def _route(self, host: HostPlan) -> Route:
+        try:
+            read, _ = self._config.get()
+            return config.route(host, read.lookup, self._home)
+        except paramiko.SSHException as error:
+            raise HostUnfit(
+                host.name,
+                f"~/.ssh/config: {error}",
+                hint="`ssh -G` with its address shows what ssh makes of it",
+            ) from error
+
+    def _read_config(self, files: list[Path]) -> tuple[tuple[_Config, tuple[str, ...]], tuple[Path, ...]]:
+        read = config.read_config(files, self._home)
+        return (_Config.from_text(read.text), read.warnings), read.sources
+
+    def _known_hosts(self, hop: Hop) -> KnownHosts:
+        paths = (*hop.known_hosts, Path("/etc/ssh/ssh_known_hosts"), self._own_known_hosts)
+        cached = self._known.setdefault(paths, FileCache(lambda: (KnownHosts.read(paths), paths)))
+        return cached.get()
+
+    def _key(self, path: Path) -> paramiko.PKey:
+        """The private key in a file. To parse it costs a seventh of a connection, so it is kept while the file is."""
+        return self._keys.setdefault(path, FileCache(lambda: (paramiko.PKey.from_path(path), (path,)))).get()
+
+    def _connections(self, route: Route) -> list[fabric.Connection]:
+        """One for each hop, none of them open yet, each strict about host keys."""
+        made: list[fabric.Connection] = []
+        for hop in route.hops:
+            known = self._known_hosts(hop)
+            connection = _Connection(
+                hop.address,
+                user=hop.user,
+                port=hop.port,
+                config=self._fabric,
+                gateway=made[-1] if made else False,
+                forward_agent=False,
+                connect_kwargs={
+                    "timeout": self._timeouts.connect_s,
+                    "banner_timeout": self._timeouts.connect_s,
+                    "auth_timeout": self._timeouts.auth_s,
+                    "channel_timeout": self._timeouts.session_s,
+                    "transport_factory": self._factory(known.types(hop.key_name)),
+                    "auth_strategy": Keys(route.host, hop, self._key),
+                },
+            )
+            connection.client.set_missing_host_key_policy(KnownOnly(route.host, hop, known))
+            made.append(connection)
+        return made
+
+    def _factory(self, types: tuple[str, ...]) -> Callable[..., paramiko.Transport]:
+        """Makes transports that ask for a host key of `types` first, and for a cheap key exchange."""
+
+        def make(sock: Any, disabled_algorithms: Any = None) -> paramiko.Transport:
+            _without_delay(sock)
+            transport = _Transport(sock, disabled_algorithms=disabled_algorithms)
+            transport.handshake_timeout = self._timeouts.connect_s
+            options = transport.get_security_options()
+            options.kex = sorted(options.kex, key=_kex_rank)
+            # Authenticated ciphers: of the others paramiko checks each packet's MAC byte by byte, in Python.
+            options.ciphers = sorted(options.ciphers, key=lambda name: "-gcm@" not in name)
+            options.key_types = sorted(
+                options.key_types, key=lambda algorithm: _type_of(algorithm) not in types
+            )
+            return transport
+
+        return make
+
+    def _connect(self, route: Route) -> list[fabric.Connection]:
+        connections = self._connections(route)
+        try:
+            for hop, connection in zip(route.hops, connections, strict=True):
+                self._open_hop(route, hop, connection)
+        except BaseException:
+            hang_up(connections)
+            raise
+        return connections
+
+    def _open_hop(self, route: Route, hop: Hop, connection: fabric.Connection) -> None:
+        with self._gate(route, hop), _explained(route.host, hop, self._timeouts.connect_s):
+            connection.open()
+        connection.transport.set_keepalive(self._timeouts.keepalive_s)
+
+    @contextmanager
+    def _gate(self, route: Route, hop: Hop) -> Iterator[None]:
+        via = None if hop.bastion or route.bastion is None else route.bastion.address
+        key = (via, hop.address, hop.port)
+        with self._gates.setdefault(key, threading.BoundedSemaphore(HANDSHAKES_MAX)):
+            yield
+
+    def _start(self, route: Route, connections: list[fabric.Connection], command: str) -> paramiko.Channel:
+        connection = connections[-1]
+        transport = connection.transport
+        # paramiko waits for the reply to an exec without a bound; a link that is cut just here must end too.
+        with ALARMS.after(self._timeouts.session_s, partial(hang_up, connections)):
+            try:
+                _without_delay(transport.sock)
+                session: paramiko.Channel = connection.create_session()
+                session.exec_command(command)
+            except (paramiko.SSHException, EOFError, OSError) as error:
+                if transport.is_active():
+                    raise HostUnfit(
+                        route.host.name,
+                        f"{route.target} accepts the key of {route.target.user} and starts no command",
+                        hint="look for MaxSessions 0, ForceCommand, restrict or nologin in sshd's settings there",
+                    ) from error
+                raise ConnectFailed(
+                    route.host.name, f"{route.target} was lost before the command had started"
+                ) from error
+        return session
+
+    def _shown(self, route: Route, hop: Hop, connection: fabric.Connection) -> list[ScannedKey]:
+        known = self._known_hosts(hop)
+        found = []
+        for key_type in _SCAN_TYPES:
+            key = retried(partial(self._show_one, route, hop, connection, key_type))
+            if key is not None:
+                found.append(ScannedKey(hop, key, known.judge(hop.key_name, key).verdict == "known"))
+        return found
+
+    def _show_one(
+        self, route: Route, hop: Hop, connection: fabric.Connection, key_type: str
+    ) -> HostKey | None:
+        with self._gate(route, hop), _explained(route.host, hop, self._timeouts.connect_s):
+            if connection.gateway:
+                sock = connection.open_gateway()
+            else:
+                sock = socket.create_connection((hop.address, hop.port), self._timeouts.connect_s)
+            transport = self._factory(())(sock)
+            try:
+                transport.get_security_options().key_types = (key_type,)
+                transport.start_client(timeout=self._timeouts.connect_s)
+                return host_key(transport.get_remote_server_key())
+            except paramiko.ssh_exception.IncompatiblePeer:
+                return None
+            finally:
+                transport.close()
+                sock.close()
+
+
+class _Transport(paramiko.Transport):
+    def _parse_debug(self, m: paramiko.Message) -> None:
+        """Nothing: sshd's remarks on each login are for its own debugging, and paramiko spells them byte by byte."""
+
+
+class _Connection(fabric.Connection):  # type: ignore[misc]  # untyped
+    # Fabric's attributes are entries of its Config where the class does not name them: slow, and the Config is
+    # shared by all connections here.
+    __setattr__ = object.__setattr__
+
+
+class _Config(paramiko.SSHConfig):
+    # %l is this machine's full name: paramiko asks DNS for it at every look-up, used or not, and a resolver
+    # that drops packets then costs 10 s.
+    TOKENS_BY_CONFIG_KEY = {  # noqa: RUF012 - paramiko's own attribute
+        key: [token for token in tokens if token != "%l"]
+        for key, tokens in paramiko.SSHConfig.TOKENS_BY_CONFIG_KEY.items()
+    }
+
+
+@contextmanager
+def _explained(host: HostPlan, hop: Hop, connect_s: float) -> Iterator[None]:
+    """Turn what the libraries and the system raise into our errors."""
+    started = time.monotonic()
+    try:
+        yield
+    except HostError:
+        raise
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        late = time.monotonic() - started >= 0.95 * connect_s
+        raise _explain(host, hop, error, late=late, connect_s=connect_s) from error
+
+
+def _explain(host: HostPlan, hop: Hop, error: Exception, *, late: bool, connect_s: float) -> HostError:
+    match error:
+        case NoValidConnectionsError():
+            inner = next(iter(error.errors.values()))
+            return unreachable(host, hop, inner if isinstance(inner, OSError) else error, connect_s)
+        case OSError() | EOFError():
+            return unreachable(host, hop, error, connect_s)
+        case paramiko.ChannelException(code=1):
+            return HostUnfit(
+                host.name,
+                f"the bastion forbids forwarding to {hop}",
+                hint="AllowTcpForwarding and PermitOpen in the bastion's sshd_config must allow it",
+            )
+        case paramiko.ChannelException():
+            return ConnectFailed(host.name, f"the bastion cannot connect to {hop}: {error.text}")
+        case paramiko.ssh_exception.IncompatiblePeer():
+            return HostUnfit(host.name, f"{hop} shares no algorithm with us: {error}", hint="update its sshd")
+        case _ if late:
+            return silent(host, hop, connect_s)
+        case _:
+            return dropped(host, hop, f"breaks off ({error})")
+
+
+def _without_delay(sock: object) -> None:
+    """Send at once, and acknowledge at once for the next packets.
+
+    sshd writes several small packets around the login, and its Nagle algorithm holds back each until the one
+    before is acknowledged: 40 ms a time, against 30 ms for all the rest of a connection.
+    """
+    if isinstance(sock, socket.socket):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_QUICKACK"):  # Linux; wears off by itself
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+
+def _kex_rank(name: str) -> int:
+    """curve25519 is the cheapest; Diffie-Hellman groups cost nine times as much as everything else together."""
+    if name.startswith("curve25519"):
+        return 0
+    return 2 if name.startswith("diffie-hellman") else 1
+
+
+def _type_of(algorithm: str) -> str:
+    return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm

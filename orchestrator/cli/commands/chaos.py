@@ -1,0 +1,199 @@
+"""`orch chaos`: faults for a run of your own, and a table of how it came back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+
+from orchestrator.adapters.head.client import Client
+from orchestrator.cli.comeback import Outcome, watch_recovery
+from orchestrator.cli.options import DURATION
+from orchestrator.cli.run_choice import (
+    complete_host,
+    complete_task,
+    find,
+    only_active,
+    run_argument,
+    runs_of,
+    status_of,
+)
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import Refused, UsageError, WaitTimedOut
+from orchestrator.core.faults import KINDS
+
+_LOOK_EVERY_S = 0.1
+_DRAWN = ("kill", "freeze", "kill-shim", "kill-agent", "cut")
+"""Not `fill`: a disk is shared with people who did not ask for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Which faults, in order: (kind, target); or how many to draw."""
+
+    name: str | None
+    faults: tuple[tuple[str, str], ...]
+    draw: int
+    seed: int
+    at_step: int | None
+    every_s: float
+    for_s: float
+    timeout_s: float
+
+
+def run(request: Request, session: Session) -> list[Outcome]:
+    """Inject one after the other, each when the run has come back from the one before."""
+    if bool(request.faults) == bool(request.draw):
+        raise UsageError("name the faults, or say how many to draw with --random", hint="orch chaos --help")
+    client = session.client()
+    runs = runs_of(client)
+    chosen = find(runs, request.name) if request.name else only_active(runs, "hurt")
+    dice = random.Random(request.seed)
+    outcomes: list[Outcome] = []
+    for number in range(len(request.faults) or request.draw):
+        before = _wait(client, chosen, session, request, first=number == 0)
+        kind, target = request.faults[number] if request.faults else _drawn(before, dice)
+        outcome = _inject(client, before, kind, target, session, request)
+        outcomes.append(outcome)
+        if not outcome.recovered:
+            break
+    return outcomes
+
+
+def _wait(
+    client: Client, chosen: Mapping[str, Any], session: Session, request: Request, *, first: bool
+) -> dict[str, Any]:
+    """Until it trains and is due: at the step for the first fault, some time later for each other."""
+    deadline = session.now() + request.timeout_s
+    due_at = session.now() + (0 if first else request.every_s)
+    said = False
+    while True:
+        found = status_of(client, chosen)
+        if found["phase"] in ("SUCCEEDED", "FAILED", "KILLED"):
+            raise Refused(f"{found['run_id']} has ended: {found['phase']}; there is nothing to hurt")
+        step = found.get("global_step")
+        late = first and request.at_step is not None and (step is None or step < request.at_step)
+        if found["phase"] == "RUNNING" and step is not None and not late and session.now() >= due_at:
+            return found
+        if session.now() >= deadline:
+            raise WaitTimedOut(f"{found['run_id']} is {found['phase']} at step {step}: {found['reason']}")
+        if first and not said:
+            until = f"step {request.at_step}" if request.at_step is not None else "its first step"
+            session.say(f"waiting for {until}; now {found['phase']}, step {step}")
+            said = True
+        session.pause(_LOOK_EVERY_S)
+
+
+def _drawn(run: Mapping[str, Any], dice: random.Random) -> tuple[str, str]:
+    kind = dice.choice(_DRAWN)
+    living = [task for task in run["tasks"] if task["phase"] == "RUNNING"]
+    task = dice.choice(living or run["tasks"])
+    return kind, str(task["task"] if KINDS[kind].of == "task" else task["host"])
+
+
+def _inject(
+    client: Client, before: Mapping[str, Any], kind: str, target: str, session: Session, request: Request
+) -> Outcome:
+    after = max((event["seq"] for event in _events(client, before, 0)), default=0)
+    at = session.now()
+    body = {"fault": kind, "target": target, "for_s": request.for_s}
+    client.post(f"/v1/runs/{before['run_id']}/chaos", body)
+    lasting = f" for {request.for_s:g} s" if KINDS[kind].lasts else ""
+    session.say(f"{kind} {target}{lasting}, at step {before['global_step']}")
+    return watch_recovery(
+        client,
+        before,
+        kind=kind,
+        target=target,
+        after=after,
+        at=at,
+        session=session,
+        for_s=request.for_s if KINDS[kind].lasts else 0.0,
+        timeout_s=request.timeout_s,
+    )
+
+
+def _events(client: Client, run: Mapping[str, Any], after: int) -> list[dict[str, Any]]:
+    found = client.get("/v1/events", {"name": str(run["run_id"]), "after": after}).get("events")
+    return found if isinstance(found, list) else []
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """For people."""
+    rows = [("fault", "at step", "noticed after", "training again after", "steps lost", "what was done")]
+    rows += [_row(outcome) for outcome in outcomes]
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]).rstrip()
+        for row in rows
+    )
+
+
+def _row(outcome: Outcome) -> tuple[str, str, str, str, str, str]:
+    return (
+        f"{outcome.kind} {outcome.target}",
+        str(outcome.step),
+        _seconds(outcome.noticed_s),
+        _seconds(outcome.again_s) if outcome.again_s != 0 else "never stopped",
+        "-" if outcome.lost is None else str(outcome.lost),
+        outcome.done,
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"
+
+
+_COMPLETE = {"task": complete_task, "host": complete_host}
+
+
+def _fault_options(command: Any) -> Any:
+    for kind in reversed(list(KINDS.values())):
+        option = click.option(
+            f"--{kind.name}",
+            kind.name.replace("-", "_"),
+            multiple=True,
+            metavar=kind.of.upper(),
+            shell_complete=_COMPLETE[kind.of],
+            help=f"{kind.does[0].upper()}{kind.does[1:]}.",
+        )
+        command = option(command)
+    return command
+
+
+@click.command()
+@run_argument()
+@_fault_options
+@click.option("--random", "draw", type=click.IntRange(min=1), metavar="N", help="Draw N faults (none fills).")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of --random: the same faults again.")
+@click.option("--at-step", type=click.IntRange(min=0), help="Wait for this step before the first.")
+@click.option("--every", type=DURATION, default="10s", show_default=True, help="Between faults.")
+@click.option("--for", "lasting", type=DURATION, default="30s", show_default=True, help="How long one lasts.")
+@click.option("--timeout", type=DURATION, default="10m", show_default=True, help="To come back from one.")
+@click.option("--json", "as_json", is_flag=True, help="The table as a document.")
+@click.pass_obj
+def command(session: Session, /, name: str | None, as_json: bool, **options: Any) -> int:
+    """Hurt a run of your own and see it come back: one fault after the other, each for real.
+
+    The run's spec must say `chaos: allowed`. Exit 1 when it did not come back from one.
+    """
+    planned = [(kind, target) for kind in KINDS for target in options[kind.replace("-", "_")]]
+    request = Request(
+        name=name,
+        faults=tuple(planned),
+        draw=options["draw"] or 0,
+        seed=options["seed"],
+        at_step=options["at_step"],
+        every_s=options["every"],
+        for_s=options["lasting"],
+        timeout_s=options["timeout"],
+    )
+    outcomes = run(request, session)
+    if as_json:
+        session.put_json({"schema": 1, "faults": [asdict(outcome) for outcome in outcomes]})
+    else:
+        session.put(table(outcomes))
+    return 0 if all(outcome.recovered for outcome in outcomes) else 1

@@ -1,0 +1,223 @@
+"""`orch gc`: finds what is left of runs that no coordinator of ours knows, and removes what the user confirms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli import quantities, render
+from orchestrator.cli.host_queries import (
+    TIMEOUT_S,
+    asker,
+    confirm,
+    is_somebody_there,
+    plans_of,
+    say_problems,
+)
+from orchestrator.cli.leftovers import KEPT, Item, Known, known, look_here, remove_here
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import Refused, SomeHostsOnly, UsageError
+from orchestrator.daemon.agent.runs import RECENT_S
+
+if TYPE_CHECKING:
+    from orchestrator.core.plan import HostPlan
+    from orchestrator.daemon.connection.query import Answer, Asker
+
+LOOK = {"order": "runs"}
+
+
+def look(ask: Asker, hosts: Iterable[HostPlan], ours: Known) -> tuple[list[Item], list[Answer]]:
+    """What is on these hosts of runs that are not ours; each place once, whatever its names."""
+    from orchestrator.daemon.connection.pool import connection_of
+
+    wanted = list({connection_of(host): host for host in hosts}.values())
+    answers = ask.ask([(host, [LOOK]) for host in wanted], timeout_s=TIMEOUT_S)
+    items: dict[tuple[object, str], Item] = {}
+    for answer in answers:
+        for reply in answer.replies:
+            for told in (reply.get("ok") or {}).get("runs", ()):
+                if told["run"] not in ours.run_ids:
+                    items.setdefault((answer.place, told["run"]), _item(answer.host, told))
+    return list(items.values()), answers
+
+
+def _item(host: HostPlan, told: Mapping[str, Any]) -> Item:
+    pids = tuple(told["processes"])
+    alive = bool(told.get("alive", True))
+    ago_s = told.get("watched_ago_s")
+    driven = told.get("watched") or (alive and ago_s is not None and ago_s < RECENT_S)
+    what = "directory" if told["directory"] else "processes only"
+    if told["directory"] and alive:
+        what = f"directory, {len(pids)} of its processes"
+    return Item(
+        run=str(told["run"]),
+        host=host.name,
+        what=what,
+        state="driven" if driven else "alive" if alive else "dead",
+        bytes=int(told["bytes"]),
+        age_s=told.get("age_s"),
+        epoch=int(told.get("epoch") or 0),
+        pids=pids,
+        plan=host,
+    )
+
+
+def may_go(
+    items: Sequence[Item], even_alive: Sequence[str], even_checkpoints: Sequence[str], ours: Known
+) -> list[Item]:
+    """Those that a yes removes. Without a journal of ours, nothing that lives: it may well be ours."""
+    found = {item.run for item in items}
+    unknown = [run for run in (*even_alive, *even_checkpoints) if run not in found]
+    if unknown:
+        raise UsageError(f"nothing was found of {', '.join(unknown)}", hint="`orch gc` shows what there is")
+    refused = ("driven",) if ours.there else ("driven", "alive")
+    named = {"driven": even_alive, "alive": even_alive, KEPT: even_checkpoints}
+    return [
+        item for item in items if item.run in named.get(item.state, ()) or item.state not in (*refused, KEPT)
+    ]
+
+
+def remove(session: Session, ask: Asker, items: Sequence[Item], even_alive: Sequence[str]) -> dict[Item, str]:
+    """Remove them; of those that could not be, why."""
+    problems: dict[Item, str] = {}
+    by_host: dict[HostPlan, list[Item]] = {}
+    for item in items:
+        if item.plan is not None:
+            by_host.setdefault(item.plan, []).append(item)
+            continue
+        why = remove_here(session, item)
+        if why is not None:
+            problems[item] = why
+    asked = [(host, [_order(item, even_alive) for item in of]) for host, of in by_host.items()]
+    for answer, of in zip(ask.ask(asked, timeout_s=10 * TIMEOUT_S), by_host.values(), strict=True):
+        if answer.problem is not None:
+            problems.update(dict.fromkeys(of, answer.problem.detail))
+        for item, reply in zip(of, answer.replies, strict=False):
+            if reply.get("error"):
+                problems[item] = str(reply["error"]["message"])
+    return problems
+
+
+def _order(item: Item, even_alive: Sequence[str]) -> dict[str, Any]:
+    # The epoch that was seen: a coordinator that takes the run meanwhile has a higher one, and this is refused.
+    return {"order": "remove", "run": item.run, "epoch": item.epoch, "even_driven": item.run in even_alive}
+
+
+def shown(items: Sequence[Item], session: Session) -> str:
+    """For people."""
+    if not items:
+        return "nothing was found: every run that these hosts remember is known here"
+    rows = [("RUN", "HOST", "WHAT", "STATE", "SIZE", "UNCHANGED FOR")]
+    for item in items:
+        age = "-" if item.age_s is None else quantities.duration(item.age_s)
+        rows.append((item.run, item.host, item.what, item.state, quantities.size(item.bytes), age))
+    return "\n".join(render.table(rows, session.paint, right=frozenset({"SIZE"})))
+
+
+@click.command()
+@click.option(
+    "--hosts", "files", multiple=True, metavar="FILE", help="A cluster spec; else all hosts of known runs."
+)
+@click.option("--yes", is_flag=True, help="Remove what is shown without asking.")
+@click.option("--dry-run", is_flag=True, help="Show it only.")
+@click.option(
+    "--even-alive", multiple=True, metavar="RUN", help="Even this run, which somebody drives, or may."
+)
+@click.option(
+    "--even-checkpoints",
+    multiple=True,
+    metavar="RUN",
+    help="Even this ended run's checkpoints on the head node.",
+)
+@click.option("--json", "as_json", is_flag=True, help="A document, for scripts.")
+@click.pass_obj
+def command(
+    session: Session,
+    files: tuple[str, ...],
+    yes: bool,
+    dry_run: bool,
+    even_alive: tuple[str, ...],
+    even_checkpoints: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Find what is left of runs that this head node does not know, and remove what you confirm.
+
+    Processes, directories, logs, and the checkpoints that were pulled to this machine. What another head node drives is
+    shown and left alone, and so are the checkpoints of an ended run, which the next `orch up` goes on from. Processes
+    are killed by marker and recorded identity only.
+    """
+    ours = known(session)
+    plans = [plan for plan, _ in plans_of(files)]
+    hosts = [host for plan in plans for host in plan.hosts] if files else ours.hosts
+    if not hosts:
+        raise UsageError("which hosts are to be asked?", hint="name a cluster spec: --hosts cluster.yaml")
+    if not ours.there:
+        session.say(
+            "there is no journal here, so every run is unknown; `orch recover` takes up those that live"
+        )
+    ask = asker(session)
+    items, answers = look(ask, hosts, ours)
+    items += look_here(session, plans)
+    failed = say_problems(session, answers)
+    chosen = may_go(items, even_alive, even_checkpoints, ours)
+    if not as_json:
+        session.put(shown(items, session))
+    _say_spared(session, [item for item in items if item not in chosen])
+    problems: dict[Item, str] = {}
+    going = bool(chosen) and not dry_run and _agreed(session, chosen, yes=yes)
+    if going:
+        problems = remove(session, ask, chosen, even_alive)
+    removed = [item for item in chosen if going and item not in problems]
+    if as_json:
+        session.put_json(
+            {
+                "schema": 1,
+                "found": [item.to_json() for item in items],
+                "removed": [item.to_json() for item in removed],
+                "problems": [{**item.to_json(), "why": why} for item, why in problems.items()],
+                "unasked": failed,
+            }
+        )
+    elif removed:
+        session.say(
+            f"removed: {quantities.size(sum(item.bytes for item in removed))} "
+            f"in {quantities.plural(len(removed), 'place')}"
+        )
+    return _end(problems, failed)
+
+
+def _say_spared(session: Session, spared: Sequence[Item]) -> None:
+    for run in dict.fromkeys(item.run for item in spared if item.state == KEPT):
+        session.say(
+            f"{run}: the next `orch up` of its spec goes on from its checkpoints on this machine, so they stay; "
+            f"`--even-checkpoints {run}` removes them"
+        )
+    for run in dict.fromkeys(item.run for item in spared if item.state != KEPT):
+        states = {item.state for item in spared if item.run == run}
+        why = "driven by another head node" if "driven" in states else "alive"
+        session.say(f"{run} is {why} and is left alone; `--even-alive {run}` ends and removes it")
+
+
+def _agreed(session: Session, chosen: Sequence[Item], *, yes: bool) -> bool:
+    if yes:
+        return True
+    if not is_somebody_there(session):
+        session.say("nothing was removed: nobody is there to ask; add --yes")
+        return False
+    living = ", ".join(f"{pid} on {item.host}" for item in chosen for pid in item.pids)
+    end = f", and kill what lives of it (pids: {living})" if living else ""
+    if confirm(session, f"Remove {quantities.size(sum(item.bytes for item in chosen))}{end}?"):
+        return True
+    session.say("nothing was removed")
+    return False
+
+
+def _end(problems: Mapping[Item, str], failed: Sequence[str]) -> int:
+    if problems:
+        told = "; ".join(f"{item.run} on {item.host}: {why}" for item, why in problems.items())
+        raise Refused(f"not removed: {told}")
+    if failed:
+        raise SomeHostsOnly(f"not asked: {', '.join(failed)}")
+    return 0

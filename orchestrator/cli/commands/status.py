@@ -1,0 +1,84 @@
+"""`orch status`: what runs, how far it is, and why it waits."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from orchestrator import __version__
+from orchestrator.cli import render
+from orchestrator.cli.run_choice import find, run_argument
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import CoordinatorUnreachable
+
+_REFRESH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Which run; None for all."""
+
+    name: str | None
+
+
+def run(request: Request, session: Session) -> dict[str, Any]:
+    """The status document: all runs, or the one that is asked for."""
+    client = session.client()
+    document = client.get("/v1/status")
+    if request.name is None:
+        return document
+    return {**document, "runs": [find(document.get("runs") or [], request.name)]}
+
+
+@click.command()
+@run_argument()
+@click.option("--json", "as_json", is_flag=True, help="The document, for scripts.")
+@click.option("-w", "--watch", is_flag=True, help="Keep it on the screen; q ends.")
+@click.pass_obj
+def command(session: Session, name: str | None, as_json: bool, watch: bool) -> int:
+    """Show what runs, how far it is, and why it waits. All runs, or the one of that NAME."""
+    request = Request(name)
+    if watch and not as_json and session.out_is_terminal:
+        return _watch(request, session)
+    document = run(request, session)
+    _say_other_version(session, document)
+    if as_json:
+        session.put_json(document)
+    else:
+        session.put(render.status(document, session.paint, width=session.width))
+    return 0
+
+
+def _say_other_version(session: Session, document: dict[str, Any]) -> None:
+    if (document.get("coordinator") or {}).get("version") not in (None, __version__):
+        from orchestrator.cli.handover import say_other_version
+
+        say_other_version(session, document["coordinator"])
+
+
+def _watch(request: Request, session: Session) -> int:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from orchestrator.cli.keys import Keys
+
+    def screen() -> Text:
+        text = render.status(run(request, session), session.paint, width=session.width)
+        return Text.from_ansi(f"{text}\n\n{session.paint('q ends', 'dim')}")
+
+    first = screen()  # an error is shown before the screen is taken
+    console = Console(file=session.out, highlight=False, no_color=not session.paint.on)
+    try:
+        with Keys(sys.stdin) as keys, Live(first, console=console, screen=True, auto_refresh=False) as live:
+            while keys.wait(_REFRESH_S) not in ("q", "Q", "\x1b"):
+                try:
+                    live.update(screen(), refresh=True)
+                except CoordinatorUnreachable as e:  # may be killed at any time; training goes on
+                    live.update(Text(f"{e}\n{e.hint}\n\nwaiting for it; q ends"), refresh=True)
+    except KeyboardInterrupt:
+        pass  # as good as q
+    return 0

@@ -1,0 +1,153 @@
+"""`orch tensorboard`: the curves of a run, of all its tasks and generations, on this machine's loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import click
+
+from orchestrator.adapters.head.client import Client
+from orchestrator.adapters.host import process
+from orchestrator.cli.render import is_active
+from orchestrator.cli.run_choice import find, no_such_run, run_argument, runs_of, status_of
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
+
+FETCH_EVERY_S = 10.0
+_FETCH_TIMEOUT_S = 600.0
+_LOOK_EVERY_S = 0.2
+
+INSTALL_HINT = "pip install tensorboard, for the Python that runs orch or anywhere on the PATH"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Which run (None: the newest), and what to do with its files."""
+
+    name: str | None
+    port: int | None
+    """None: TensorBoard's own choice, 6006 or the next that is free."""
+    serve: bool = True
+
+
+def run(request: Request, session: Session) -> dict[str, Any]:
+    """Fetch, and serve until TensorBoard ends or Ctrl-C. The last answer of the coordinator."""
+    argv = _tensorboard() if request.serve else []
+    client = session.client()
+    chosen = _choose(client, request.name)
+    fetched = _fetch(client, chosen, session, said={})
+    if not request.serve:
+        return fetched
+    argv += ["--logdir", fetched["directory"], *_where(request.port)]
+    with contextlib.suppress(KeyboardInterrupt), _serving(argv) as server:
+        _refresh(server, client, chosen, session)
+    return fetched
+
+
+def _choose(client: Client, name: str | None) -> dict[str, Any]:
+    runs = runs_of(client)
+    if name is not None:
+        return find(runs, name)
+    if not runs:
+        raise no_such_run("", [])
+    return ([run for run in runs if is_active(run)] or runs)[-1]
+
+
+def _fetch(
+    client: Client, chosen: dict[str, Any], session: Session, *, said: dict[str, str]
+) -> dict[str, Any]:
+    """`said` holds what was told of hosts that are away: each is told once, until it changes."""
+    answer = client.post(f"/v1/runs/{chosen['run_id']}/summaries", timeout_s=_FETCH_TIMEOUT_S)
+    fetched = int(answer["fetched_bytes"])
+    while answer["more"]:
+        session.say(f"{fetched / 2**20:.0f} MiB are here, and more are coming")
+        answer = client.post(f"/v1/runs/{chosen['run_id']}/summaries", timeout_s=_FETCH_TIMEOUT_S)
+        fetched += int(answer["fetched_bytes"])
+    unreached = {str(host): str(why) for host, why in answer["unreached"].items()}
+    for host, why in unreached.items():
+        if said.get(host) != why:
+            session.say(f"{host}: its files are not here, or not to their end: {why}")
+    said.clear()
+    said.update(unreached)
+    return {**answer, "fetched_bytes": fetched}
+
+
+def _where(port: int | None) -> list[str]:
+    return ["--host", "127.0.0.1", *([] if port is None else ["--port", str(port)])]
+
+
+def _tensorboard() -> list[str]:
+    """Its command; OrchestratorError where there is none."""
+    from importlib.util import find_spec
+    from shutil import which
+
+    if find_spec("tensorboard") is not None:
+        return [sys.executable, "-m", "tensorboard.main"]
+    found = which("tensorboard")
+    if found is None:
+        raise OrchestratorError("TensorBoard is not installed here", hint=INSTALL_HINT)
+    return [found]
+
+
+@contextlib.contextmanager
+def _serving(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """It says itself where it listens. Ctrl-C reaches it as well as us; it ends with us, however we end."""
+    process.load_prctl()
+    server = subprocess.Popen(argv, preexec_fn=partial(process.die_with_parent, os.getpid()))
+    try:
+        yield server
+    finally:
+        server.terminate()
+        try:
+            server.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def _refresh(
+    server: subprocess.Popen[bytes], client: Client, chosen: dict[str, Any], session: Session
+) -> None:
+    """Bring what is new while the run trains; then serve what there is."""
+    said: dict[str, str] = {}
+    training, next_at = True, session.now() + FETCH_EVERY_S
+    while server.poll() is None:
+        session.pause(_LOOK_EVERY_S)
+        if not training or session.now() < next_at:
+            continue
+        try:
+            training = is_active(status_of(client, chosen))
+            _fetch(client, chosen, session, said=said)
+        except CoordinatorUnreachable as e:
+            if said.get("") != str(e):
+                session.say(f"{e}: nothing new comes until it is back")
+            said[""] = str(e)
+        next_at = session.now() + FETCH_EVERY_S
+    if server.returncode:
+        raise OrchestratorError(f"TensorBoard ended with exit code {server.returncode}; see above")
+
+
+@click.command()
+@run_argument()
+@click.option("--port", type=click.IntRange(0, 65535), help="TensorBoard's port; 0 takes any that is free.")
+@click.option("--fetch", "only_fetch", is_flag=True, help="Bring the files, print where they are, and end.")
+@click.option("--json", "as_json", is_flag=True, help="With --fetch: a document, for scripts.")
+@click.pass_obj
+def command(session: Session, name: str | None, port: int | None, only_fetch: bool, as_json: bool) -> int:
+    """Show what the tasks wrote into ORCH_LOG_DIR, on this machine only. Without a NAME: the newest run.
+
+    The files come over SSH, and go on coming while the run trains. All generations of a task are one curve.
+    """
+    document = run(Request(name, port, serve=not only_fetch), session)
+    if only_fetch and as_json:
+        session.put_json(document)
+    elif only_fetch:
+        session.put(document["directory"])
+    return 0

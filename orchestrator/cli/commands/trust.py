@@ -1,0 +1,206 @@
+"""`orch trust`: shows the keys of hosts, and adds them to the project's own known_hosts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from orchestrator.cli.quantities import plural
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import HostError, OrchestratorError, Refused, SomeHostsOnly, UsageError
+from orchestrator.core.plan import HostPlan
+
+if TYPE_CHECKING:
+    from orchestrator.adapters.ssh.transport import ScannedKey
+
+
+class Scanner(Protocol):
+    """What of the SSH transport is needed here."""
+
+    def scan(self, host: HostPlan) -> list[ScannedKey]: ...
+
+    def trust(self, keys: Iterable[ScannedKey]) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Hosts by address (or as ssh_config names them), or one cluster spec. `yes`: do not ask."""
+
+    targets: tuple[str, ...]
+    yes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What one host showed, or why it showed nothing."""
+
+    host: HostPlan
+    keys: tuple[ScannedKey, ...]
+    error: HostError | None = None
+
+    @property
+    def unknown(self) -> tuple[ScannedKey, ...]:
+        """The keys that are not trusted yet."""
+        return tuple(key for key in self.keys if not key.known)
+
+
+def hosts_of(targets: Sequence[str]) -> list[HostPlan]:
+    """A file's SSH hosts, or the hosts named: `[user@]address[:port]`."""
+    files = [target for target in targets if target.endswith((".yaml", ".yml")) or os.path.isfile(target)]
+    if files:
+        if len(targets) > 1:
+            raise UsageError("name either one cluster spec or hosts")
+        from orchestrator.spec.plan import load_plan
+
+        return [host for host in load_plan(files[0])[0].hosts if host.transport == "ssh"]
+    return [_host(target) for target in targets]
+
+
+def _host(target: str) -> HostPlan:
+    user, at, address = target.rpartition("@")
+    port: int | None = None
+    if address.count(":") == 1:  # with more of them it is an IPv6 address
+        address, _, written = address.partition(":")
+        if not written.isdecimal() or not 0 < int(written) < 65536:
+            raise UsageError(f"{target!r}: no port: {written!r}")
+        port = int(written)
+    if not address or address.startswith("-") or (at and not user):
+        raise UsageError(f"{target!r} is no host; one reads like gpu-a, ml@gpu-a or ml@10.0.0.11:2222")
+    return HostPlan(name=address, address=address, user=user or None, port=port)
+
+
+def scan(transport: Scanner, hosts: Sequence[HostPlan]) -> list[Scanned]:
+    """Ask all hosts at once for their keys. Nothing is authenticated, nothing is trusted."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def one(host: HostPlan) -> Scanned:
+        try:
+            return Scanned(host, tuple(transport.scan(host)))
+        except HostError as e:
+            return Scanned(host, (), e)
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        return list(pool.map(one, hosts))
+
+
+def document(scanned: Sequence[Scanned], added: int) -> dict[str, Any]:
+    """For `--json`."""
+    return {
+        "added": added,
+        "hosts": [
+            {
+                "host": found.host.name,
+                "error": str(found.error) if found.error else None,
+                "keys": [
+                    {
+                        "address": key.hop.address,
+                        "port": key.hop.port,
+                        "type": key.key.type,
+                        "fingerprint": key.key.fingerprint,
+                        "known": key.known,
+                    }
+                    for key in found.keys
+                ],
+            }
+            for found in scanned
+        ],
+    }
+
+
+def lines(scanned: Sequence[Scanned]) -> list[str]:
+    """For people: each host with its fingerprints, as ssh-keygen shows them."""
+    shown = []
+    for found in scanned:
+        for key in found.keys:
+            where = f"{key.hop.address}:{key.hop.port}"
+            state = "known" if key.known else "new"
+            shown.append(f"{found.host.name}  {where}  {key.key.type}  {key.key.fingerprint}  {state}")
+    return shown
+
+
+@click.command()
+@click.argument("targets", nargs=-1, required=True, metavar="HOST...|FILE")
+@click.option("--yes", is_flag=True, help="Trust what is shown without asking.")
+@click.option("--json", "as_json", is_flag=True, help="A document, for scripts.")
+@click.pass_obj
+def command(session: Session, targets: tuple[str, ...], yes: bool, as_json: bool) -> int:
+    """Show the keys of hosts, and trust them: of the hosts named, or of all in a cluster spec.
+
+    The keys come over the network that you want to secure: compare the fingerprints with what the hosts'
+    owner tells you, or what `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` prints there.
+    """
+    hosts = hosts_of(targets)
+    if not hosts:
+        session.say("no host of this file is reached by SSH; there is nothing to trust")
+        return 0
+    from orchestrator.adapters.ssh.transport import SshTransport
+
+    session.paths.ensure()
+    return trust(session, SshTransport(Path(session.paths.known_hosts)), hosts, yes=yes, as_json=as_json)
+
+
+def trust(
+    session: Session, transport: Scanner, hosts: Sequence[HostPlan], *, yes: bool, as_json: bool
+) -> int:
+    """Scan, ask, add, and tell; SomeHostsOnly where a host showed no key, its own error where none did."""
+    scanned, added = trust_rounds(session, transport, hosts, yes=yes, quiet=as_json)
+    if as_json:
+        session.put_json(document(scanned, added))
+    failed = [found.error for found in scanned if found.error is not None]
+    if len(failed) == len(scanned) == 1:
+        raise failed[0]
+    for error in failed:
+        session.say(f"{error}; {error.hint}" if error.hint else str(error))
+    if len(failed) < len(scanned):
+        session.say(
+            f"{plural(added, 'key')} added to {session.paths.known_hosts}"
+            if added
+            else "nothing new to trust"
+        )
+    if failed:
+        raise SomeHostsOnly(f"{len(failed)} of {len(scanned)} hosts showed no key")
+    return 0
+
+
+def trust_rounds(
+    session: Session, transport: Scanner, hosts: Sequence[HostPlan], *, yes: bool, quiet: bool
+) -> tuple[list[Scanned], int]:
+    """Scan, ask, trust; and once more, for behind a bastion nothing can be asked before it is trusted."""
+    added = 0
+    scanned = scan(transport, hosts)
+    for _ in range(2):
+        shown = lines(scanned)
+        if shown and not quiet:
+            session.put("\n".join(shown))
+        new = [key for found in scanned for key in found.unknown]
+        if not new:
+            break
+        if not yes:
+            _ask(session, len(new))
+        try:
+            added += transport.trust(new)
+        except OSError as e:
+            raise OrchestratorError(f"cannot write {session.paths.known_hosts}: {e.strerror}") from e
+        if not any(found.host.proxy_jump for found in scanned):
+            break
+        scanned = scan(transport, hosts)
+    return scanned, added
+
+
+def _ask(session: Session, count: int) -> None:
+    """A person must say yes. Refused where there is none to ask, or who says no."""
+    if not (sys.stdin.isatty() and session.err.isatty()):
+        raise Refused(
+            "nobody is there to ask whether these keys are the right ones",
+            hint="compare the fingerprints, then add --yes",
+        )
+    session.err.write(f"Trust {'this key' if count == 1 else f'these {count} keys'}? [y/N] ")
+    session.err.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Refused("nothing was trusted")

@@ -1,0 +1,111 @@
+"""`orch validate`: all that is wrong with cluster specs, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from orchestrator.core.plan import Plan
+    from orchestrator.daemon.coordinator.inspection import Found
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Which files."""
+
+    files: Sequence[str]
+    hosts: bool = False
+    """Whether to ask the hosts too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One file; `error` is None where it is fine."""
+
+    file: str
+    error: SpecError | None
+    exit_code: int = 0
+    spares: tuple[str, ...] = ()
+
+
+def run(request: Request, session: Session) -> list[Checked]:
+    """Load and plan each file; and ask its hosts, where that is wanted."""
+    from orchestrator.spec.plan import load_plan
+
+    checked = []
+    for file in request.files:
+        try:
+            plan, _ = load_plan(file)
+            spares = tuple(host.name for host in plan.hosts if host.spare)
+            found = _ask_hosts(file, plan, session) if request.hosts else Checked(file, None)
+            checked.append(replace(found, spares=spares))
+        except SpecError as e:
+            checked.append(Checked(file, e, e.exit_code))
+    return checked
+
+
+def _ask_hosts(file: str, plan: Plan, session: Session) -> Checked:
+    from orchestrator.adapters import bundle
+    from orchestrator.daemon.coordinator.inspection import inspect
+    from orchestrator.daemon.coordinator.main import transports
+
+    session.say(f"{file}: asking {', '.join(host.name for host in plan.hosts)} …")
+    found = inspect(plan, transports(session.paths), bundle.load)
+    if not found:
+        return Checked(file, None)
+    lines = [_line(file, plan, one) for one in found]
+    hints = dict.fromkeys(one.problem.hint for one in found if one.problem.hint)
+    error = SpecError("\n".join(lines), hint="; ".join(hints) or None)
+    return Checked(file, error, max(one.problem.exit_code for one in found))
+
+
+def _line(file: str, plan: Plan, found: Found) -> str:
+    """At the key that says so; else at the host."""
+    from orchestrator.spec.load import located
+
+    if found.problem.key is not None:
+        return located(file, tuple(found.problem.key.split(".")), found.problem.message)
+    numbers = {host.name: i for i, host in enumerate(plan.hosts)}
+    loc = ("hosts",) if found.host is None else ("hosts", numbers[found.host])
+    return located(file, loc, found.problem.message)
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@click.option("--hosts", is_flag=True, help="Connect to the hosts too, and look whether they can train this.")
+@click.option("--json", "as_json", is_flag=True, help="A document, for scripts.")
+@click.pass_obj
+def command(session: Session, files: tuple[str, ...], hosts: bool, as_json: bool) -> int:
+    """Check cluster specs: every complaint with its line and column. Exit 2 where there is one.
+
+    With --hosts also what only they can say: that they answer, and their Python, TensorFlow, Keras and checkpoint
+    directory fit. Nothing is started. Exit 4 where one does not answer, 5 for keys.
+    """
+    checked = run(Request(files, hosts), session)
+    if as_json:
+        complaints = [
+            {
+                "file": c.file,
+                "complaints": str(c.error).splitlines() if c.error else [],
+                "spares": list(c.spares),
+            }
+            for c in checked
+        ]
+        session.put_json({"files": complaints})
+    else:
+        for found in checked:
+            if found.error is None:
+                spares = f" (spare: {', '.join(found.spares)})" if found.spares else ""
+                session.put(f"{found.file}: ok{spares}")
+            else:
+                session.say(str(found.error))
+                if found.error.hint:
+                    session.say(f"{session.paint_err('hint:', 'cyan')} {found.error.hint}")
+    return max(found.exit_code for found in checked)

@@ -1,0 +1,365 @@
+"""Decides: `step(run, event) -> (run, actions)`.
+
+Rules. Whatever changes a run is called from here. Nothing here knows a clock: every event says when it happened, and
+every wait is a field of the state (`next_deadline`).
+
+Theory of operation. A generation is prepared, started, released, watched and ended as one: the tasks of a mirrored
+strategy share one fate. PENDING prepares the hosts. RENDEZVOUS starts the tasks, each up to its own gate, while the
+checkpoint is verified and copied beside them; when all are at the gate, all are released together (RUNNING). The
+first task that ends badly sends all to STOPPING; when none is left, `restart` says whether BACKOFF or the end comes
+next. Hosts report levels, so nothing here counts messages: a report that is lost or doubled changes nothing. When a
+host is up again, `lifecycle.outstanding` repeats what it has been asked and not done.
+
+Unreachable is not dead: a silent host is displayed, and its tasks count as lost only when nothing else can be known
+(`running.lost_at`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, assert_never
+
+from orchestrator.core.actions import Action
+from orchestrator.core.errors import InvariantViolated
+from orchestrator.core.events import (
+    CheckpointSeeded,
+    CheckpointVerified,
+    DrainRequested,
+    EpochBegan,
+    Event,
+    FaultInjected,
+    HostDown,
+    HostPrepared,
+    HostRefused,
+    HostReported,
+    HostSwept,
+    HostUp,
+    KillRequested,
+    OrderFailed,
+    RolledBack,
+    SeedProgressed,
+    StacksCollected,
+    Submitted,
+    Ticked,
+    UndrainRequested,
+)
+from orchestrator.core.hosts import host_state, lifecycle
+from orchestrator.core.model import (
+    Cause,
+    Exit,
+    FirstCause,
+    Intent,
+    Link,
+    Phase,
+    Problem,
+    Run,
+    Seed,
+    Task,
+    TaskPhase,
+)
+from orchestrator.core.phases import checkpoints, final_verification
+from orchestrator.core.phases.individual import (
+    advance_alone,
+    end_alone,
+    may_start_alone,
+    overdue_at,
+)
+from orchestrator.core.phases.reports import absorb
+from orchestrator.core.phases.reschedule import obey
+from orchestrator.core.phases.running import advance_running, lost_at, verification_failed
+from orchestrator.core.phases.stall import advance_stall, stacks_collected, stalled_at
+from orchestrator.core.phases.starting import (
+    advance_backoff,
+    advance_pending,
+    advance_rendezvous,
+    is_seeded,
+    prepare,
+)
+from orchestrator.core.phases.stopping import (
+    SWEEP_WAIT_S,
+    advance_stopping,
+    finish,
+    hurry,
+    stop_all,
+    unproven,
+)
+from orchestrator.core.plan import TaskId
+from orchestrator.core.restart_scope import is_alone
+from orchestrator.core.turn import Turn
+
+_TURNS_MAX = 20
+"""More changes of state than this within one step are a loop of ours."""
+
+SEED_REFUSALS = ("no-readable-checkpoint", "superseded")
+"""Of seeding: trying again gives the same answer."""
+
+_WAITS_FOR_HOSTS = (Phase.PENDING, Phase.RENDEZVOUS, Phase.STOPPING)
+
+
+def step(run: Run, event: Event) -> tuple[Run, list[Action]]:
+    """Decide: the next state, and what the world must do, in order. Raises on what cannot be; nothing is changed."""
+    if _is_stale(run, event):
+        return run, []
+    turn = Turn(run, event.at)
+    _take(turn, event)
+    for _ in range(_TURNS_MAX):
+        before = turn.run
+        _advance(turn)
+        if turn.run == before:
+            return turn.run, turn.actions
+    raise InvariantViolated(f"{run.run_id} does not settle after {event}")
+
+
+def _is_stale(run: Run, event: Event) -> bool:
+    """The whole fencing rule: what belongs to an older generation changes nothing."""
+    match event:
+        case Submitted():
+            return run.phase is not Phase.PENDING or run.deadline_at is not None
+        case CheckpointSeeded(seed=Seed(generation=generation)) | SeedProgressed(generation=generation):
+            return run.phase is not Phase.RENDEZVOUS or generation != run.generation or is_seeded(run)
+        case StacksCollected(generation=generation):
+            return generation != run.generation or run.phase is not Phase.RUNNING
+        case CheckpointVerified(generation=generation):
+            return generation != run.generation or run.phase.is_terminal or final_verification.went_back(run)
+        case OrderFailed(generation=generation, task=None):
+            return generation != run.generation or run.phase.is_terminal
+        case OrderFailed(generation=generation, task=TaskId() as task):
+            return run.phase.is_terminal or generation not in _generations(run, task)
+        case RolledBack():
+            return run.phase.is_terminal
+        case EpochBegan(epoch=epoch):
+            return epoch <= run.epoch or (run.phase.is_terminal and not unproven(run))
+        case DrainRequested() | UndrainRequested():
+            return run.phase.is_terminal
+        case HostSwept(host=host):
+            return host not in unproven(run) if run.phase.is_terminal else run.proof is None
+        case _:
+            return False
+
+
+def _generations(run: Run, task: TaskId) -> list[int]:
+    """The one that the task has now; none where a smaller gang is without it."""
+    return [known.generation for known in run.tasks if known.id == task]
+
+
+def _take(turn: Turn, event: Event) -> None:
+    """What the event itself changes; what follows from it is `_advance`'s."""
+    match event:
+        case Submitted():
+            prepare(turn)
+        case EpochBegan():
+            _begin_epoch(turn, event)
+        case HostUp():
+            lifecycle.host_up(turn, event)
+        case HostDown():
+            turn.set_host(turn.run.host(event.host), problem=event.problem)
+        case HostRefused():
+            lifecycle.host_refused(turn, event)
+        case HostPrepared():
+            lifecycle.host_prepared(turn, event)
+        case HostReported():
+            absorb(turn, event)
+        case CheckpointSeeded() | SeedProgressed() | CheckpointVerified() | RolledBack():
+            checkpoints.take(turn, event)
+        case OrderFailed():
+            _order_failed(turn, event)
+        case HostSwept():
+            lifecycle.swept(turn, event)
+        case StacksCollected():
+            stacks_collected(turn, event)
+        case KillRequested():
+            _kill(turn, event)
+        case DrainRequested() | UndrainRequested():
+            obey(turn, event)
+        case FaultInjected(fault=fault):
+            turn.note("chaos", fault.sentence, fault.task)
+        case Ticked():
+            pass
+        case _:
+            assert_never(event)
+
+
+def _advance(turn: Turn) -> None:
+    """Go on as far as the state allows."""
+    if not turn.run.phase.is_terminal:
+        lifecycle.note_silence(turn)
+        lifecycle.prepare_again(turn)
+    match turn.run.phase:
+        case Phase.PENDING:
+            advance_pending(turn)
+        case Phase.RENDEZVOUS:
+            advance_rendezvous(turn)
+        case Phase.RUNNING:
+            advance_running(turn)
+            if turn.run.phase is Phase.RUNNING:
+                advance_alone(turn)
+            advance_stall(turn)
+        case Phase.STOPPING:
+            advance_stopping(turn)
+        case Phase.BACKOFF:
+            advance_backoff(turn)
+        case Phase.SUCCEEDED | Phase.FAILED | Phase.KILLED:
+            pass
+
+
+def next_deadline(run: Run) -> float | None:
+    """When the state changes by itself: the loop sleeps until then. None: only an event can change it."""
+    if run.phase.is_terminal:
+        return None
+    due = [run.deadline_at, run.force_at, run.verify_at, run.evidence_at, lost_at(run), stalled_at(run)]
+    due += [lifecycle.silent_at(run, host.name) for host in run.hosts]
+    due += [host.retry_at for host in run.hosts]
+    due += [host_state.lost_at(run, host) for host in run.hosts]
+    if run.phase is Phase.RUNNING:
+        due += [task.start_at for task in run.tasks if may_start_alone(run, task)]
+        due += [overdue_at(task) for task in run.tasks]
+    return min((at for at in due if at is not None), default=None)
+
+
+def _begin_epoch(turn: Turn, event: EpochBegan) -> None:
+    """Another coordinator has taken the journal: it knows what was decided, and of the hosts nothing."""
+    forgotten = tuple(
+        replace(host, link=Link.CONNECTING, since_at=turn.at, heard_at=None, retry_at=None)
+        for host in turn.run.hosts
+    )
+    tasks = tuple(replace(task, heard_at=None) for task in turn.run.tasks)
+    turn.set(epoch=event.epoch, hosts=forgotten, tasks=tasks)
+    if turn.run.phase in _WAITS_FOR_HOSTS and turn.run.deadline_at is not None:
+        # What was left of the wait may be a moment, and the hosts must be connected first.
+        patience_s = turn.run.plan.timing.unreachable_after_s + SWEEP_WAIT_S
+        turn.set(deadline_at=max(turn.run.deadline_at, turn.at + patience_s))
+    if not turn.run.phase.is_terminal:
+        turn.note("epoch", f"coordinator {event.epoch} takes up {turn.run.run_id} in {turn.run.phase.value}")
+
+
+# --- orders ------------------------------------------------------------------------------------------------
+
+
+def _order_failed(turn: Turn, event: OrderFailed) -> None:
+    """A host could not do it: a start that fails is the task's end; of the rest the run says so."""
+    turn.note("order-failed", f"{event.host}: {event.order}: {event.problem.message}", event.task)
+    if event.order == "start" and event.task is not None:
+        task = turn.run.task(event.task)
+        if not task.phase.is_gone:
+            ended = Exit(cause=Cause.START, at=turn.at, error=event.problem.message)
+            turn.set_task(task, phase=TaskPhase.EXITED, exit=ended)
+    elif event.order == "stop" and event.task is not None and event.problem.code == "no-task":
+        task = turn.run.task(event.task)
+        if task.phase.may_live:  # its start never arrived
+            turn.set_task(task, phase=TaskPhase.EXITED, exit=Exit(cause=Cause.ORDERED, at=turn.at))
+    elif event.order == "seed" and turn.run.phase is Phase.RENDEZVOUS and not is_seeded(turn.run):
+        _seed_failed(turn, event.problem)
+    elif event.order == "release" and event.task is not None and turn.run.phase is Phase.RUNNING:
+        _release_failed(turn, turn.run.task(event.task), event.problem)
+    elif event.order == "verify":
+        verification_failed(turn)
+
+
+def _seed_failed(turn: Turn, problem: Problem) -> None:
+    """Without a good checkpoint a person must act; a disk or a share that failed may be better the next time."""
+    if problem.code in SEED_REFUSALS:
+        turn.set(problem=problem)
+        stop_all(turn, Intent.FAIL, problem.message)
+        return
+    what = f"the checkpoint was not made ready: {problem.message}"
+    turn.set(first_cause=FirstCause(None, turn.run.generation, Cause.START, what))
+    stop_all(turn, Intent.RESTART, what)
+
+
+def _release_failed(turn: Turn, task: Task, problem: Problem) -> None:
+    """It would stay at its gate for ever, and its peers wait for it. One that is gone is reported by its host."""
+    if task.phase is not TaskPhase.RELEASED or problem.code == "gone":
+        return
+    what = f"{task.id} on {task.host} was not released: {problem.message}"
+    if is_alone(turn.run, task):
+        end_alone(turn, task, Cause.START, what)
+        return
+    turn.set(first_cause=FirstCause(task.id, task.generation, Cause.START, what))
+    stop_all(turn, Intent.RESTART, what)
+
+
+def _kill(turn: Turn, event: KillRequested) -> None:
+    """The user's verb. Asked twice it changes nothing, but that `force` ends the patience.
+
+    A run that has succeeded, or failed, and only waits for its last processes, keeps its outcome.
+    """
+    run = turn.run
+    if run.phase.is_terminal:
+        return
+    if run.generation == 0:
+        finish(turn, Phase.KILLED, "killed before any task was started")
+        return
+    if event.force or run.intent in (Intent.SUCCEED, Intent.FAIL):
+        final_verification.without_answer(turn)
+    if run.phase is Phase.STOPPING and run.intent in (Intent.SUCCEED, Intent.FAIL):
+        hurry(turn)
+        return
+    if run.intent is not Intent.KILL:
+        turn.note("kill", "the user asked for the end")
+        stop_all(turn, Intent.KILL, "killed by the user")
+    if event.force:
+        turn.set(force_at=turn.at)
+
+
+# --- time --------------------------------------------------------------------------------------------------
+
+
+def rebased(run: Run, delta_s: float) -> Run:
+    """The run with all its instants moved: while no coordinator lived, time stood still for it.
+
+    Nobody's deadline passes because nobody was there to hear them.
+    """
+    return _moved(run, delta_s)  # type: ignore[no-any-return]
+
+
+def stood_still(run: Run, waited_s: float, at: float) -> Run:
+    """The run after nothing could be decided for `waited_s` seconds, up to `at`.
+
+    No deadline came meanwhile, and nobody counts as silent for that time: what was said could not be taken.
+    """
+
+    def later(due_at: float | None) -> float | None:
+        return None if due_at is None else due_at + waited_s
+
+    def since(then: float) -> float:
+        return min(then + waited_s, at)
+
+    hosts = tuple(
+        replace(
+            host,
+            since_at=since(host.since_at),
+            heard_at=None if host.heard_at is None else since(host.heard_at),
+            retry_at=later(host.retry_at),
+        )
+        for host in run.hosts
+    )
+    return replace(
+        run,
+        hosts=hosts,
+        tasks=tuple(
+            replace(task, start_at=later(task.start_at), deadline_at=later(task.deadline_at))
+            for task in run.tasks
+        ),
+        deadline_at=later(run.deadline_at),
+        force_at=later(run.force_at),
+        verify_at=later(run.verify_at),
+        evidence_at=later(run.evidence_at),
+        cut_off_until=since(run.cut_off_until),
+        progress_at=since(run.progress_at),
+        moved_at=None if run.moved_at is None else since(run.moved_at),
+    )
+
+
+def _moved(value: Any, delta_s: float) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        changes = {}
+        for field in fields(value):
+            old = getattr(value, field.name)
+            if field.name.endswith("_at") or field.name == "at":
+                changes[field.name] = None if old is None else old + delta_s
+            elif is_dataclass(old) or isinstance(old, tuple):
+                changes[field.name] = _moved(old, delta_s)
+        return replace(value, **changes)
+    if isinstance(value, tuple):
+        return tuple(_moved(item, delta_s) for item in value)
+    return value

@@ -1,0 +1,282 @@
+"""First cause: which task went first, what its end means, who followed, and what a person can do.
+
+When one process of a gang dies, the others die of it within seconds, with errors that look like their own. So:
+the order of the ends by the hosts' own clocks, and a table of what followers say (`patterns`).
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+
+from orchestrator.core.diagnosis import matching
+from orchestrator.core.model import Cause, Exit, FirstCause, Follower, Link, Run, Task, TaskPhase
+from orchestrator.core.plan import TaskId
+from orchestrator.core.words import duration, plain
+
+SAVED_CODE = 42
+"""TensorFlow's PreemptionCheckpointHandler: "saved, start me again"."""
+
+SAME_AGAIN = frozenset(
+    {
+        Cause.SCRIPT,
+        Cause.IMPORT,
+        Cause.DATA,
+        Cause.DEVICES,
+        Cause.GPU_OOM,
+        Cause.CHECKPOINT,
+        Cause.DISK,
+        Cause.NCCL,
+    }
+)
+"""How a script that was started ends again and again, with the same code on the same hosts."""
+
+FROZEN_AFTER_S = 5.0
+"""How long a task's runtime, which beats each second, has been silent when it is taken for what a follower lost."""
+
+SENTENCE_MAX = 200
+"""Characters of a process's own words in a sentence of ours; the rest is in its last lines."""
+
+_CRASHES = frozenset(
+    {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS}
+)
+_NOT_ITS_OWN = (Cause.ORDERED, Cause.FINISHED)
+
+
+def classify(ended: Exit) -> Exit:
+    """The same end with its cause sharpened by code, signal and last lines."""
+    if ended.cause is Cause.SIGNAL and ended.signal in _CRASHES:
+        found = matching.sign_of(ended)
+        return replace(ended, cause=found[0].cause if found else Cause.CRASH)
+    if ended.cause is not Cause.SCRIPT:
+        return ended
+    if ended.code == 0:
+        return replace(ended, cause=Cause.FINISHED)
+    if ended.code == SAVED_CODE:
+        return replace(ended, cause=Cause.PREEMPTED)
+    found = matching.sign_of(ended)
+    return replace(ended, cause=found[0].cause) if found else ended
+
+
+def how(ended: Exit) -> str:
+    """How it ended, as the end of a sentence that starts with the task."""
+    said = f": {in_short(ended.last_line)}" if ended.last_line else ""
+    match ended.cause:
+        case Cause.OOM:
+            return _out_of_memory(ended, said)
+        case Cause.SIGNAL:
+            return f"was killed by {_signal_name(ended.signal)}"
+        case Cause.PREEMPTED:
+            return f"saved and asked to be started again (exit {SAVED_CODE})"
+        case Cause.SHIM:
+            return "died with its shim, which was killed"
+        case Cause.REBOOTED:
+            return "is gone: its host was rebooted"
+        case Cause.HOST_LOST:
+            return "is lost with its host"
+        case Cause.PORT:
+            return "found its port taken"
+        case Cause.START:
+            return f"could not be started{said}"
+        case Cause.FINISHED:
+            return "ended with exit code 0"
+        case Cause.ORDERED:
+            return "was stopped"
+        case Cause.FOLLOWER:
+            return f"lost its peers{said}"
+        case _ if ended.signal is not None:
+            return f"crashed ({_signal_name(ended.signal)}){said}"
+        case _:
+            return f"failed with exit code {ended.code}{said}"
+
+
+def _out_of_memory(ended: Exit, said: str) -> str:
+    peak = f" (peak {ended.peak_rss_bytes / 2**30:.1f} GiB)" if ended.peak_rss_bytes else ""
+    if ended.code is None and ended.signal not in _CRASHES:
+        return f"was killed by the kernel: out of memory{peak}"
+    return f"ran out of memory{peak}{said}"
+
+
+def _signal_name(number: int | None) -> str:
+    try:
+        return signal.Signals(number or 0).name
+    except ValueError:
+        return f"signal {number}"
+
+
+_MODULE_OF_AN_ERROR = re.compile(r"^(?:[a-z_]\w*\.)+(?=[A-Z]\w*(?:Error|Exception)\b)")
+_NODE = re.compile(r"\{\{function_node [^}]*\}\} ?")
+
+
+def in_short(line: str) -> str:
+    """A process's words as they fit into a sentence: without the module of its exception, and not endless."""
+    line = _NODE.sub("", _MODULE_OF_AN_ERROR.sub("", plain(line)))
+    return line if len(line) <= SENTENCE_MAX else f"{line[: SENTENCE_MAX - 1].rstrip()}…"
+
+
+def first_of(tasks: Sequence[Task]) -> Task | None:
+    """The task that went first of those that ended by themselves; a follower only where all are."""
+    ended = [t for t in tasks if t.exit and t.exit.cause not in _NOT_ITS_OWN]
+    culprits = [t for t in ended if t.exit and t.exit.cause is not Cause.FOLLOWER] or ended
+    return min(culprits, key=lambda t: (t.exit.at if t.exit else 0.0, t.id), default=None)
+
+
+def first_cause(run: Run) -> FirstCause | None:
+    """Why this generation ended; None where no task ended badly by itself."""
+    task = first_of(run.tasks)
+    found = of_task(run, task) if task is not None else None
+    lost = lost_by(run, task) if task is not None else None
+    if found is None or lost is None:
+        return found
+    return completed(
+        run,
+        FirstCause(
+            task=lost.id,
+            generation=lost.generation,
+            cause=Cause.STALLED,
+            sentence=f"{frozen(lost)}; {found.sentence}",
+            last_lines=found.last_lines,
+            means="its process lives and does nothing at all, not even say so; its peers gave it up",
+            advice=f"look on {lost.host} for what held it: SIGSTOP, a debugger, memory that is swapped out",
+        ),
+    )
+
+
+def lost_by(run: Run, follower: Task) -> Task | None:
+    """The task that is there and frozen, of which a follower says that it has gone; None where there is none.
+
+    TensorFlow ends a process some ten seconds after a peer's last word, sooner than a run counts as stalled.
+    """
+    if follower.exit is None or follower.exit.cause is not Cause.FOLLOWER:
+        return None
+    silent = [
+        task
+        for task in run.tasks
+        if task.phase is TaskPhase.RUNNING
+        and run.host(task.host).link is Link.CONNECTED
+        and (task.progress.runtime_age_s or 0.0) >= FROZEN_AFTER_S
+    ]
+    return max(silent, key=lambda task: task.progress.runtime_age_s or 0.0, default=None)
+
+
+def frozen(task: Task) -> str:
+    """That it gives no sign of life."""
+    silent_s = task.progress.runtime_age_s or 0.0
+    return f"{task.id} on {task.host} is frozen: no sign of life for {duration(silent_s)}"
+
+
+def of_task(run: Run, task: Task) -> FirstCause | None:
+    """Why this task ended, and what became of the others; None while it lives."""
+    ended = task.exit
+    if ended is None:
+        return None
+    step = task.progress.global_step
+    alike = _alike(run, task)
+    when = f" at step {step}" if step is not None else ""
+    too = f"; so did {_named(run, alike)}" if alike else ""
+    python = run.plan.host(task.host).python
+    means, advice = matching.explained(ended, host=task.host, python=python)
+    found = FirstCause(
+        task=task.id,
+        generation=task.generation,
+        cause=ended.cause,
+        sentence=f"{task.id} on {task.host} {how(ended)}{when}{too}",
+        last_lines=ended.last_lines,
+        ended_time=ended.ended_time,
+        means=means,
+        advice=advice,
+        alike=alike,
+    )
+    if ended.cause is Cause.FOLLOWER:  # and nobody had gone before it
+        means, advice = matching.of_class(Cause.NETWORK, host=task.host)
+        found = replace(found, cause=Cause.NETWORK, means=means, advice=advice)
+    return completed(run, found)
+
+
+def _alike(run: Run, first: Task) -> tuple[TaskId, ...]:
+    if first.exit is None or first.exit.cause not in {*SAME_AGAIN, Cause.START}:
+        return ()
+    line = _signature(first.exit)
+    others = [t for t in run.tasks if t.id != first.id and t.exit and t.exit.cause is first.exit.cause]
+    return tuple(t.id for t in others if t.exit and line and _signature(t.exit) == line)
+
+
+def _named(run: Run, tasks: Sequence[TaskId]) -> str:
+    if len(tasks) == len(run.tasks) - 1 > 1:
+        return f"the other {len(tasks)} tasks"
+    return ", ".join(f"{task} on {run.task(task).host}" for task in tasks)
+
+
+def completed(run: Run, found: FirstCause) -> FirstCause:
+    """With what can be told only once the others have ended too, and what is always so of its class."""
+    first = run.task(found.task) if found.task is not None else None
+    host = first.host if first else None
+    others = [t for t in run.tasks if first is None or t.id != first.id]
+    fell = [t for t in others if t.exit and t.exit.cause is Cause.FOLLOWER]
+    means, advice = matching.of_class(found.cause, host=host or "the host")
+    return replace(
+        found,
+        host=host,
+        global_step=first.progress.global_step if first else None,
+        means=found.means or means,
+        advice=found.advice or advice,
+        followers=len(fell),
+        followed=tuple(_follower(task, first) for task in sorted(fell, key=_ended_at)),
+        stopped=sum(1 for t in others if t.exit and t.exit.cause is Cause.ORDERED),
+    )
+
+
+def _ended_at(task: Task) -> float:
+    return task.exit.at if task.exit else 0.0
+
+
+def _follower(task: Task, first: Task | None) -> Follower:
+    if first is None or first.exit is None or task.exit is None:
+        return Follower(task.id, task.host)
+    after_s = task.exit.at - first.exit.at
+    times = first.exit.ended_time, task.exit.ended_time
+    if task.host == first.host and times[0] is not None and times[1] is not None:
+        after_s = times[1] - times[0]  # one clock, and no report's delay
+    return Follower(task.id, task.host, round(max(0.0, after_s), 3))
+
+
+def as_data(found: FirstCause) -> dict[str, object]:
+    """As events, status and files carry it."""
+    return {
+        "task": str(found.task) if found.task else None,
+        "host": found.host,
+        "generation": found.generation,
+        "cause": found.cause.value,
+        "sentence": found.sentence,
+        "global_step": found.global_step,
+        "ended_time": found.ended_time,
+        "means": found.means,
+        "advice": found.advice,
+        "done": found.done,
+        "last_lines": list(found.last_lines),
+        "followers": found.followers,
+        "followed": [{"task": str(f.task), "host": f.host, "after_s": f.after_s} for f in found.followed],
+        "alike": [str(task) for task in found.alike],
+        "stopped": found.stopped,
+    }
+
+
+_VARIES = re.compile(r"0x[0-9a-f]+|\d+")
+
+
+def _signature(ended: Exit) -> str:
+    """Its last line without what differs from task to task and time to time: numbers, addresses, paths of its own."""
+    return _VARIES.sub("#", ended.last_line)
+
+
+def common_failure(run: Run) -> str | None:
+    """The one line with which all tasks failed before any step, else None: silence is no evidence."""
+    failed = [
+        _signature(t.exit)
+        for t in run.tasks
+        if t.exit and t.exit.cause in {*SAME_AGAIN, Cause.START} and t.exit.code != 0 and t.first_step is None
+    ]
+    alike = len(failed) == len(run.tasks) and len(set(failed)) == 1
+    return failed[0] or None if alike else None

@@ -1,0 +1,152 @@
+"""The sentence of a phase: what it waits for, on which host, for how long, and what happens next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.core.hosts import checkpoint_dir, slots
+from orchestrator.core.hosts.host_state import is_cut_off
+from orchestrator.core.model import Host, Intent, Link, Phase, Run, Standing, Task, TaskPhase
+from orchestrator.core.phases.individual import waits_to_leave
+from orchestrator.core.phases.starting import is_seeded
+from orchestrator.core.phases.stopping import to_prove
+from orchestrator.core.words import duration
+
+
+def sentence(run: Run, *, now: float) -> str:
+    """One line for people; made of the state alone."""
+    match run.phase:
+        case Phase.PENDING:
+            return _pending(run, now)
+        case Phase.RENDEZVOUS:
+            return _rendezvous(run, now) + checkpoint_dir.complaint(run)
+        case Phase.RUNNING:
+            return _running(run, now) + _in_other_places(run) + checkpoint_dir.complaint(run)
+        case Phase.STOPPING:
+            return _stopping(run)
+        case Phase.BACKOFF:
+            return _backoff(run, now)
+        case _:
+            return run.reason
+
+
+def _pending(run: Run, now: float) -> str:
+    missing = [run.host(name) for name in slots.next_seating(run).waits_for]
+    told = ", ".join(f"{h.name} ({_state(h, now)})" for h in missing)
+    left = f"; gives up in {duration(run.deadline_at - now)}" if run.deadline_at is not None else ""
+    needed = len(run.holders)
+    return f"{needed - len(missing)}/{needed} hosts are ready; waiting for {told}{left}"
+
+
+def _state(host: Host, now: float) -> str:
+    waited = duration(now - host.since_at)
+    if host.standing in (Standing.DRAINED, Standing.STUCK):
+        return f"{host.standing.value}: {host.standing_why}"
+    if host.problem:
+        return f"{host.problem}, for {waited}"
+    if host.link is Link.CONNECTED:
+        return f"being checked and given the code, for {waited}"
+    return f"unreachable, for {waited}" if host.link is Link.UNREACHABLE else "connecting"
+
+
+def _rendezvous(run: Run, now: float) -> str:
+    waiting = [t for t in run.tasks if t.phase in (TaskPhase.WAITING, TaskPhase.STARTING)]
+    left = duration((run.deadline_at or now) - now)
+    joined = f"{len(run.tasks) - len(waiting)}/{len(run.tasks)} tasks have joined"
+    if waiting:
+        return f"{joined}, {left} left; waiting for {', '.join(_arriving(run, t, now) for t in waiting)}"
+    if not is_seeded(run) and run.seeding:
+        return f"{joined}; {run.seeding}"
+    if not is_seeded(run):
+        return f"{joined}; the newest checkpoint is read and copied before they are released, {left} left"
+    return joined
+
+
+def _arriving(run: Run, task: Task, now: float) -> str:
+    host = run.host(task.host)
+    if host.link is not Link.CONNECTED:
+        return f"{task.id} on {task.host} (host unreachable, last heard {_ago(host.heard_at, now)})"
+    doing = f"pid {task.pid} is importing" if task.pid else "no process yet"
+    return f"{task.id} on {task.host} ({doing})"
+
+
+def _ago(at: float | None, now: float) -> str:
+    return f"{duration(now - at)} ago" if at is not None else "never"
+
+
+def _running(run: Run, now: float) -> str:
+    silent = [host for host in run.holders if host.link is Link.UNREACHABLE]
+    step = f"step {run.global_step}" if run.global_step is not None else "before the first step"
+    if silent:
+        named = ", ".join(f"{h.name} (last heard {_ago(h.heard_at, now)})" for h in silent)
+        training = now - run.progress_at < run.plan.timing.lost_after_s
+        means = "still training" if training else "no progress is seen; its tasks may be training"
+        return f"{step}; unreachable, {means}: {named}"
+    connecting = [host.name for host in run.holders if host.link is Link.CONNECTING]
+    if connecting:
+        return f"{step}; taking up the tasks on {', '.join(connecting)}"
+    ended = [task for task in run.tasks if task.phase.is_gone]
+    if ended:
+        return f"{step}; {', '.join(f'{t.id} on {t.host}' for t in ended)} ended well, the others go on"
+    if run.global_step is None:
+        return f"released {duration(now - run.since_at)} ago; no task has reported a step yet"
+    return step
+
+
+def _in_other_places(run: Run) -> str:
+    """What is other than the spec says, and what ends it."""
+    drained = [host.name for host in run.holders if host.standing is Standing.DRAINED]
+    occasion = "checkpoint" if run.plan.checkpoint is not None else "restart"
+    parts = [f"leaves {', '.join(drained)} (drained) at the next {occasion}"] if drained else []
+    waiting = [f"{task.id} on {task.host}" for task in run.tasks if waits_to_leave(run, task)]
+    parts += [f"{', '.join(waiting)} has ended and waits for that"] if waiting else []
+    if slots.fewer(run):
+        gone = [seat for seat in run.plan.hosts_used if slots.holder(run, seat) is None]
+        parts.append(
+            f"{slots.fewer(run)}; grows back at a checkpoint once {', '.join(gone)} or a spare is ready"
+        )
+    return "".join(f"; {part}" for part in parts)
+
+
+def _stopping(run: Run) -> str:
+    alive = [t for t in run.tasks if t.phase.may_live]
+    after = {
+        Intent.RESTART: "then restart",
+        Intent.REGROUP: "then it goes on",
+        Intent.SUCCEED: "then done",
+        Intent.FAIL: "then FAILED",
+        Intent.KILL: "then KILLED",
+    }
+    following = after[run.intent] if run.intent else ""
+    if alive:
+        named = ", ".join(f"{t.id} on {t.host}" for t in alive)
+        return f"{run.reason}; waiting for {named} to end, {following}"
+    if not to_prove(run):
+        return f"{run.reason}; nothing is left, and the newest checkpoint is read, {following}"
+    return f"{run.reason}; looking on {', '.join(to_prove(run))} that nothing is left, {following}"
+
+
+def _backoff(run: Run, now: float) -> str:
+    if run.deadline_at is not None:
+        return (
+            f"{run.reason}; generation {run.generation_last + 1} starts in {duration(run.deadline_at - now)}"
+        )
+    missing = [run.host(name) for name in slots.next_seating(run).waits_for]
+    if missing:
+        named = ", ".join(f"{h.name} ({_state(h, now)})" for h in missing)
+        return f"{run.reason}; waiting for {named}; {_meanwhile(run, missing)}"
+    return f"{run.reason}; waiting for the old tasks to end"
+
+
+def _meanwhile(run: Run, missing: list[Host]) -> str:
+    """What ends the wait: that it is back, or that others take its tasks when it counts as lost."""
+    back = "starts again when it is back"
+    hopeful = [replace(host, standing=Standing.LOST) for host in missing if host.standing is Standing.OPEN]
+    if not hopeful or is_cut_off(run):
+        return back
+    without = run
+    for host in hopeful:
+        without = without.with_host(host)
+    if slots.next_seating(without).waits_for:
+        return back
+    return f"{back}, or without it when it has been silent for {duration(run.plan.timing.lost_after_s)}"

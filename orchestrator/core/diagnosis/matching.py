@@ -1,0 +1,63 @@
+"""What the end of a process shows by what it printed: the table `signs`, applied."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from orchestrator.core.diagnosis.signatures import CLASSES, SIGNS, Sign
+from orchestrator.core.ends import Cause, Exit
+from orchestrator.core.words import plain
+
+_OWN_WORDS = re.compile(r"(?:builtins\.)?(?:[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning))\b")
+_ENDS_A_TRACEBACK = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
+_TENSORFLOWS = re.compile(
+    r"errors_impl\.|XlaRuntimeError|RuntimeError|SystemError|InternalError|UnknownError|OpError"
+)
+
+
+def sign_of(ended: Exit) -> tuple[Sign, re.Match[str]] | None:
+    """The row that the end of a process shows, and where; None where it shows none.
+
+    The exception's own words come first. The lines around it count only where TensorFlow raised it, which hides its
+    causes above, or where no exception is known: a KeyError is one, whatever was printed before it.
+    """
+    error = ended.error or _last_exception(ended.last_lines)
+    found = _search(error, SIGNS)
+    if found is not None or (_OWN_WORDS.match(error) and not _TENSORFLOWS.search(error)):
+        return found
+    return _search("\n".join(ended.last_lines), [sign for sign in SIGNS if not sign.in_the_error_only])
+
+
+def _search(text: str, signs: Sequence[Sign]) -> tuple[Sign, re.Match[str]] | None:
+    for sign in signs if text else ():
+        match = sign.found_in(text)
+        if match is not None:
+            return sign, match
+    return None
+
+
+def _last_exception(lines: Sequence[str]) -> str:
+    """The last line that reads like the end of a traceback, for scripts without the runtime; else nothing."""
+    return next((line for line in reversed(lines) if _ENDS_A_TRACEBACK.match(line)), "")
+
+
+def explained(ended: Exit, *, host: str, python: str) -> tuple[str, str]:
+    """(what it means, what a person can do)."""
+    found = sign_of(ended)
+    facts = {"host": host, "python": python}
+    if found is not None and found[0].cause is ended.cause:
+        sign, match = found
+        said = {name: plain(words or "") for name, words in match.groupdict().items()}
+        return _filled(sign.means, sign.advice, {**said, **facts})
+    return of_class(ended.cause, **facts)
+
+
+def of_class(cause: Cause, *, host: str, python: str = "python") -> tuple[str, str]:
+    """What is always so of a class of causes."""
+    means, advice = CLASSES.get(cause, ("", ""))
+    return _filled(means, advice, {"host": host, "python": python})
+
+
+def _filled(means: str, advice: str, facts: dict[str, str]) -> tuple[str, str]:
+    return means.format(**facts), advice.format(**facts)

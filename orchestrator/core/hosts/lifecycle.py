@@ -1,0 +1,171 @@
+"""What happens to hosts, and what they are asked: silence, reconnection, preparation, the proof."""
+
+from __future__ import annotations
+
+from orchestrator.core.actions import (
+    Action,
+    CloseHost,
+    PrepareHost,
+    SeedCheckpoint,
+    StartTask,
+    StopTask,
+    SweepHost,
+    VerifyCheckpoint,
+)
+from orchestrator.core.events import HostPrepared, HostRefused, HostSwept, HostUp
+from orchestrator.core.hosts.host_state import is_cut_off
+from orchestrator.core.model import Host, Link, Phase, Run, Standing, TaskPhase
+from orchestrator.core.phases.starting import is_seeded, release, say_unfit
+from orchestrator.core.phases.stopping import finish, grace_s, to_prove, unproven
+from orchestrator.core.turn import Turn, is_due
+
+PREPARE_RETRY_S = 30.0
+"""Until a host that could not be prepared is asked again, once the run has begun."""
+
+_MUST_NOT_SUFFER = (Phase.RENDEZVOUS, Phase.RUNNING)
+"""Phases of tasks that nobody wants to end."""
+
+
+def silent_at(run: Run, name: str) -> float | None:
+    host = run.host(name)
+    # A new coordinator has heard of nobody: who does not come back to it is as silent as who falls silent.
+    connecting = host.link is Link.CONNECTING and run.phase is not Phase.PENDING
+    if host.link is not Link.CONNECTED and not connecting:
+        return None
+    timing, back_at = run.plan.timing, host.back_at
+    at = _last_sign_at(host) + timing.unreachable_after_s
+    # Who has just come back may be cut off in one direction, or by a loose plug: it is not shown as gone and there
+    # by turns. That it is lost is found no later for it.
+    return at if back_at is None else max(at, back_at + timing.lost_after_s)
+
+
+def _last_sign_at(host: Host) -> float:
+    return host.heard_at if host.heard_at is not None else host.since_at
+
+
+def note_silence(turn: Turn) -> None:
+    """Display a host that is silent for too long. Nothing else follows from it here.
+
+    When more than half are silent while tasks train, it is said once, and of this machine.
+    """
+    was_cut_off = is_cut_off(turn.run)
+    silent = [host for host in turn.run.hosts if is_due(silent_at(turn.run, host.name), turn.at)]
+    for host in silent:
+        turn.set_host(host, link=Link.UNREACHABLE, since_at=turn.at)
+    if is_cut_off(turn.run) and len(turn.run.hosts) > 1 and turn.run.phase in _MUST_NOT_SUFFER:
+        if not was_cut_off:
+            away = sum(host.link is Link.UNREACHABLE for host in turn.run.holders)
+            turn.note(
+                "cut-off",
+                f"{away} of {len(turn.run.holders)} hosts are silent: this machine is taken to be cut off, "
+                "so nothing is stopped and nothing started until some are back",
+            )
+        return
+    for host in silent:
+        why = f": {host.problem}" if host.problem else ""
+        turn.note(
+            "host-unreachable", f"{host.name} has been silent for {turn.at - _last_sign_at(host):.0f} s{why}"
+        )
+
+
+def prepare_again(turn: Turn) -> None:
+    for host in turn.run.hosts:
+        if is_due(host.retry_at, turn.at):
+            turn.set_host(host, retry_at=None)
+            turn.do(PrepareHost(host=host.name))
+
+
+def host_up(turn: Turn, event: HostUp) -> None:
+    host = turn.run.host(event.host)
+    if host.boot_id is not None and host.boot_id != event.boot_id:
+        turn.note("host-rebooted", f"{host.name} was rebooted")
+        host = turn.set_host(host, facts=None)
+        if host.standing is Standing.STUCK:
+            host = turn.set_host(host, standing=Standing.OPEN, standing_why="")
+    if event.warning is not None and event.warning != host.warning:
+        turn.note("host-warning", f"{host.name}: {event.warning}")
+    if event.slow is not None:
+        turn.note("slow", f"{host.name} answers slowly: {event.slow}")
+    turn.set_host(host, boot_id=event.boot_id, problem=None, retry_at=None, warning=event.warning)
+    turn.do(*outstanding(turn.run, event.host))
+
+
+def host_prepared(turn: Turn, event: HostPrepared) -> None:
+    """It is ready. What waited for that, after a reboot while tasks were being started, is started now."""
+    host = turn.run.host(event.host)
+    was_ready = host.facts is not None
+    host = turn.set_host(host, facts=event.facts, problem=None, retry_at=None)
+    if not was_ready:
+        turn.do(*_unstarted(turn.run, event.host))
+    if turn.run.phase is not Phase.PENDING:
+        say_unfit(turn, [host])
+
+
+def _unstarted(run: Run, name: str) -> list[Action]:
+    if run.phase not in _MUST_NOT_SUFFER or run.host(name).facts is None:
+        return []  # without facts it is not known which code to run
+    return [
+        StartTask(host=name, task=task.id, generation=task.generation, port=task.port)
+        for task in run.tasks
+        if task.host == name and task.phase is TaskPhase.STARTING and task.pid is None and task.ending is None
+    ]
+
+
+def outstanding(run: Run, name: str) -> list[Action]:
+    """What the host has been asked, as far as it is not known to be done. All of it may be asked twice."""
+    actions: list[Action] = []
+    chief_here = run.task(run.chief).host == name
+    if chief_here and run.look_asked_at is not None:
+        actions.append(VerifyCheckpoint(host=name, generation=run.generation))
+    if name in unproven(run) or _owes_proof(run, name):
+        return [*actions, SweepHost(host=name, generation=run.generation_last)]
+    if run.phase.is_terminal:
+        return []
+    if run.host(name).facts is None:
+        actions.append(PrepareHost(host=name))
+    if run.phase is Phase.RENDEZVOUS and not is_seeded(run) and chief_here:
+        actions.append(SeedCheckpoint(host=name, generation=run.generation))
+    if _awaits_verification(run) and chief_here:
+        actions.append(VerifyCheckpoint(host=name, generation=run.generation))
+    actions += _unstarted(run, name)
+    for task in run.tasks:
+        if task.host != name:
+            continue
+        if task.phase.may_live and run.phase in (Phase.STOPPING, Phase.BACKOFF) and run.force_at is None:
+            stop = StopTask(host=name, task=task.id, generation=task.generation, grace_s=grace_s(run))
+            actions.append(stop)
+        elif task.ending is not None and task.phase.may_live:
+            actions.append(StopTask(host=name, task=task.id, generation=task.generation, grace_s=0.0))
+        elif task.phase is TaskPhase.RELEASED and run.phase is Phase.RUNNING:
+            actions.append(release(run, task))
+    return actions
+
+
+def _owes_proof(run: Run, name: str) -> bool:
+    return run.phase is Phase.STOPPING and run.proof is not None and name in to_prove(run)
+
+
+def _awaits_verification(run: Run) -> bool:
+    """Whether the look at the newest checkpoint was asked for, and its answer perhaps lost with a connection."""
+    return run.phase is Phase.RUNNING and run.verify_at is None and run.plan.checkpoint is not None
+
+
+def host_refused(turn: Turn, event: HostRefused) -> None:
+    """A person must act. A run that has not begun ends with that sentence; a later one waits and says it, once."""
+    host = turn.run.host(event.host)
+    if host.problem != event.problem.message:
+        turn.note("host-refused", event.problem.message, code=event.problem.code)
+    retry_at = turn.at + PREPARE_RETRY_S if host.facts is None else None
+    turn.set_host(host, problem=event.problem.message, retry_at=retry_at)
+    if turn.run.phase is Phase.PENDING and host.name in (holder.name for holder in turn.run.holders):
+        turn.set(problem=event.problem)
+        finish(turn, Phase.FAILED, event.problem.message)
+
+
+def swept(turn: Turn, event: HostSwept) -> None:
+    run = turn.run
+    turn.set(proof={**(run.proof or {}), event.host: event.swept})
+    what = f"left: {'; '.join(event.swept.left)}" if event.swept.left else "nothing is left"
+    turn.note("swept", f"{event.host}: {what} (looked by {event.swept.by})")
+    if run.phase.is_terminal:
+        turn.do(CloseHost(host=event.host))

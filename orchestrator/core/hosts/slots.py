@@ -1,0 +1,174 @@
+"""Who holds the tasks of the next generation: the one place that decides it. Pure questions to a run.
+
+A seat is a host of the plan with the tasks that the plan gives to it; its holder is that host or a stand-in. Rules:
+- A host that can go on keeps its seat; nobody is moved without need, and who comes back finds its seat taken.
+- Who is away keeps its seat, and is waited for, until it counts as lost. Then, as for one that is drained, refused,
+  quarantined or stuck, the seat goes to its own host or to another that is ready, has the room and holds none.
+- Where there is none, the seat is left out, if enough tasks remain by `replicas_min`; all such seats or none.
+- Otherwise a quarantined host that is ready is used after all, and any other is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from orchestrator.core.hosts import compatibility
+from orchestrator.core.model import Host, Link, Phase, Run, Standing
+from orchestrator.core.placement import COMPUTING_TYPES, has_room
+from orchestrator.core.strategy import STRATEGIES
+from orchestrator.core.words import counted
+
+NO_TASKS = (Standing.LOST, Standing.DRAINED, Standing.STUCK)
+"""Standings of hosts that are given no task whatever happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seating:
+    """Holders for the next generation."""
+
+    stand_ins: Mapping[str, str | None]
+    """As `Run.stand_ins`."""
+    waits_for: tuple[str, ...] = ()
+    """Hosts without which it cannot begin."""
+    against_advice: tuple[str, ...] = ()
+    """Quarantined hosts that hold a seat, since nobody else can."""
+
+
+def holder(run: Run, seat: str) -> str | None:
+    """Who holds a seat in this generation; None where its tasks are left out."""
+    return run.stand_ins.get(seat, seat)
+
+
+def is_ready(run: Run, host: Host) -> bool:
+    """Whether tasks can be started on it now. A host that was prepared is there while the first hosts are."""
+    is_there = host.link is Link.CONNECTED and host.problem is None
+    return (is_there or run.phase is Phase.PENDING) and host.facts is not None
+
+
+def next_seating(run: Run) -> Seating:
+    """The rules above, for the state as it is."""
+    seats = run.plan.hosts_used
+    chosen: dict[str, str | None] = {}
+    waits_for: list[str] = []
+    vacant: list[str] = []
+    for seat in seats:
+        name = holder(run, seat)
+        host = run.host(name) if name is not None else None
+        if host is None or host.standing is not Standing.OPEN or _is_refused(run, host):
+            vacant.append(seat)
+            continue
+        chosen[seat] = host.name
+        if not is_ready(run, host):
+            waits_for.append(host.name)
+    _fill(run, vacant, chosen)
+    unfilled = [seat for seat in vacant if seat not in chosen]
+    forced: list[str] = []
+    if not _may_leave_out(run, unfilled):
+        forced = _fill_against_advice(run, unfilled, chosen)
+        unfilled = [seat for seat in unfilled if seat not in chosen]
+    if _may_leave_out(run, unfilled):
+        chosen |= dict.fromkeys(unfilled)
+    else:
+        waits_for += [holder(run, seat) or seat for seat in unfilled]
+    stand_ins = {seat: name for seat, name in chosen.items() if name != seat}
+    return Seating(stand_ins, tuple(waits_for), tuple(forced))
+
+
+def chosen_hosts(run: Run, seating: Seating) -> list[Host]:
+    """Those that would hold a seat, in the order of the hosts."""
+    names = {seating.stand_ins.get(seat, seat) for seat in run.plan.hosts_used}
+    return [host for host in run.hosts if host.name in names]
+
+
+def _is_refused(run: Run, host: Host) -> bool:
+    """Until a person acts; while it is asked again, and before the run has begun, that is not yet known."""
+    return host.facts is None and host.retry_at is not None and run.phase is not Phase.PENDING
+
+
+def _fill(run: Run, vacant: Iterable[str], chosen: dict[str, str | None]) -> None:
+    """Give vacant seats to free hosts: first those that cannot be left out; each where the least is left over."""
+    for seat in sorted(vacant, key=lambda seat: _may_leave_out(run, [seat])):
+        free = [host.name for host in run.hosts if host.name not in chosen.values() and _is_free(run, host)]
+        fitting = [name for name in free if has_room(run.plan, seat, name)]
+        gpus = {name: len(run.plan.host(name).gpus) for name in fitting}
+        found = min(fitting, key=lambda name: (name != seat, gpus[name]), default=None)
+        if found is not None:
+            chosen[seat] = found
+
+
+def _is_free(run: Run, host: Host) -> bool:
+    return host.standing is Standing.OPEN and is_ready(run, host) and unfit(run, host) is None
+
+
+def unfit(run: Run, host: Host) -> str | None:
+    """Why a host cannot join those that hold the tasks: other software, other code, another checkpoint directory."""
+    others = [other for other in run.holders if other.facts is not None and other is not host][:1]
+    if host.facts is None:
+        return None
+    together = [*others, host]
+    problem = compatibility.differences(together) or compatibility.unshared(run.plan.checkpoint, together)
+    return problem.message if problem is not None else None
+
+
+def _fill_against_advice(run: Run, unfilled: Iterable[str], chosen: dict[str, str | None]) -> list[str]:
+    forced = []
+    for seat in unfilled:
+        host = run.host(holder(run, seat) or seat)
+        if host.standing is Standing.QUARANTINED and is_ready(run, host) and host.name not in chosen.values():
+            chosen[seat] = host.name
+            forced.append(host.name)
+    return forced
+
+
+def _may_leave_out(run: Run, seats: Iterable[str]) -> bool:
+    """Whether the spec allows to go on without the tasks of these seats."""
+    left = [task.id.type for task in run.plan.tasks if task.host not in seats]
+    out = {task.id.type for task in run.plan.tasks if task.host in seats}
+    return all(left.count(type_) >= run.plan.replicas_min.get(type_, len(run.plan.tasks)) for type_ in out)
+
+
+def is_better(run: Run, seating: Seating) -> bool:
+    """Whether it is worth a restart: more tasks would train, or a drained host would be free."""
+    drained = {host.name for host in run.hosts if host.standing is Standing.DRAINED}
+    now = {seat: holder(run, seat) for seat in run.plan.hosts_used}
+    then = {seat: seating.stand_ins.get(seat, seat) for seat in now}
+    if drained.intersection(filter(None, now.values())):
+        return drained.isdisjoint(filter(None, then.values()))
+    return _trains(run, then) > _trains(run, now)
+
+
+def _trains(run: Run, holders: Mapping[str, str | None]) -> int:
+    idle = {host.name for host in run.hosts if host.standing in NO_TASKS}
+    return sum(holders[task.host] not in idle | {None} for task in run.plan.tasks)
+
+
+def why_not_drained(run: Run, name: str) -> str | None:
+    """Why the run cannot do without a host; None where it can."""
+    drained = replace(run.host(name), standing=Standing.DRAINED)
+    if name not in next_seating(run.with_host(drained)).waits_for:
+        return None
+    held = ", ".join(str(task.id) for task in run.tasks if task.host == name)
+    fewest = ", ".join(counted(n, type_) for type_, n in run.plan.replicas_min.items())
+    allowed = f"`replicas_min` ({fewest})" if fewest else "the spec, which has no `replicas_min`,"
+    return (
+        f"{name} cannot be drained: no other host that is ready has room for {held or 'its tasks'}, and "
+        f"{allowed} does not allow to go on without"
+    )
+
+
+def fewer(run: Run) -> str:
+    """`3 of 4 workers: the global batch is 3/4 of what it was`; empty where none is left out."""
+    wanted, have = run.plan.tasks, run.placed.tasks
+    types = sorted({task.id.type for task in wanted if run.stand_ins.get(task.host, task.host) is None})
+    if not types:
+        return ""
+    counts = [
+        f"{sum(t.id.type == type_ for t in have)} of {sum(t.id.type == type_ for t in wanted)} {type_}s"
+        for type_ in types
+    ]
+    computing = [sum(task.id.type in COMPUTING_TYPES for task in tasks) for tasks in (have, wanted)]
+    means = STRATEGIES[run.plan.strategy].when_fewer.format(share="/".join(map(str, computing)))
+    if run.plan.options.transparent and run.plan.options.batch != "per_replica":
+        means = "the global batch stays, in larger shares"
+    return f"{', '.join(counts)}: {means}"

@@ -1,0 +1,1 @@
+"""What happens in each phase of a run, and when it moves to the next."""

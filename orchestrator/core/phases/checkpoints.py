@@ -1,0 +1,126 @@
+"""What is known of checkpoints: what a generation was given, and what it has saved since."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.core.diagnosis import cause
+from orchestrator.core.events import CheckpointSeeded, CheckpointVerified, RolledBack, SeedProgressed
+from orchestrator.core.model import Budget, Cause, Checkpoint, FirstCause, Intent, Phase
+from orchestrator.core.phases import final_verification, restart
+from orchestrator.core.phases.reschedule import at_checkpoint
+from orchestrator.core.phases.running import verification_ended
+from orchestrator.core.phases.stopping import stop_all
+from orchestrator.core.turn import Turn
+
+
+def take(turn: Turn, event: CheckpointSeeded | SeedProgressed | CheckpointVerified | RolledBack) -> None:
+    """What became of a checkpoint."""
+    match event:
+        case CheckpointSeeded():
+            seeded(turn, event)
+        case SeedProgressed():
+            turn.set(seeding=event.sentence, seeding_at=turn.at)
+        case CheckpointVerified():
+            verified(turn, event)
+        case RolledBack():
+            rolled_back(turn, event)
+
+
+def seeded(turn: Turn, event: CheckpointSeeded) -> None:
+    seed, run = event.seed, turn.run
+    _passed_over(turn, seed.rejected, seed.source, "is used instead")
+    turn.set(seed=seed, budget=restart.cleared(run.budget, seed.global_step), from_scratch=False)
+    if seed.source is None:
+        reached = f"; {run.best_step} steps are lost" if run.best_step and run.generation > 1 else ""
+        sentence = f"there is no checkpoint yet: generation {seed.generation} starts at step 0{reached}"
+        turn.note("from-start", sentence, None, **_done(turn, sentence))
+        return
+    known = Checkpoint(
+        global_step=seed.global_step, path=seed.source, generation=seed.generation, verified_at=turn.at
+    )
+    turn.set(checkpoint=known)
+    lost = (
+        max(0, run.best_step - seed.global_step)
+        if run.best_step is not None and seed.global_step is not None
+        else None
+    )
+    step = seed.global_step if seed.global_step is not None else "unknown"
+    counted = f"; {lost} steps are lost" if lost is not None else ""
+    sentence = f"generation {seed.generation} resumes from step {step}{counted}"
+    facts = {"global_step": seed.global_step, "steps_lost": lost, "path": seed.source}
+    turn.note("resumed", f"{sentence} ({seed.source})", None, **facts, **_done(turn, sentence))
+
+
+def _passed_over(turn: Turn, rejected: tuple[tuple[str, str], ...], taken: str | None, does: str) -> None:
+    """One sentence names both what is torn and what stands in for it: events are read one by one."""
+    instead = f"; {taken} {does}" if taken else ""
+    for path, why in rejected:
+        turn.note(
+            "checkpoint-rejected",
+            f"{path} does not read whole: {why}{instead}",
+            path=path,
+            taken=taken or None,
+        )
+
+
+def _done(turn: Turn, sentence: str) -> dict[str, object]:
+    """What became of the end of the generation before: in the state, and for the event, which outlives it."""
+    found = turn.run.first_cause
+    if found is None or found.generation >= turn.run.generation:
+        return {}
+    found = replace(found, done=sentence)
+    turn.set(first_cause=found)
+    return {"first_cause": cause.as_data(found)}
+
+
+def verified(turn: Turn, event: CheckpointVerified) -> None:
+    verification_ended(turn, event.took_s)
+    final_verification.answered(turn, event)
+    _passed_over(turn, event.rejected, event.path, "does")
+    known = turn.run.checkpoint
+    if not event.path or (
+        known is not None and known.global_step == event.global_step and known.path == event.path
+    ):
+        return
+    newer = Checkpoint(
+        global_step=event.global_step,
+        path=event.path,
+        generation=event.generation,
+        verified_at=turn.at,
+        saved_time=event.saved_time,
+    )
+    turn.set(checkpoint=newer)
+    turn.note("checkpoint", f"the checkpoint of step {event.global_step} reads whole", path=event.path)
+    at_checkpoint(turn)
+
+
+def rolled_back(turn: Turn, event: RolledBack) -> None:
+    """The user's explicit word, and the only way behind the last verified checkpoint. The gang starts again from it.
+
+    The directory has the mark already, so that whatever generation comes next honours it; nothing newer is progress
+    any more, or a failure would soon be counted against a run that does what it was told.
+    """
+    run = turn.run
+    known = Checkpoint(
+        global_step=event.global_step, path=event.path, generation=event.generation, verified_at=turn.at
+    )
+    turn.set(
+        checkpoint=known,
+        budget=Budget(restarts=run.budget.restarts, step=event.global_step),
+        best_step=event.global_step,
+        from_scratch=False,
+    )
+    step = event.global_step if event.global_step is not None else "unknown"
+    aside = ", ".join(str(number) for number in event.set_aside)
+    what = f"the user went back to step {step}, generation {event.generation}"
+    turn.note(
+        "rollback",
+        what + (f"; set aside: generation {aside}" if aside else ""),
+        path=event.path,
+        global_step=event.global_step,
+        set_aside=list(event.set_aside),
+    )
+    if run.phase in (Phase.RENDEZVOUS, Phase.RUNNING):
+        turn.set(first_cause=FirstCause(None, run.generation, Cause.ROLLED_BACK, what))
+        stop_all(turn, Intent.RESTART, what)

@@ -1,0 +1,86 @@
+"""The last look at the newest checkpoint: a run that ends says what it leaves behind.
+
+While a run trains its newest checkpoint is read now and then, and what it saved last before its end is newer. So it is
+read once more, beside the proof that nothing is left. The look has a bound; a run that ends without its answer says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.core.actions import VerifyCheckpoint
+from orchestrator.core.events import CheckpointVerified
+from orchestrator.core.hosts import checkpoint_dir
+from orchestrator.core.model import Cause, Intent, Link, Run
+from orchestrator.core.turn import Turn
+
+LOOK_WAIT_S = 30.0
+"""How long an end that nobody waits for impatiently is held up by it: a checkpoint of some GB is read in that time."""
+
+_SAME_INSTANT_S = 0.001
+"""A look that began no earlier than it was asked for, but for the rounding of a difference."""
+
+
+def went_back(run: Run) -> bool:
+    """Whether the user went back from what this generation has saved: no look at it means anything."""
+    found = run.first_cause
+    return found is not None and (found.cause, found.generation) == (Cause.ROLLED_BACK, run.generation)
+
+
+def ask(turn: Turn) -> None:
+    """Where the generation may have saved something."""
+    run = turn.run
+    was_released = run.seed is not None and run.seed.generation == run.generation
+    if run.plan.checkpoint is None or not was_released or went_back(run) or _began_anew(run):
+        return
+    turn.set(look_asked_at=turn.at)
+    if checkpoint_dir.hangs(run):
+        without_answer(turn)
+        return
+    turn.do(VerifyCheckpoint(host=run.task(run.chief).host, generation=run.generation))
+
+
+def _began_anew(run: Run) -> bool:
+    """Whether its script restored nothing: what it has saved is newer, and worth less."""
+    return run.first_cause is not None and run.first_cause.cause is Cause.RESUME_MISMATCH
+
+
+def patience_s(run: Run) -> float:
+    """How long it is worth waiting for, from when it was asked for; who kills a run wants its end."""
+    is_away = run.host(run.task(run.chief).host).link is not Link.CONNECTED
+    return 0.0 if run.look_asked_at is None or is_away or run.intent is Intent.KILL else LOOK_WAIT_S
+
+
+def answered(turn: Turn, event: CheckpointVerified) -> None:
+    """One that was asked for while the tasks trained may come in between: it has not seen the last."""
+    asked_at = turn.run.look_asked_at
+    if asked_at is not None and event.at - event.took_s >= asked_at - _SAME_INSTANT_S:
+        turn.set(look_asked_at=None)
+        if not event.path and not event.rejected:
+            _found_nothing(turn, event.generation)
+
+
+def _found_nothing(turn: Turn, generation: int) -> None:
+    """Keras's BackupAndRestore removes its backup when `fit` is through: what was verified is history then."""
+    known, seed = turn.run.checkpoint, turn.run.seed
+    if known is None or known.generation != generation or known.removed:
+        return
+    if seed is not None and seed.source == known.path:
+        return  # in an older generation's directory, where nobody has looked
+    turn.set(checkpoint=replace(known, removed=True))
+    sentence = f"the checkpoint of step {known.global_step} was removed at the end, as BackupAndRestore does"
+    turn.note("checkpoint-removed", sentence, path=known.path)
+
+
+def without_answer(turn: Turn) -> None:
+    """The look failed, or the end waits no longer."""
+    if turn.run.look_asked_at is None:
+        return
+    known = turn.run.checkpoint
+    older = f"step {known.global_step}" if known is not None else "none"
+    warning = (
+        f"the newest checkpoint was not verified at the end of the run (last verified: {older}); "
+        f"`orch ckpt verify {turn.run.plan.name}` reads it"
+    )
+    turn.set(look_asked_at=None, warnings=(*turn.run.warnings, warning))
+    turn.note("warning", warning)

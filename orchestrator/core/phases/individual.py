@@ -1,0 +1,197 @@
+"""Tasks that are restarted by themselves while the others train on: a worker of parameter servers, an evaluator.
+
+Such a task keeps its port, by which its peers know it, and gets a generation of its own, higher than the gang's, so
+that what is left of its old process cannot be taken for the new one. It has a budget of its own, and a bound for each
+of its waits: to join, and to be gone once it is being ended. On a host that is drained it is not started again: it
+waits until the gang leaves that host, which is at once where nothing would train until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from orchestrator.core.actions import StartTask, StopTask
+from orchestrator.core.diagnosis import cause
+from orchestrator.core.hosts.slots import NO_TASKS
+from orchestrator.core.model import (
+    Cause,
+    Exit,
+    FirstCause,
+    Intent,
+    Link,
+    Phase,
+    Run,
+    Standing,
+    Task,
+    TaskPhase,
+)
+from orchestrator.core.phases import reschedule, restart
+from orchestrator.core.phases.starting import release
+from orchestrator.core.phases.stopping import SWEEP_WAIT_S, stop_all
+from orchestrator.core.restart_scope import is_alone, is_served
+from orchestrator.core.turn import Turn, is_due
+from orchestrator.core.words import duration
+
+_OF_ITS_PLACE = (Cause.START, Cause.PORT)
+"""What a restart alone did not mend, with its old port on its old host: one of all may."""
+
+_BEFORE_ITS_RELEASE = (TaskPhase.WAITING, TaskPhase.STARTING, TaskPhase.READY)
+
+_SERVES = (TaskPhase.RELEASED, TaskPhase.RUNNING)
+
+
+def advance_alone(turn: Turn) -> None:
+    """Restart what ended alone, start what is due, release what has joined, end what is overdue."""
+    for task in _alone(turn.run):
+        if task.phase.is_gone:
+            _restart(turn, task)
+        elif is_due(overdue_at(task), turn.at):
+            _overdue(turn, task)
+        if turn.run.phase is not Phase.RUNNING:
+            return
+    _leave_drained(turn)
+    if turn.run.phase is not Phase.RUNNING:
+        return
+    _start_together(turn)
+    for task in _alone(turn.run):
+        if may_start_alone(turn.run, task) and is_due(task.start_at, turn.at):
+            _start(turn, task)
+        elif task.phase is TaskPhase.READY and task.port is not None and task.ending is None:
+            _release(turn, task)
+
+
+def _alone(run: Run) -> Iterable[Task]:
+    return [task for task in run.tasks if is_alone(run, task)]
+
+
+def may_start_alone(run: Run, task: Task) -> bool:
+    """Whether it waits for its time only, and not for its host. On one that was lost, the old process may live."""
+    host = run.host(task.host)
+    ready = host.link is Link.CONNECTED and host.facts is not None and host.standing not in NO_TASKS
+    return task.phase is TaskPhase.WAITING and task.start_at is not None and ready
+
+
+def overdue_at(task: Task) -> float | None:
+    """When it must have joined, or be gone; None where it waits for neither."""
+    waits = task.phase is TaskPhase.STARTING or (task.ending is not None and task.phase.may_live)
+    return task.deadline_at if waits else None
+
+
+def is_mending(run: Run) -> bool:
+    """Whether a task that serves is on its way back. Until then the chief may stand still, and that has a bound."""
+    return any(
+        is_served(run, task)
+        and (task.ending is not None or task.phase in _BEFORE_ITS_RELEASE)
+        and run.host(task.host).link is Link.CONNECTED
+        and not waits_to_leave(run, task)
+        for task in _alone(run)
+    )
+
+
+def waits_to_leave(run: Run, task: Task) -> bool:
+    """Whether it is not started because its host is drained: nothing brings it back but that the gang moves."""
+    waits = run.phase is Phase.RUNNING and task.phase is TaskPhase.WAITING and is_alone(run, task)
+    return waits and run.host(task.host).standing is Standing.DRAINED
+
+
+def _leave_drained(turn: Turn) -> None:
+    """Go at once where the others do not train on: TensorFlow's chief takes no worker back until all are there."""
+    serving = [task for task in _alone(turn.run) if is_served(turn.run, task)]
+    away = [task for task in serving if waits_to_leave(turn.run, task)]
+    if away and not any(task.phase in _SERVES for task in serving):
+        reschedule.move(turn, f"without {', '.join(str(task.id) for task in away)} nothing trains")
+
+
+def end_alone(turn: Turn, task: Task, blamed: Cause, sentence: str) -> None:
+    """Kill it, and it alone: once it is gone it is restarted."""
+    timing = turn.run.plan.timing
+    ending = FirstCause(task.id, task.generation, blamed, sentence)
+    patience_s = max(timing.lost_after_s, SWEEP_WAIT_S)
+    turn.set_task(task, ending=ending, deadline_at=turn.at + patience_s)
+    turn.note("stopping-alone", f"{sentence}; it is stopped, the others go on", task.id)
+    turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=0.0))
+
+
+def _overdue(turn: Turn, task: Task) -> None:
+    timing = turn.run.plan.timing
+    if turn.run.host(task.host).link is not Link.CONNECTED:
+        turn.set_task(task, deadline_at=turn.at + timing.unreachable_after_s)
+    elif task.ending is None:
+        where = f"pid {task.pid} is alive and still importing" if task.pid else "no process yet"
+        late = f"{task.id} on {task.host} did not join within {duration(timing.start_after_s)} ({where})"
+        end_alone(turn, task, Cause.START, late)
+    else:
+        turn.set(first_cause=replace(task.ending, generation=turn.run.generation))
+        lives = f"{task.id} on {task.host} lives on after its kill"
+        stop_all(turn, Intent.RESTART, f"{lives}; {task.ending.sentence}")
+
+
+def _restart(turn: Turn, task: Task) -> None:
+    run, ended = turn.run, task.exit or Exit(cause=Cause.HOST_LOST)
+    if ended.cause is Cause.FINISHED and not is_served(run, task):
+        return  # an evaluator that has seen enough
+    blamed, sentence = ended.cause, f"{task.id} on {task.host} {cause.how(ended)}"
+    if task.ending is not None:
+        blamed, sentence = task.ending.cause, task.ending.sentence
+    decided = restart.verdict(
+        task.budget,
+        run.plan.restart,
+        blamed,
+        verified_step=run.checkpoint.global_step if run.checkpoint else None,
+        common=None,
+        identity=f"{run.run_id}/{task.id}/{task.generation}",
+    )
+    if isinstance(decided, restart.GiveUp):
+        intent = Intent.RESTART if blamed in _OF_ITS_PLACE else Intent.FAIL
+        stop_all(turn, intent, f"{sentence}; given up: {decided.reason}")
+        return
+    # The first is at once, since nothing is lost by it; the new generation begins here, so that the record of the
+    # old one, which its host goes on reporting, is not taken for another end.
+    delay_s = decided.delay_s if task.budget.in_a_row else 0.0
+    generation = run.generation_last + 1
+    fresh = Task(
+        id=task.id,
+        host=task.host,
+        generation=generation,
+        port=task.port,
+        start_at=turn.at + delay_s,
+        budget=decided.budget,
+    )
+    turn.run = turn.run.with_task(fresh)
+    turn.set(generation_last=generation)
+    when = f"in {delay_s:.1f} s ({decided.reason})" if delay_s else "at once"
+    done = f"restarted alone, {when}; the others go on"
+    if waits_to_leave(turn.run, fresh):
+        done = f"not restarted on {task.host}, which is drained: it waits until the gang moves"
+    turn.note("restart-alone", f"{task.id} is {done}: {sentence}", task.id, **_why(run, task, done))
+
+
+def _why(run: Run, task: Task, done: str) -> dict[str, object]:
+    found = cause.completed(run, task.ending) if task.ending is not None else cause.of_task(run, task)
+    return {"first_cause": cause.as_data(replace(found, done=done))} if found else {}
+
+
+def _start_together(turn: Turn) -> None:
+    """Nobody who serves waits longer than another: TensorFlow's chief takes none back until all are there."""
+    serving = [t for t in _alone(turn.run) if is_served(turn.run, t) and not waits_to_leave(turn.run, t)]
+    waiting = [t for t in serving if t.phase is TaskPhase.WAITING]
+    first_at = min((t.start_at for t in waiting if t.start_at is not None), default=None)
+    for task in waiting:
+        if task.start_at is not None and first_at is not None and task.start_at > first_at:
+            turn.set_task(task, start_at=first_at)
+            turn.note("restart-together", f"{task.id} starts with the others, which need it back", task.id)
+
+
+def _start(turn: Turn, task: Task) -> None:
+    deadline_at = turn.at + turn.run.plan.timing.start_after_s
+    task = turn.set_task(task, phase=TaskPhase.STARTING, start_at=None, deadline_at=deadline_at)
+    turn.do(StartTask(host=task.host, task=task.id, generation=task.generation, port=task.port))
+
+
+def _release(turn: Turn, task: Task) -> None:
+    """From here on the position may move again, and stand still for as long as ever."""
+    turn.set_task(task, phase=TaskPhase.RELEASED, deadline_at=None)
+    turn.do(release(turn.run, turn.run.task(task.id)))
+    if is_served(turn.run, task) and turn.run.moved_at is not None:
+        turn.set(moved_at=turn.at)

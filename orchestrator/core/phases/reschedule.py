@@ -1,0 +1,79 @@
+"""Moving a gang that runs: growing back, taking a spare for a task that trains no more, and emptying a drained host.
+
+It costs a restart, so it is done at a checkpoint that was just verified, when hardly a step is lost by it, and only
+where it is worth it (`slots.is_better`). Nothing has failed: the tasks are asked to end, and no budget is charged.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core.events import DrainRequested, UndrainRequested
+from orchestrator.core.hosts import slots
+from orchestrator.core.model import Intent, Phase, Run, Standing
+from orchestrator.core.phases.stopping import stop_all
+from orchestrator.core.placement import seated
+from orchestrator.core.turn import Turn
+from orchestrator.core.words import counted
+
+_HAS_TASKS = (Phase.RENDEZVOUS, Phase.RUNNING)
+
+
+def at_checkpoint(turn: Turn) -> None:
+    """A newer checkpoint reads whole: the best moment for whatever is to change places."""
+    if turn.run.phase is Phase.RUNNING and turn.run.checkpoint is not None:
+        move(turn, f"the checkpoint of step {turn.run.checkpoint.global_step} is good")
+
+
+def move(turn: Turn, occasion: str) -> None:
+    """Let the gang change places now, where that is better and can be."""
+    seating = slots.next_seating(turn.run)
+    if not seating.waits_for and slots.is_better(turn.run, seating):
+        stop_all(turn, Intent.REGROUP, f"{occasion}: {_what_for(turn.run, seating)}")
+
+
+def _what_for(run: Run, seating: slots.Seating) -> str:
+    drained = [host.name for host in run.holders if host.standing is Standing.DRAINED]
+    if drained:
+        return f"the gang stops to leave {', '.join(drained)}, which is drained"
+    back = [
+        seating.stand_ins.get(seat, seat) or seat
+        for seat in run.plan.hosts_used
+        if seating.stand_ins.get(seat, seat) not in (None, slots.holder(run, seat))
+    ]
+    now, wanted = len(seated(run.plan, seating.stand_ins)), len(run.plan.tasks)
+    tasks = f"all {counted(now, 'task')}" if now == wanted else f"{now} of {counted(wanted, 'task')}"
+    return f"the gang stops to go on with {tasks} on {', '.join(back)} and the others" if back else ""
+
+
+def obey(turn: Turn, event: DrainRequested | UndrainRequested) -> None:
+    """The user's word on a host."""
+    match event:
+        case DrainRequested():
+            _drain(turn, event)
+        case UndrainRequested():
+            _undrain(turn, event)
+
+
+def _drain(turn: Turn, event: DrainRequested) -> None:
+    """No task of a later generation goes there. Asked twice it changes nothing, but that `now` ends the patience."""
+    host = turn.run.host(event.host)
+    holds = host in turn.run.holders
+    if host.standing is not Standing.DRAINED:
+        turn.set_host(host, standing=Standing.DRAINED, standing_why="by the user")
+        when = ""
+        if holds and turn.run.phase in _HAS_TASKS and not event.now:
+            has_checkpoints = turn.run.plan.checkpoint is not None
+            when = "; its tasks move " + (
+                "at the next verified checkpoint" if has_checkpoints else "at the next restart, or with --now"
+            )
+        turn.note("drained", f"{host.name} is drained: it is given no task{when}")
+    if event.now and holds and turn.run.phase in _HAS_TASKS:
+        move(turn, "the user wants it now")
+
+
+def _undrain(turn: Turn, event: UndrainRequested) -> None:
+    """Let it in again, whoever closed it, and forget its faults."""
+    host = turn.run.host(event.host)
+    if host.standing not in (Standing.OPEN, Standing.LOST):
+        was = host.standing.value
+        turn.set_host(host, standing=Standing.OPEN, standing_why="", faults=0)
+        turn.note("undrained", f"{host.name}, which was {was}, may be given tasks again")

@@ -1,0 +1,136 @@
+"""RUNNING: what ends it, and what is looked after meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.core.actions import StopTask, VerifyCheckpoint
+from orchestrator.core.diagnosis import cause
+from orchestrator.core.hosts.host_state import is_cut_off, lose
+from orchestrator.core.model import Cause, FirstCause, Intent, Link, Phase, Problem, Run, Task
+from orchestrator.core.phases import final_verification
+from orchestrator.core.phases.stopping import stop_all
+from orchestrator.core.restart_scope import gang, is_served
+from orchestrator.core.turn import Turn, is_due
+
+EARLY_FAILURE_WAIT_S = 2.0
+"""Before the first step no training is lost by waiting: the others may show that they fail alike."""
+
+VERIFY_INTERVAL_MIN_S = 10.0
+VERIFY_COST_FACTOR = 50.0
+"""Reading a checkpoint costs CPU on the chief's host: it may take a fiftieth of the time, no more."""
+
+VERIFY_FAILED_WAIT_S = 60.0
+"""After a look that failed: what it failed of seldom goes away in seconds, and each failure is an event."""
+
+
+def advance_running(turn: Turn) -> None:
+    run = turn.run
+    if _resumed_wrongly(turn):
+        return
+    if any(task.phase.is_gone for task in gang(run)):
+        react_to_end(turn, gang(run))
+        if turn.run.phase is not Phase.RUNNING:
+            return
+    if lost_at(run) is not None and is_due(lost_at(run), turn.at):
+        _lose_silent_hosts(turn)
+        return
+    if is_due(run.verify_at, turn.at):
+        turn.set(verify_at=None)
+        turn.do(VerifyCheckpoint(host=run.task(run.chief).host, generation=run.generation))
+
+
+def next_verification(run: Run, at: float, took_s: float) -> float | None:
+    if run.plan.checkpoint is None:
+        return None
+    return at + max(VERIFY_INTERVAL_MIN_S, VERIFY_COST_FACTOR * took_s)
+
+
+def verification_ended(turn: Turn, took_s: float) -> None:
+    """Set when the newest checkpoint is next looked at."""
+    if turn.run.phase is Phase.RUNNING:
+        turn.set(verify_at=next_verification(turn.run, turn.at, took_s))
+
+
+def verification_failed(turn: Turn) -> None:
+    """The look itself failed; it is tried again later, unless it was the last."""
+    if turn.run.phase is Phase.RUNNING:
+        turn.set(verify_at=turn.at + VERIFY_FAILED_WAIT_S)
+    final_verification.without_answer(turn)
+
+
+def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
+    """A task has ended while others may live: what becomes of all who share its fate, and so of the run."""
+    run = turn.run
+    chief = run.task(run.chief)
+    first = cause.first_of(sharing)
+    if chief.exit is not None and chief.exit.cause is Cause.FINISHED:
+        _reap(turn, chief)
+        return
+    if first is None or first.exit is None:
+        return  # a worker ended well before the chief: nothing to do
+    lost = cause.lost_by(run, first)
+    why = (f"{cause.frozen(lost)}; " if lost else "") + f"{first.id} on {first.host} {cause.how(first.exit)}"
+    early = first.exit.cause in cause.SAME_AGAIN and all(t.first_step is None for t in run.tasks)
+    if first.exit.cause is Cause.PREEMPTED:
+        stop_all(turn, Intent.RESTART, why, turn.at + run.plan.timing.kill_grace_s)
+    elif early:
+        stop_all(turn, Intent.RESTART, why, turn.at + EARLY_FAILURE_WAIT_S)
+    else:
+        stop_all(turn, Intent.RESTART, why)
+
+
+def _reap(turn: Turn, chief: Task) -> None:
+    """The chief is done: who trains may end by itself, who serves never would."""
+    run = turn.run
+    wait_until = turn.at + run.plan.timing.kill_grace_s
+    stop_all(turn, Intent.SUCCEED, f"{chief.id} has finished; the others may end by themselves", wait_until)
+    for task in run.tasks:
+        if is_served(run, task) and task.phase.may_live:
+            turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=0.0))
+
+
+def _resumed_wrongly(turn: Turn) -> bool:
+    """FAULTS: the script restores nothing although a checkpoint was given. Going on would lose those steps."""
+    run = turn.run
+    chief = run.task(run.chief)
+    given = run.seed.global_step if run.seed else None
+    if given is None or chief.first_step is None or chief.first_step >= given:
+        return False
+    sentence = (
+        f"resume-mismatch: {chief.id} was given the checkpoint of step {given} and reports step "
+        f"{chief.first_step}: the script does not restore from ORCH_CHECKPOINT_DIR"
+    )
+    turn.set(
+        problem=Problem(
+            code="resume-mismatch",
+            message=sentence,
+            hint="restore from ORCH_CHECKPOINT_DIR in the script, or start over with `orch up --from-scratch`",
+        ),
+        first_cause=FirstCause(chief.id, run.generation, Cause.RESUME_MISMATCH, sentence),
+    )
+    stop_all(turn, Intent.FAIL, sentence)
+    return True
+
+
+def lost_at(run: Run) -> float | None:
+    """When silent hosts count as lost: nothing was heard of them, and no peer got further, for `lost_after_s`.
+
+    None while all speak, and where more than half are silent: then it is the coordinator that is cut off, and whoever
+    was silent meanwhile has as long again from when it no longer is: not all come back in one instant. Hosts of
+    which no task may live any more, but one that waits to be restarted alone there, are done with.
+    """
+    living = {task.host for task in run.tasks if task.phase.may_live}
+    silent = [host for host in run.hosts if host.name in living and host.link is Link.UNREACHABLE]
+    if not silent or is_cut_off(run) or run.phase is not Phase.RUNNING:
+        return None
+    heard_at = max(host.heard_at if host.heard_at is not None else host.since_at for host in silent)
+    return max(heard_at, run.progress_at, run.cut_off_until) + run.plan.timing.lost_after_s
+
+
+def _lose_silent_hosts(turn: Turn) -> None:
+    silent = {host.name for host in turn.run.hosts if host.link is Link.UNREACHABLE}
+    for task in turn.run.tasks:
+        if task.host in silent and task.phase.may_live:
+            lose(turn, task)
+    react_to_end(turn, gang(turn.run))

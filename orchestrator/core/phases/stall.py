@@ -1,0 +1,201 @@
+"""Alive is not training: a run whose position stands still is found, its evidence kept, the odd one out named.
+
+TensorFlow notices a dead peer within seconds and one that is stuck in its own Python never: all others wait in a
+collective, for ever. Judged against the pace that this run has shown: evaluation, saving and the first trace are
+pauses that it has shown too.
+
+A task that only serves (a parameter server's worker) has no position of its own, but its runtime beats. When the run
+stands still and such a process gives no sign of life, it is the one: killed, it is restarted alone where its strategy
+allows that, and TensorFlow's chief, which would wait for it for ever, goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from orchestrator.core.actions import CollectStacks
+from orchestrator.core.diagnosis import cause
+from orchestrator.core.events import StacksCollected
+from orchestrator.core.hosts import checkpoint_dir
+from orchestrator.core.model import Cause, FirstCause, Intent, Link, Phase, Run, Task, TaskPhase
+from orchestrator.core.phases.individual import end_alone, is_mending
+from orchestrator.core.phases.stopping import stop_all
+from orchestrator.core.plan import TaskId
+from orchestrator.core.restart_scope import is_alone, is_served
+from orchestrator.core.turn import Turn, is_due
+from orchestrator.core.words import duration
+
+FLOOR_S = 60.0
+"""Without a limit of the user's, no pause shorter than this is a stall."""
+
+PAUSE_FACTOR = 10.0
+"""How much longer than the longest pause so far a pause must be."""
+
+_WAITS_IN_TENSORFLOW = ("in quick_execute", "in async_wait", "in sync_executors")
+"""Where a healthy task is while it waits for the others."""
+
+EVIDENCE_WAIT_S = 15.0
+"""How long the tasks may take to say where they are."""
+
+FROZEN_AFTER_S = 20.0
+"""How long the position stands still until who serves and is silent is taken for frozen. Sooner than FLOOR_S: it is
+evidence, where a pause is none; and what a mistake costs is the restart of a process that computed nothing."""
+
+SILENT_SHARE = 0.5
+"""Of that time, how long the process must have been silent itself. It beats each second."""
+
+
+def limit_s(run: Run) -> float:
+    """How long the position may stand still."""
+    given = run.plan.timing.stall_after_s
+    return given if given is not None else max(FLOOR_S, PAUSE_FACTOR * (run.longest_pause_s or 0.0))
+
+
+def stalled_at(run: Run) -> float | None:
+    """When the run counts as stalled; None where that cannot be judged.
+
+    Before the first step nothing is known of the pace, and of a chief that is not heard the position is not known.
+    Where the checkpoint directory hangs, whoever saves hangs with it: no restart helps.
+    """
+    if checkpoint_dir.hangs(run):
+        return None
+    if not _is_heard(run) or run.moved_at is None or run.evidence_at is not None or is_mending(run):
+        return None
+    due_at, heard_at = run.moved_at + limit_s(run), run.task(run.chief).heard_at or 0.0
+    return due_at if due_at <= heard_at + run.plan.timing.unreachable_after_s else None
+
+
+def _is_heard(run: Run) -> bool:
+    """Whether the chief's position is known."""
+    chief = run.task(run.chief)
+    connected = run.host(chief.host).link is Link.CONNECTED and chief.heard_at is not None
+    return run.phase is Phase.RUNNING and connected
+
+
+def advance_stall(turn: Turn) -> None:
+    """Collect the evidence first; then restart, or only say it."""
+    for task in _frozen(turn.run, turn.at):
+        _thaw(turn, task)
+    if turn.run.evidence_at is not None and is_mending(turn.run):
+        turn.set(evidence_at=None)  # what it stood still for is being mended
+    elif is_due(stalled_at(turn.run), turn.at):
+        turn.set(evidence_at=turn.at + EVIDENCE_WAIT_S)
+        turn.note("stalled", f"{_stands_still(turn)}; asking all tasks where they are")
+        turn.do(CollectStacks(generation=turn.run.generation))
+    elif turn.run.evidence_at is not None and _moves_again(turn.run, turn.at):
+        turn.set(evidence_at=None)
+        turn.note("moves-again", f"step {turn.run.moved_to}: it moves again, and nothing is stopped")
+    elif is_due(turn.run.evidence_at, turn.at):
+        _act(turn, {})
+
+
+def _frozen(run: Run, at: float) -> list[Task]:
+    """Who serves and is silent, while the position stands still; before the first step, since the release."""
+    since_at = run.moved_at if run.moved_at is not None else run.since_at
+    if not _is_heard(run) or at - since_at < _frozen_after_s(run) or run.plan.restart.on_stall == "notify":
+        return []
+    return _silent(run)
+
+
+def _frozen_after_s(run: Run) -> float:
+    return min(limit_s(run), FROZEN_AFTER_S)
+
+
+def _silent(run: Run) -> list[Task]:
+    return [
+        task
+        for task in run.tasks
+        if is_served(run, task)
+        and task.phase is TaskPhase.RUNNING
+        and task.ending is None
+        and task.heard_at is not None  # what the journal remembers of an age is old itself
+        and run.host(task.host).link is Link.CONNECTED
+        and (task.progress.runtime_age_s or 0.0) >= SILENT_SHARE * _frozen_after_s(run)
+    ]
+
+
+def _thaw(turn: Turn, task: Task) -> None:
+    """End it: alone where its end leaves the others training, else with all."""
+    sentence = f"{cause.frozen(task)}, and {_stands_still(turn)}"
+    if is_alone(turn.run, task):
+        end_alone(turn, task, Cause.STALLED, sentence)
+    elif turn.run.phase is Phase.RUNNING:
+        turn.set(first_cause=FirstCause(task.id, turn.run.generation, Cause.STALLED, sentence))
+        stop_all(turn, Intent.RESTART, sentence)
+
+
+def stacks_collected(turn: Turn, event: StacksCollected) -> None:
+    if turn.run.evidence_at is not None:
+        _act(turn, event.stacks)
+
+
+def _moves_again(run: Run, at: float) -> bool:
+    return run.moved_at is not None and run.moved_at + limit_s(run) > at
+
+
+def _stands_still(turn: Turn) -> str:
+    run = turn.run
+    if run.moved_at is None:
+        return f"there is no step {duration(turn.at - run.since_at)} after the release"
+    waited = turn.at - run.moved_at
+    shown = f"the longest pause so far was {duration(run.longest_pause_s or 0.0)}"
+    return f"step {run.moved_to} stands still for {duration(waited)} ({shown})"
+
+
+def _act(turn: Turn, stacks: Mapping[TaskId, str]) -> None:
+    run = turn.run
+    # Who serves waits for orders, and is elsewhere than the chief by its nature.
+    odd = odd_one({task: text for task, text in stacks.items() if not is_served(run, run.task(task))})
+    named = f"; {odd} is elsewhere than the others: {innermost(stacks[odd])}" if odd is not None else ""
+    frozen = "".join(f"; {cause.frozen(task)}" for task in _silent(run))
+    sentence = f"stalled: {_stands_still(turn)}{frozen}{named}"
+    turn.set(evidence_at=None)
+    turn.note("stacks", sentence, odd, stacks={str(task): text for task, text in stacks.items()})
+    if run.plan.restart.on_stall == "notify":
+        turn.set(moved_at=turn.at)  # said again after another such time
+        return
+    lines = tuple(stacks[odd].splitlines()[-20:]) if odd is not None else ()
+    turn.set(first_cause=FirstCause(odd, run.generation, Cause.STALLED, sentence, lines))
+    stop_all(turn, Intent.RESTART, sentence)
+
+
+def odd_one(stacks: Mapping[TaskId, str]) -> TaskId | None:
+    """The one task that says nothing, or does not wait in TensorFlow, or is elsewhere than all others; None where none.
+
+    In that order: of two tasks each is elsewhere than the other, and the one that is frozen cannot even say where.
+    """
+    places = {task: innermost(text) for task, text in stacks.items()}
+    counted = Counter(places.values())
+    for peculiar in (
+        [task for task, text in stacks.items() if not _frames(text)],
+        [task for task, place in places.items() if not place.endswith(_WAITS_IN_TENSORFLOW)],
+        [task for task, place in places.items() if counted[place] == 1],
+    ):
+        if len(peculiar) == 1 and len(places) > 1:
+            return peculiar[0]
+    return None
+
+
+def innermost(text: str) -> str:
+    """The innermost frame of the main thread, which faulthandler prints last; else what the kernel says."""
+    frames = _frames(text)
+    if frames:
+        _, path, where = frames[0].split('"', 2)  # hosts may have their Python in different places
+        return path.rpartition("/")[2] + where
+    said = [line.strip() for line in text.splitlines() if line.strip()]
+    state = next((line.partition(":")[2].strip() for line in said if line.startswith("State:")), None)
+    if state is not None:
+        return f"its runtime does not answer, and the kernel says {state}"
+    return said[0] if said else "no answer"
+
+
+def _frames(text: str) -> list[str]:
+    """Of the main thread, innermost first; none where it was not Python that answered."""
+    frames: list[str] = []
+    for line in text.splitlines():
+        if "most recent call first" in line:
+            frames = []
+        elif line.strip().startswith("File "):
+            frames.append(line.strip())
+    return frames

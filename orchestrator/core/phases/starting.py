@@ -1,0 +1,260 @@
+"""From PENDING through RENDEZVOUS, and from BACKOFF into it again: how a generation comes to run."""
+
+from __future__ import annotations
+
+from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
+from orchestrator.core.hosts import checkpoint_dir, compatibility, host_state, slots
+from orchestrator.core.hosts.slots import Seating
+from orchestrator.core.launch import endpoint
+from orchestrator.core.model import (
+    Cause,
+    FirstCause,
+    Host,
+    Intent,
+    Link,
+    Phase,
+    Problem,
+    Run,
+    Standing,
+    Task,
+    TaskPhase,
+)
+from orchestrator.core.phases.running import next_verification, react_to_end
+from orchestrator.core.phases.stopping import finish, stop_all
+from orchestrator.core.plan import TaskId
+from orchestrator.core.turn import Turn, is_due
+from orchestrator.core.words import counted
+
+
+def prepare(turn: Turn) -> None:
+    """The first turn of a run."""
+    timing = turn.run.plan.timing
+    turn.set(deadline_at=turn.at + timing.start_after_s)
+    spares = len(turn.run.hosts) - len(turn.run.holders)
+    beside = f", and {counted(spares, 'spare')}" if spares else ""
+    turn.note("submitted", f"{turn.run.run_id}: {_size(turn.run)}{beside}")
+    turn.do(*(PrepareHost(host=host.name) for host in turn.run.hosts))
+
+
+def _size(run: Run) -> str:
+    return f"{counted(len(run.tasks), 'task')} on {counted(len(run.holders), 'host')}"
+
+
+def advance_pending(turn: Turn) -> None:
+    run = turn.run
+    seating = slots.next_seating(run)
+    if seating.waits_for:
+        if is_due(run.deadline_at, turn.at):
+            missing = [run.host(name) for name in seating.waits_for]
+            fail_now(turn, _never_prepared(missing, run.plan.timing.start_after_s))
+        return
+    chosen = slots.chosen_hosts(run, seating)
+    problem = compatibility.differences(chosen) or compatibility.unshared(run.plan.checkpoint, chosen)
+    if problem is not None:
+        fail_now(turn, problem)
+        return
+    turn.note("prepared", f"{counted(len(chosen), 'host')} checked, and given the code")
+    facts = [host.facts for host in chosen if host.facts]
+    turn.set(code=facts[0].code)
+    say_unfit(turn, list(turn.run.hosts))
+    begin_generation(turn, _next_generation(run), seating)
+
+
+def _next_generation(run: Run) -> int:
+    """Above all that was given out, and all that any host has.
+
+    Of spares too, and of those that were prepared late: where nothing is shared, the next chief may find the past of
+    another run there.
+    """
+    highest = (host.facts.highest_generation for host in run.hosts if host.facts)
+    return max(run.generation_last, *highest) + 1
+
+
+def say_unfit(turn: Turn, hosts: list[Host]) -> None:
+    """Of spares that are prepared, which cannot be used. The run goes on without them."""
+    holding = {host.name for host in turn.run.holders}
+    for host in hosts:
+        why = slots.unfit(turn.run, host) if host.name not in holding else None
+        if why is not None:
+            turn.note("spare-unfit", f"{host.name} cannot stand in for another: {why}")
+
+
+def _never_prepared(missing: list[Host], waited_s: float) -> Problem:
+    told = "; ".join(f"{host.name}: {host.problem or 'no answer'}" for host in missing)
+    return Problem(
+        code="host-missing",
+        message=f"not all hosts could be prepared within {waited_s:.0f} s: {told}",
+        hint="check with `ssh HOST true` from this machine, then `orch up` again",
+        exit_code=4,
+    )
+
+
+def fail_now(turn: Turn, problem: Problem) -> None:
+    """End a run of which no process was ever started."""
+    turn.set(problem=problem)
+    finish(turn, Phase.FAILED, problem.message)
+
+
+def begin_generation(turn: Turn, generation: int, seating: Seating) -> None:
+    """Start all tasks up to their gates, and beside them make ready the checkpoint that they start from."""
+    before = turn.run
+    turn.set(stand_ins=seating.stand_ins)
+    fresh = tuple(
+        Task(id=t.id, host=t.host, generation=generation, phase=TaskPhase.WAITING)
+        for t in sorted(turn.run.placed.tasks, key=lambda t: t.id)
+    )
+    turn.enter(
+        Phase.RENDEZVOUS,
+        f"starting {counted(len(fresh), 'task')}",
+        deadline_at=turn.at + before.plan.timing.start_after_s,
+        generation=generation,
+        generation_last=generation,
+        tasks=fresh,
+        seed=None,
+        seeding="",
+        seeding_at=None,
+        moved_to=None,
+        moved_at=None,
+        proof=None,
+        progress_at=turn.at,
+    )
+    for host in turn.run.holders:
+        turn.set_host(host, untouched=False)
+    run = turn.run
+    turn.note("generation", f"generation {generation} starts: {_size(run)}")
+    _say_seating(turn, before, seating)
+    if run.plan.checkpoint is not None:
+        turn.do(SeedCheckpoint(host=run.task(run.chief).host, generation=generation))
+    for task in fresh:
+        start(turn, task)
+
+
+def _say_seating(turn: Turn, before: Run, seating: Seating) -> None:
+    """What is other than in the generation before, and why."""
+    run, new = turn.run, f"generation {turn.run.generation}"
+    for seat in run.plan.hosts_used:
+        was, now = slots.holder(before, seat), slots.holder(run, seat)
+        if was != now and now is not None:
+            moved = f"the tasks of {seat} are on {now}" if now != seat else f"{seat} has its tasks again"
+            turn.note("moved", f"{new}: {moved}" + (f", since {_state(run, was)}" if was is not None else ""))
+    for name in seating.against_advice:
+        turn.note(
+            "no-alternative",
+            f"{new} uses {name} although it is quarantined: no other host can take its tasks",
+        )
+    if slots.fewer(run):
+        gone = [seat for seat in run.plan.hosts_used if slots.holder(run, seat) is None]
+        why = "; ".join(_state(run, slots.holder(before, seat) or seat) for seat in gone)
+        turn.note("fewer", f"{new} goes on with {slots.fewer(run)}; {why}")
+    elif slots.fewer(before):
+        turn.note("grown", f"{new} has all {counted(len(run.tasks), 'task')} again")
+
+
+def _state(run: Run, name: str) -> str:
+    host = run.host(name)
+    why = host.standing_why or host.problem
+    state = host.standing.value if host.standing is not Standing.OPEN else "not ready"
+    return f"{name} is {state}" + (f" ({why})" if why else "")
+
+
+def start(turn: Turn, task: Task) -> None:
+    """Order one task."""
+    turn.set_task(task, phase=TaskPhase.STARTING)
+    turn.do(StartTask(host=task.host, task=task.id, generation=task.generation))
+
+
+def advance_rendezvous(turn: Turn) -> None:
+    run = turn.run
+    gone = [task for task in run.tasks if task.phase.is_gone]
+    if gone:
+        react_to_end(turn, run.tasks)
+        if turn.run.phase is Phase.RENDEZVOUS:
+            _left_early(turn, gone[0])
+    elif is_due(run.deadline_at, turn.at):
+        _start_deadline(turn)
+    elif is_seeded(run) and all(t.phase is TaskPhase.READY and t.port is not None for t in run.tasks):
+        for task in run.tasks:
+            turn.set_task(task, phase=TaskPhase.RELEASED)
+        turn.do(*(release(turn.run, task) for task in turn.run.tasks))
+        turn.enter(Phase.RUNNING, "all tasks have joined", verify_at=next_verification(run, turn.at, 0.0))
+        turn.set(progress_at=turn.at)
+        turn.note("running", f"all have joined and are released: {counted(len(run.tasks), 'task')}")
+
+
+def _left_early(turn: Turn, task: Task) -> None:
+    """A worker that ended well before all had joined: the gang can never be complete."""
+    sentence = f"{task.id} on {task.host} ended with exit code 0 before all tasks had joined"
+    found = FirstCause(task=task.id, generation=task.generation, cause=Cause.SCRIPT, sentence=sentence)
+    turn.set(first_cause=found)
+    stop_all(turn, Intent.RESTART, sentence)
+
+
+def is_seeded(run: Run) -> bool:
+    """Whether the generation's checkpoint directory is as it must be before a script may look at it."""
+    return run.plan.checkpoint is None or (run.seed is not None and run.seed.generation == run.generation)
+
+
+def release(run: Run, task: Task) -> ReleaseTask:
+    """The order that opens one task's gate."""
+    addresses: dict[TaskId, str] = {
+        t.id: endpoint(run.plan.host(t.host).data_address, t.port or 0) for t in run.tasks
+    }
+    return ReleaseTask(host=task.host, task=task.id, generation=task.generation, addresses=addresses)
+
+
+def _start_deadline(turn: Turn) -> None:
+    run = turn.run
+    if host_state.is_cut_off(run):
+        turn.set(deadline_at=turn.at + run.plan.timing.unreachable_after_s)
+        return
+    missing = [t for t in run.tasks if t.phase in (TaskPhase.STARTING, TaskPhase.WAITING)]
+    if not missing and (checkpoint_dir.hangs(run) or _is_seeding(run, turn.at)):
+        # Another generation would wait for the same; what is waited for stands in the sentence.
+        turn.set(deadline_at=turn.at + run.plan.timing.start_after_s)
+        return
+    if not missing:
+        what = "the checkpoint was not read within the start deadline"
+    else:
+        named = ", ".join(f"{t.id} on {t.host}{_silence(run, t)}" for t in missing)
+        what = f"{named} did not join within {run.plan.timing.start_after_s:.0f} s"
+    for task in missing:
+        turn.note("missing", f"{task.id} on {task.host} never joined{_silence(run, task)}", task.id)
+    # On several hosts none of them went first, and none is to blame.
+    first = missing[0].id if len({task.host for task in missing}) == 1 else None
+    found = FirstCause(task=first, generation=run.generation, cause=Cause.START, sentence=what)
+    turn.set(first_cause=found)
+    stop_all(turn, Intent.RESTART, what)
+
+
+def _is_seeding(run: Run, at: float) -> bool:
+    """Whether the checkpoint is on its way and gets further: its size is nobody's fault."""
+    return run.seeding_at is not None and at - run.seeding_at < run.plan.timing.start_after_s
+
+
+def _silence(run: Run, task: Task) -> str:
+    host = run.host(task.host)
+    if host.link is not Link.CONNECTED:
+        return f" (host unreachable: {host.problem or 'no answer'})"
+    return f" (pid {task.pid} is alive and still importing)" if task.pid else " (no process yet)"
+
+
+def advance_backoff(turn: Turn) -> None:
+    """Start again when the wait is over, every seat is taken, and no task of the old generation is left.
+
+    A host that was rebooted meanwhile was prepared anew, and may have come back with other software.
+    """
+    host_state.judge_lost(turn)
+    run = turn.run
+    if not is_due(run.deadline_at, turn.at) and run.deadline_at is not None:
+        return
+    turn.set(deadline_at=None)
+    seating = slots.next_seating(run)
+    if seating.waits_for or any(task.phase.may_live for task in run.tasks):
+        return
+    chosen = slots.chosen_hosts(run, seating)
+    problem = compatibility.differences(chosen) or compatibility.unshared(run.plan.checkpoint, chosen)
+    if problem is not None:
+        turn.set(problem=problem)
+        stop_all(turn, Intent.FAIL, problem.message)
+        return
+    begin_generation(turn, _next_generation(run), seating)

@@ -1,0 +1,246 @@
+"""STOPPING: how a generation ends, what follows it, and how a run ends for ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.core.actions import CloseHost, StopTask, SweepHost
+from orchestrator.core.diagnosis import cause
+from orchestrator.core.errors import InvariantViolated
+from orchestrator.core.hosts import host_state, slots
+from orchestrator.core.hosts.host_state import lose
+from orchestrator.core.model import Cause, Exit, Intent, Link, Phase, Problem, Run, Task, TaskPhase
+from orchestrator.core.phases import final_verification, restart
+from orchestrator.core.turn import Turn, is_due
+
+SWEEP_WAIT_S = 10.0
+"""How long a host may take for the proof, on top of the tasks' own grace."""
+
+_NOT_OF_AN_EXIT = (Cause.RESUME_MISMATCH, Cause.START, Cause.STALLED, Cause.ROLLED_BACK)
+"""Found before any task ended: what the tasks then die of is not the cause."""
+
+
+def stop_all(turn: Turn, intent: Intent, reason: str, force_at: float | None = None) -> None:
+    """End the generation. With `force_at`, the tasks may end by themselves until then; else all are killed now."""
+    timing = turn.run.plan.timing
+    found = turn.run.first_cause
+    nothing_failed = intent is Intent.REGROUP
+    if not nothing_failed and (found is None or found.generation != turn.run.generation):
+        found = cause.first_cause(turn.run)
+    turn.enter(Phase.STOPPING, reason, intent=intent, force_at=force_at)
+    patience = SWEEP_WAIT_S if intent is Intent.KILL else max(timing.lost_after_s, SWEEP_WAIT_S)
+    deadline_at = max(turn.at, force_at or turn.at) + grace_s(turn.run) + patience
+    turn.set(first_cause=found, proof=None, deadline_at=deadline_at)
+    turn.note("stopping", reason)
+    if force_at is None:
+        order_stop(turn, grace_s(turn.run))
+
+
+_GENTLE = (Intent.KILL, Intent.REGROUP)
+"""Nothing is broken yet: the tasks may save before they end."""
+
+
+def grace_s(run: Run) -> float:
+    """How long the tasks of a run that stops have between the asking and the killing."""
+    return run.plan.timing.kill_grace_s if run.intent in _GENTLE else 0.0
+
+
+def hurry(turn: Turn) -> None:
+    """The user wants the end of a run whose outcome is decided already: nobody is waited for any more."""
+    if turn.run.force_at is not None:
+        turn.set(force_at=turn.at)
+
+
+def order_stop(turn: Turn, grace_s: float) -> None:
+    """Order the end of every task that may live."""
+    for task in turn.run.tasks:
+        if task.phase.may_live:
+            turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=grace_s))
+
+
+def advance_stopping(turn: Turn) -> None:
+    if is_due(turn.run.force_at, turn.at):
+        turn.set(force_at=None)
+        order_stop(turn, 0.0)
+    if is_due(turn.run.deadline_at, turn.at):
+        _stop_deadline(turn)
+        return
+    if any(task.phase.may_live for task in turn.run.tasks):
+        return
+    _settle_intent(turn)
+    match turn.run.intent:
+        case Intent.RESTART:
+            _restart_or_give_up(turn)
+        case Intent.REGROUP:
+            _regrouped(turn)
+        case _:
+            _prove(turn)
+
+
+def _settle_intent(turn: Turn) -> None:
+    """The chief's exit 0 decides, even where the report of another's failure came first."""
+    run = turn.run
+    chief = run.task(run.chief)
+    is_done = chief.exit is not None and chief.exit.cause is Cause.FINISHED
+    if run.intent is Intent.REGROUP and chief.exit is not None and chief.exit.ordered:
+        is_done = False  # a script that saves and exits with 0 when it is asked to end has not finished
+    if run.intent in (Intent.RESTART, Intent.REGROUP) and is_done:
+        turn.set(intent=Intent.SUCCEED)
+    if run.intent is Intent.REGROUP:
+        return
+    found, known = cause.first_cause(turn.run), run.first_cause
+    if known is not None and (found is None or known.cause in _NOT_OF_AN_EXIT):
+        turn.set(first_cause=cause.completed(turn.run, known))
+    elif found is not None:
+        done = known.done if known and known.generation == found.generation else ""
+        turn.set(first_cause=replace(found, done=done))
+
+
+def _regrouped(turn: Turn) -> None:
+    """All have made room; the budget of failures is as it was."""
+    run = turn.run
+    step = run.checkpoint.global_step if run.checkpoint else None
+    budget = restart.cleared(run.budget, step)
+    turn.set(budget=replace(budget, restarts=budget.restarts + 1))
+    turn.enter(Phase.BACKOFF, run.reason, deadline_at=turn.at)
+
+
+def _restart_or_give_up(turn: Turn) -> None:
+    run = turn.run
+    found = run.first_cause
+    step = run.checkpoint.global_step if run.checkpoint else None
+    host_state.charge(turn, progressed=restart.is_progress(run.budget, step))
+    decided = restart.verdict(
+        run.budget,
+        run.plan.restart,
+        _blamed(run),
+        verified_step=step,
+        common=cause.common_failure(run),
+        identity=f"{run.run_id}/{run.generation}",
+    )
+    turn.set(budget=decided.budget)
+    what = found.sentence if found else run.reason
+    if isinstance(decided, restart.GiveUp):
+        turn.set(intent=Intent.FAIL, reason=f"{what}; given up: {decided.reason}")
+        _say_done(turn, f"given up: {decided.reason}")
+        _prove(turn)
+        return
+    turn.enter(Phase.BACKOFF, what, deadline_at=turn.at + decided.delay_s)
+    when = f"in {decided.delay_s:.1f} s ({decided.reason})" if decided.delay_s else decided.reason
+    _say_done(turn, f"restart {when}")
+    turn.note("backoff", f"restart {when}: {what}", found.task if found else None, **_why(turn.run))
+
+
+def _say_done(turn: Turn, what: str) -> None:
+    if turn.run.first_cause is not None:
+        turn.set(first_cause=replace(turn.run.first_cause, done=what))
+
+
+def _why(run: Run) -> dict[str, object]:
+    """The first cause, for the event that says what is done about it: it outlives the state."""
+    return {"first_cause": cause.as_data(run.first_cause)} if run.first_cause else {}
+
+
+def _blamed(run: Run) -> Cause:
+    """What the budget is charged for. A host that is lost explains what its peers then say."""
+    if any(task.phase is TaskPhase.LOST and not (task.exit and task.exit.left) for task in run.tasks):
+        return Cause.HOST_LOST
+    return run.first_cause.cause if run.first_cause else Cause.SCRIPT
+
+
+def _prove(turn: Turn) -> None:
+    """Ask every host for the proof that nothing is left, and for the last checkpoint; then end."""
+    run = turn.run
+    if run.proof is None:
+        turn.set(proof={})
+        turn.do(*(SweepHost(host=name, generation=run.generation_last) for name in to_prove(turn.run)))
+        final_verification.ask(turn)
+        turn.set(deadline_at=turn.at + max(SWEEP_WAIT_S, final_verification.patience_s(turn.run)))
+    elif not to_prove(run) and run.look_asked_at is None:
+        _conclude(turn)
+    elif run.look_asked_at is None and run.deadline_at is not None:
+        turn.set(deadline_at=min(run.deadline_at, turn.at + SWEEP_WAIT_S))  # the look alone was worth more
+
+
+def to_prove(run: Run) -> list[str]:
+    """Hosts that owe the proof. A spare that was never used owes none."""
+    proof = run.proof or {}
+    return [host.name for host in run.hosts if not host.untouched and host.name not in proof]
+
+
+def _stop_deadline(turn: Turn) -> None:
+    """What has not ended by now: lost with its host, or not to be killed."""
+    run = turn.run
+    for task in run.tasks:
+        if task.phase.may_live and run.host(task.host).link is Link.CONNECTED:
+            _give_up_on(turn, task)
+        elif task.phase.may_live:
+            lose(turn, task)
+    if run.proof is not None:
+        _conclude(turn)
+    else:
+        turn.set(deadline_at=turn.at + SWEEP_WAIT_S)
+
+
+def _give_up_on(turn: Turn, task: Task) -> None:
+    """A process that SIGKILL does not end (D state). No new task may start beside it."""
+    left = f"pid {task.pid}: cannot be killed"
+    turn.set_task(task, phase=TaskPhase.LOST, exit=Exit(cause=Cause.ORDERED, at=turn.at, left=(left,)))
+    sentence = f"{task.id} on {task.host} cannot be killed (pid {task.pid})"
+    host_state.set_stuck(turn, task.host, sentence)
+    turn.note("unkillable", sentence, task.id)
+    goes_on = turn.run.intent in (Intent.RESTART, Intent.REGROUP)
+    if goes_on and task.host not in slots.next_seating(turn.run).waits_for:
+        return  # others can take its tasks
+    hint = "it waits in the kernel, for a disk, a network file system or a GPU; the host may need a reboot"
+    turn.set(problem=Problem(code="unkillable", message=sentence, hint=hint, exit_code=6))
+    if goes_on:
+        turn.set(intent=Intent.FAIL, reason=sentence)
+
+
+_ENDS = {Intent.SUCCEED: Phase.SUCCEEDED, Intent.FAIL: Phase.FAILED, Intent.KILL: Phase.KILLED}
+
+
+def _conclude(turn: Turn) -> None:
+    """The end, with what is to be said of it."""
+    final_verification.without_answer(turn)
+    run = turn.run
+    if run.intent is None:
+        raise InvariantViolated("STOPPING without an intent")
+    phase = _ENDS.get(run.intent, Phase.FAILED)
+    reason = run.reason
+    if phase is Phase.SUCCEEDED:
+        late = [t for t in run.tasks if t.exit and t.exit.cause not in (Cause.FINISHED, Cause.ORDERED)]
+        warnings = tuple(
+            f"{t.id} on {t.host} {cause.how(t.exit)}, after the chief's exit 0" for t in late if t.exit
+        )
+        turn.set(warnings=(*run.warnings, *warnings), first_cause=None)
+        step = run.global_step
+        reason = f"{run.chief} ended with exit code 0" + (f" at step {step}" if step is not None else "")
+        for warning in warnings:
+            turn.note("warning", warning)
+    elif phase is Phase.FAILED and run.first_cause is not None and not run.first_cause.done:
+        _say_done(turn, "given up: starting again would end in the same way")
+    finish(turn, phase, reason)
+
+
+def finish(turn: Turn, phase: Phase, reason: str) -> None:
+    """Enter a terminal phase. A host without its proof is kept, and swept when it is back."""
+    turn.enter(phase, reason)
+    proof = turn.run.proof or {}
+    left = [f"{name}: {what}" for name, swept in proof.items() for what in swept.left]
+    if left and turn.run.problem is None:
+        turn.set(problem=Problem(code="left", message=f"left behind: {'; '.join(left)}", exit_code=6))
+    if phase is Phase.FAILED and turn.run.problem is None:
+        turn.set(problem=Problem(code="failed", message=reason))
+    turn.note(phase.value.lower(), reason, None, **(_why(turn.run) if phase is Phase.FAILED else {}))
+    for host in turn.run.hosts:
+        if host.name in proof or turn.run.generation == 0 or host.untouched:
+            turn.do(CloseHost(host=host.name))
+
+
+def unproven(run: Run) -> list[str]:
+    """Hosts of an ended run that were not reached for the proof."""
+    if not run.phase.is_terminal or run.generation == 0:
+        return []
+    return to_prove(run)

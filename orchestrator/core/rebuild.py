@@ -1,0 +1,227 @@
+"""A run rebuilt from what its hosts know, when the journal is lost.
+
+A record is the run as its coordinator saw it when the generation was started, or released, or the run had ended:
+plan, budget, checkpoint, what the hosts are. What has changed since, the tasks' reports tell: who lives, where, on
+which port, in which generation. The rebuilt run is adopted as any run of a journal is; what its tasks have become
+meanwhile is learned then.
+
+The newest record may be of an older generation than the shims: its coordinator died before it had given the next one.
+The newest generation that any shim of the gang proves is the run's. What is older is a remainder, which is stopped when
+its host reports it; a task of which that generation shows nothing is taken for lost, and the gang begins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from orchestrator.core.decide import rebased
+from orchestrator.core.ends import Cause, Exit
+from orchestrator.core.events import TaskReport
+from orchestrator.core.hosts import slots
+from orchestrator.core.model import Host, Link, Phase, Run, Task, TaskPhase
+from orchestrator.core.phases.running import next_verification
+from orchestrator.core.phases.starting import is_seeded
+from orchestrator.core.placement import has_room
+from orchestrator.core.plan import TaskId
+from orchestrator.core.restart_scope import is_alone
+from orchestrator.core.strategy import STRATEGIES
+
+Told = Mapping[str, Sequence[TaskReport]]
+"""By host that answered: what it reports."""
+
+
+def newest(records: Iterable[tuple[int, Run]]) -> Run | None:
+    """Of the records that hosts hold of one run, the one that knows most. Each with the epoch that wrote it."""
+    ranked = [
+        (epoch, run.generation_last, run.phase.is_terminal, run.phase is Phase.RUNNING, number, run)
+        for number, (epoch, run) in enumerate(records)
+    ]
+    return max(ranked, key=lambda entry: entry[:5])[5] if ranked else None
+
+
+def proven(record: Run, told: Told) -> int:
+    """The gang's generation: the newest that the record, or any shim, knows of."""
+    alone = STRATEGIES[record.plan.strategy].alone
+    shown = [
+        report.generation for reports in told.values() for report in reports if report.task.type not in alone
+    ]
+    return max([record.generation, *shown])
+
+
+def unaccounted(record: Run, told: Told) -> list[str]:
+    """Hosts that said nothing and may have tasks of the run of which the record does not even know the process."""
+    silent = sorted(host.name for host in record.hosts if host.name not in told)
+    gang = proven(record, told)
+    if gang == record.generation:
+        unknown = {task.host for task in record.tasks if task.pid is None}
+        return [name for name in silent if name in unknown]
+    shown = _places(record, gang, told)
+    complete = all(task.id in shown for task in record.tasks) and None not in record.stand_ins.values()
+    return [] if complete else silent
+
+
+def rebuilt(record: Run, told: Told, *, at: float, written_at: float) -> Run:
+    """The run in the phase that its tasks show. `told`: what each host that answered reports.
+
+    Args:
+        at: now; `written_at`: when the record was written, by the clock of its writer. Waits go on from there.
+    """
+    run = rebased(record, at - written_at)
+    gang = proven(run, told)
+    is_behind = gang > run.generation
+    if is_behind:
+        run = _caught_up(run, gang, told)
+    released = _is_released(run, told)
+    tasks = tuple(
+        _task(run, task, told.get(task.host, ()), at, is_behind=is_behind, released=released)
+        for task in run.tasks
+    )
+    return replace(
+        run,
+        tasks=tasks,
+        hosts=tuple(_forgotten(host, at, told.get(host.name, ())) for host in run.hosts),
+        generation=gang,
+        generation_last=max([run.generation_last, gang, *_generations(told)]),
+        phase=Phase.RUNNING if released else Phase.RENDEZVOUS,
+        since_at=at,
+        progress_at=at,
+        # The pace is learned anew: how long the position stood still while nobody looked is not known.
+        moved_to=None,
+        moved_at=None,
+        deadline_at=None if released else at + run.plan.timing.start_after_s,
+        verify_at=next_verification(run, at, 0.0) if released else None,
+        intent=None,
+        force_at=None,
+        evidence_at=None,
+        proof=None,
+        reason="rebuilt from what its hosts know",
+    )
+
+
+def _places(run: Run, gang: int, told: Told) -> dict[TaskId, str]:
+    """Where the shims show each task in that generation or, restarted alone, a later one."""
+    homes = {task.id: task.host for task in run.tasks}
+    shown: dict[TaskId, str] = {}
+    for host, reports in told.items():
+        for report in reports:
+            # Two names of one machine tell the same; the one that the record knows is meant.
+            if report.generation >= gang and (report.task not in shown or homes.get(report.task) == host):
+                shown[report.task] = host
+    return shown
+
+
+def _generations(told: Told) -> list[int]:
+    return [report.generation for reports in told.values() for report in reports]
+
+
+def _caught_up(run: Run, gang: int, told: Told) -> Run:
+    """The run as it would be at the start of a generation of which there is no record.
+
+    What that generation was seeded from is not known; its tasks are where the shims show them, as far as that fits
+    the plan, else where they were.
+    """
+    shown = _places(run, gang, told)
+    has_grown = not shown.keys() <= {task.id for task in run.tasks}
+    stand_ins = {seat: name for seat, name in run.stand_ins.items() if name is not None or not has_grown}
+    for seat in run.plan.hosts_used:
+        there = {shown.get(task.id) for task in run.tasks if task.host == slots.holder(run, seat)}
+        name = there.pop() if len(there) == 1 else None
+        if name is not None and has_room(run.plan, seat, name):
+            stand_ins[seat] = name
+    holders = [stand_ins.get(seat, seat) for seat in run.plan.hosts_used]
+    taken = [name for name in holders if name is not None]
+    if len(set(taken)) < len(taken):  # tasks were numbered anew: who had which seat cannot be told
+        stand_ins = dict(run.stand_ins)
+    run = replace(run, stand_ins={seat: name for seat, name in stand_ins.items() if name != seat}, seed=None)
+    budgets = {task.id: task.budget for task in run.tasks}
+    fresh = [
+        Task(planned.id, planned.host, gang)
+        for planned in sorted(run.placed.tasks, key=lambda planned: planned.id)
+    ]
+    tasks = tuple(replace(task, budget=budgets.get(task.id, task.budget)) for task in fresh)
+    return replace(run, generation=gang, phase=Phase.RENDEZVOUS, tasks=tasks)
+
+
+_PHASES = {"starting": TaskPhase.STARTING, "ready": TaskPhase.READY, "running": TaskPhase.RUNNING}
+
+
+def _task(
+    run: Run, task: Task, reports: Iterable[TaskReport], at: float, *, is_behind: bool, released: bool
+) -> Task:
+    """One task, as its host tells of it, and what follows for it from its gang's release."""
+    own = [report for report in reports if report.task == task.id and report.generation >= task.generation]
+    report = max(own, key=lambda report: report.generation, default=None)
+    task = _told(run, task, report, at)
+    not_found = report is None and task.pid is None
+    if is_behind and not_found:
+        return _lost(task, at, "nothing of it was found on any host")
+    if not released:
+        return task
+    if task.phase is TaskPhase.STARTING and not is_alone(run, task):
+        if not_found:
+            return _lost(task, at, "nothing of it was found although its peers were released")
+        return replace(task, phase=TaskPhase.RUNNING)  # it has ended, or does not speak
+    if _at_its_gate(run, task):
+        if not is_seeded(run):
+            # Without the checkpoint it would begin at step 0 among peers that do not.
+            return _lost(task, at, "the checkpoint that it was to begin with is not known any more")
+        return replace(task, phase=TaskPhase.RELEASED)
+    return task
+
+
+def _told(run: Run, task: Task, report: TaskReport | None, at: float) -> Task:
+    """As its host tells of it; as it was known where it does not."""
+    if report is None:
+        return replace(task, heard_at=None)
+    fresh = task
+    if report.generation > task.generation:
+        # Its wait to join is bounded anew, where it is one of its own.
+        deadline_at = at + run.plan.timing.start_after_s if is_alone(run, task) else None
+        fresh = Task(task.id, task.host, report.generation, deadline_at=deadline_at)
+    return replace(
+        fresh,
+        phase=_phase(fresh.phase, report),
+        pid=report.pid if report.pid is not None else fresh.pid,
+        port=report.port or fresh.port,
+        progress=report.progress,
+        budget=task.budget,
+        exit=None,
+        heard_at=None,
+    )
+
+
+def _phase(known: TaskPhase, report: TaskReport) -> TaskPhase:
+    """One that has ended is told as living: that, and how, it ended is then learned as of any other."""
+    if report.phase in _PHASES:
+        return _PHASES[report.phase]
+    if known in (TaskPhase.RELEASED, TaskPhase.RUNNING):
+        return TaskPhase.RUNNING
+    return TaskPhase.STARTING
+
+
+def _is_released(run: Run, told: Told) -> bool:
+    """Whether the gang has passed its gates: one of it runs, or did when it was recorded, or all that is left ended."""
+    gang = {task.id for task in run.tasks if not is_alone(run, task)}
+    phases = {
+        report.phase
+        for reports in told.values()
+        for report in reports
+        if report.task in gang and report.generation == run.generation
+    }
+    ended = bool(phases) and phases.isdisjoint(("starting", "ready"))
+    return run.phase is Phase.RUNNING or "running" in phases or ended
+
+
+def _lost(task: Task, at: float, why: str) -> Task:
+    return replace(task, phase=TaskPhase.LOST, heard_at=None, exit=Exit(cause=Cause.START, at=at, error=why))
+
+
+def _at_its_gate(run: Run, task: Task) -> bool:
+    """One that had joined when the gang was released: its release may be lost, and is repeated."""
+    return task.phase is TaskPhase.READY and task.generation == run.generation
+
+
+def _forgotten(host: Host, at: float, reports: Sequence[TaskReport]) -> Host:
+    untouched = host.untouched and not reports
+    return replace(host, link=Link.CONNECTING, since_at=at, heard_at=None, retry_at=None, untouched=untouched)

@@ -1,0 +1,1 @@
+"""The agent: one process per host, as long as the connection lasts. It runs orders and keeps nothing."""

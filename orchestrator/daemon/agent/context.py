@@ -1,0 +1,24 @@
+"""What an order may work with: the parts of the agent, by name."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from orchestrator.daemon.agent.directories import Directories
+    from orchestrator.daemon.agent.host import Host
+    from orchestrator.daemon.agent.jobs import Jobs
+    from orchestrator.daemon.agent.tasks import Tasks
+
+    Order = dict[str, Any]
+
+
+class Context:
+    """The agent's parts. Made once; nothing in it is replaced."""
+
+    def __init__(self, host: Host, jobs: Jobs, tasks: Tasks, directories: Directories) -> None:
+        self.host = host
+        self.jobs = jobs
+        self.tasks = tasks
+        self.directories = directories

@@ -1,0 +1,103 @@
+"""`orch chaos` on a host: faults injected for real, to what is ours by identity, and undone by themselves.
+
+What lasts is held by a process of its own that outlives the agent, and ends by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from orchestrator.adapters.host import hostdir, process
+from orchestrator.adapters.host.hostdir import HostFault
+from orchestrator.daemon.shim import record as shim_record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orchestrator.daemon.agent.context import Context, Order
+    from orchestrator.daemon.agent.reply import Reply
+
+LASTS_MAX_S = 600.0
+_KILL, _CONT, _STOP = 9, 18, 19
+
+_PIECE_BYTES = 1 << 30
+
+
+def inject(context: Context, order: Order, reply: Reply) -> None:
+    """Does it, and answers when it is done; of one that lasts, when it has begun."""
+    fault, for_s = str(order["fault"]), min(float(order["for_s"]), LASTS_MAX_S)
+    if fault == "kill-agent":
+        reply.ok({})
+        me = process.identity(os.getpid())
+        if me is not None:
+            _apart(lambda: _after(0.1, me, _KILL))
+    elif fault == "fill":
+        handle = os.open(context.host.host_dir, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            filled = _fill(handle)
+            _apart(lambda: time.sleep(for_s), keep=handle)
+        finally:
+            os.close(handle)
+        reply.ok({"bytes": filled})
+    elif fault in ("kill", "kill-shim", "freeze"):
+        who = _who(context, order, "shim" if fault == "kill-shim" else "task")
+        if not process.signal(who, _STOP if fault == "freeze" else _KILL):
+            raise HostFault("gone", f"{order['task']} has ended already")
+        if fault == "freeze":
+            _apart(lambda: _after(for_s, who, _CONT))
+        reply.ok({"pid": who.pid})
+    else:
+        raise HostFault("bad-order", f"this agent knows no fault {fault!r}")
+
+
+def _who(context: Context, order: Order, part: str) -> process.Identity:
+    directory = hostdir.generation_dir(
+        context.host.host_dir, str(order["run"]), str(order["task"]), int(order["generation"])
+    )
+    who = shim_record.identity_of(directory, part)
+    if who is None:
+        raise HostFault("gone", f"{order['task']} has no process yet")
+    return who
+
+
+def _after(delay_s: float, who: process.Identity, number: int) -> None:
+    time.sleep(delay_s)
+    process.signal(who, number)
+
+
+def _fill(handle: int) -> int:
+    """Takes all the space there is. The file has no name: the kernel frees it with its last holder."""
+    filled, piece = 0, _PIECE_BYTES
+    while piece >= 4096:
+        try:
+            os.posix_fallocate(handle, filled, piece)
+            filled += piece
+        except OSError:
+            piece //= 2
+    return filled
+
+
+def _apart(work: Callable[[], None], *, keep: int | None = None) -> None:
+    """In a process that nobody waits for, and that holds nothing of ours but `keep`."""
+    if os.fork():
+        return
+    try:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 2 and int(name) != keep:
+                _close(int(name))
+        work()
+    finally:
+        os._exit(0)
+
+
+def _close(descriptor: int) -> None:
+    try:
+        os.close(descriptor)
+    except OSError:
+        return  # the listing's own

@@ -1,0 +1,157 @@
+"""What an agent tells of its host: who it is, and how busy."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from orchestrator.adapters.host import cgroup, hostdir, logind, process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Host:
+    """This machine, as the agent's user sees it."""
+
+    def __init__(self, host_dir: str, bundle: str, request: dict[str, Any]) -> None:
+        self.host_dir = host_dir
+        self.bundle = bundle
+        self._request = request
+        self._psutil: Any = None
+        self.psutil_from = "none"
+        """Where psutil came from: bundle, host, or none: then /proc gives the basics."""
+        self.psutil_path: str | None = None
+        """For the shims, which sample their own tasks."""
+        self._cpu: tuple[int, int] | None = None
+
+    def hello(self) -> dict[str, Any]:
+        """The first thing that is said."""
+        system = os.uname()
+        fits = self._request.get("psutil") is not None and (
+            self._request.get("psutil_platform") == hostdir.platform()
+        )
+        there = fits and os.path.isdir(self._pushed_psutil())
+        return {
+            "digest": self._request.get("digest"),
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "platform": hostdir.platform(),
+            "hostname": system.nodename,
+            "user": logind.user_name(),
+            "boot_id": process.boot_id(),
+            "host_dir": self.host_dir,
+            "host_dir_device": os.stat(self.host_dir).st_dev,
+            "psutil": "bundle" if there else "none",
+            "psutil_wanted": fits and not there,
+            "cgroup": cgroup.usable(),
+            "warning": logind.kills_at_logout(logind.user_name()),
+        }
+
+    def load_psutil(self) -> None:
+        """Slow (30 to 75 ms of CPU), so not before the first heartbeat. Whatever it raises, we do without it."""
+        pushed = self._pushed_psutil()
+        candidates = [("bundle", pushed)] if pushed and os.path.isdir(pushed) else []
+        candidates += [("host", path) for path in _site_paths() if os.path.isdir(path + "/psutil")]
+        for source, path in candidates:
+            # At the end of the path, so that nothing else there hides a module of Python's own.
+            sys.path.append(path)
+            try:
+                import psutil
+
+                psutil.cpu_percent(None)
+            except Exception:
+                for name in [name for name in sys.modules if name.split(".")[0] == "psutil"]:
+                    del sys.modules[name]
+                continue
+            finally:
+                sys.path.remove(path)
+            self._psutil, self.psutil_from, self.psutil_path = psutil, source, path
+            return
+
+    def unpack_psutil(self, archive: str, digest: str) -> None:
+        """Puts a pushed archive in place, and has Python compile it. Runs in a fork: it takes memory.
+
+        OSError where the disk does not take it.
+        """
+        import shutil
+        import zipfile
+
+        target = os.path.join(self.host_dir, "psutil", digest)
+        temporary = f"{target}.{os.getpid()}.tmp"
+        os.makedirs(temporary, mode=0o700, exist_ok=True)
+        try:
+            with zipfile.ZipFile(archive) as packed:
+                for name in packed.namelist():
+                    if name.startswith("psutil/") and ".." not in name:
+                        packed.extract(name, temporary)
+            if not os.path.isdir(target):
+                os.rename(temporary, target)
+            os.unlink(archive)
+            self.load_psutil()
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def sample(self) -> dict[str, Any]:
+        """The `host` part of a report. CPU since the sample before; null where not known."""
+        cpu, memory = self._by_psutil() if self._psutil else self._by_proc()
+        try:
+            disk = os.statvfs(self.host_dir)
+            free: int | None = disk.f_bavail * disk.f_frsize
+        except OSError:
+            free = None
+        return {
+            "cpu_percent": cpu,
+            "memory_percent": memory,
+            "disk_free_bytes": free,
+            "psutil": self.psutil_from,
+        }
+
+    def _by_psutil(self) -> tuple[float | None, float | None]:
+        return self._psutil.cpu_percent(None), self._psutil.virtual_memory().percent
+
+    def _by_proc(self) -> tuple[float | None, float | None]:
+        before, self._cpu = self._cpu, _cpu_ticks()
+        cpu = None
+        if before and self._cpu and self._cpu[1] > before[1]:
+            busy, total = self._cpu[0] - before[0], self._cpu[1] - before[1]
+            cpu = round(100.0 * busy / total, 1)
+        return cpu, _memory_percent()
+
+    def _pushed_psutil(self) -> str:
+        digest = self._request.get("psutil")
+        return os.path.join(self.host_dir, "psutil", digest) if digest else ""
+
+
+def _cpu_ticks() -> tuple[int, int] | None:
+    """(busy, all) since the boot."""
+    try:
+        with open("/proc/stat", "rb") as file:
+            ticks = [int(field) for field in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)  # idle, and waiting for a disk
+
+
+def _memory_percent() -> float | None:
+    found = {}
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            for line in file:
+                name, _, rest = line.partition(b":")
+                found[name] = int(rest.split()[0])
+        return round(100.0 * (1 - found[b"MemAvailable"] / found[b"MemTotal"]), 1)
+    except (OSError, ValueError, LookupError, ZeroDivisionError):
+        return None
+
+
+def _site_paths() -> list[str]:
+    """Where this Python's own packages are: we run without them."""
+    import site
+
+    paths = list(site.getsitepackages())
+    environment = os.path.dirname(os.path.dirname(sys.executable))
+    if os.path.exists(os.path.join(environment, "pyvenv.cfg")):
+        version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        paths.insert(0, os.path.join(environment, "lib", version, "site-packages"))
+    return paths

@@ -1,0 +1,117 @@
+"""The agent: a go-between of coordinator and shims. One per host and connection; it keeps nothing.
+
+One thread. It says hello, then reports at every heartbeat and at once where a task's phase changes, and does
+what it is told. When its stdin ends, it ends; the shims do not notice.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from orchestrator.adapters.channel import Decoder, FrameError
+from orchestrator.daemon.agent.context import Context
+from orchestrator.daemon.agent.directories import Directories
+from orchestrator.daemon.agent.host import Host
+from orchestrator.daemon.agent.jobs import Jobs
+from orchestrator.daemon.agent.orders import Orders
+from orchestrator.daemon.agent.streams import QUEUE_BYTES_MAX, READ, Loop, Output
+from orchestrator.daemon.agent.tasks import Tasks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_STDIN, _STDOUT = 0, 1
+_READ_BYTES = 256 << 10
+_FULL_AGAIN_S = 0.05
+
+
+class Agent:
+    """The parts, and what connects them."""
+
+    def __init__(self, host_dir: str, bundle: str, request: dict[str, Any]) -> None:
+        self._loop = Loop()
+        self._jobs = Jobs(self._loop)
+        self._output = Output(self._loop, _STDOUT)
+        self._host = Host(host_dir, bundle, request)
+        self._tasks = Tasks(self._loop, self._jobs, host_dir, self._mark, self._output.send)
+        self._directories = Directories(self._loop, self._jobs)
+        context = Context(self._host, self._jobs, self._tasks, self._directories)
+        self._orders = Orders(context, self._output)
+        self._decoder = Decoder()
+        self._heartbeat_s = float(request.get("heartbeat_s") or 2.0)
+        self._beat = 0
+        self._changed = False
+        self._sampled: dict[str, Any] = {}
+        self._ended = False
+
+    def run(self) -> None:
+        """Until stdin ends."""
+        os.set_blocking(_STDIN, False)
+        self._loop.watch(_STDIN, READ, self._hear)
+        self._output.send({"hello": self._host.hello()})
+        self._heartbeat(self._beat)
+        # Only now: it would keep the head waiting for the first sign of life.
+        self._loop.after(0.0, self._host.load_psutil)
+        while not self._ended and not self._output.broken:
+            self._loop.turn()
+            if self._changed:
+                self._report()
+        self._jobs.end()
+
+    def _heartbeat(self, beat: int) -> None:
+        if beat != self._beat:
+            return  # another rhythm was ordered meanwhile
+        self._jobs.reap()
+        self._tasks.scan()
+        self._sampled = {**self._host.sample(), "checkpoint_dirs": self._directories.report()}
+        self._report()
+        heartbeat_s = min(self._tasks.watched.values(), default=self._heartbeat_s)
+        self._loop.after(heartbeat_s, lambda: self._heartbeat(beat))
+
+    def _mark(self) -> None:
+        self._changed = True
+
+    def _report(self) -> None:
+        self._changed = False
+        runs = {run: self._tasks.report(run) for run in self._tasks.watched}
+        self._output.report({"report": {"host": self._sampled, "runs": runs}})
+
+    def _hear(self, _events: int) -> None:
+        if self._output.queued_bytes > QUEUE_BYTES_MAX:
+            self._loop.forget(_STDIN)
+            self._loop.after(_FULL_AGAIN_S, lambda: self._loop.watch(_STDIN, READ, self._hear))
+            return
+        try:
+            data = os.read(_STDIN, _READ_BYTES)
+            frames = self._decoder.feed(data)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, frames = b"", []
+        except FrameError as e:
+            # The stream cannot be followed any more; a new connection starts a new one.
+            sys.stderr.write(f"orch agent: {e}\n")
+            data, frames = b"", []
+        self._ended = self._ended or not data
+        for order, blob in frames:
+            self._orders.obey(order, blob)
+            if order.get("order") in ("watch", "unwatch"):
+                # The new rhythm begins now, and with all that is known.
+                self._beat += 1
+                self._heartbeat(self._beat)
+
+
+def main(host_dir: str, bundle: str, request: dict[str, Any]) -> None:
+    """Serves the channel on stdin and stdout. Called by the bootstrap, in its process."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    # sshd sends it when the connection breaks; the end of stdin says the same, in order.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.umask(0o077)
+    if os.access(bundle, os.W_OK):  # not on a disk that has become read-only
+        os.utime(bundle)  # in use: old ones are removed
+    Agent(host_dir, bundle, request).run()
+    # What is left to do at a normal exit is to close a stdout that may be broken.
+    os._exit(0)

@@ -1,0 +1,51 @@
+"""The one answer that each order gets."""
+
+from __future__ import annotations
+
+from orchestrator.adapters.channel import FrameError
+from orchestrator.adapters.host.hostdir import HostFault, fault_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from orchestrator.daemon.agent.streams import Output
+
+
+class Reply:
+    """The one answer to an order."""
+
+    def __init__(self, output: Output, id: Any) -> None:
+        self._output = output
+        self._id = id
+
+    def ok(self, value: dict[str, Any], blob: bytes = b"") -> None:
+        """Done."""
+        if self._id is None:
+            return
+        try:
+            self._output.send({"reply": self._id, "ok": value}, blob)
+        except FrameError as e:
+            self.fault(HostFault("too-large", f"the answer does not fit in a frame: {e}"))
+
+    def fault(self, fault: HostFault) -> None:
+        """Not done, and why."""
+        if self._id is not None:
+            self._output.send({"reply": self._id, "error": fault.to_json()})
+
+    def attempt(self, work: Callable[[], dict[str, Any] | None]) -> None:
+        """Answers with what `work` gives; with its fault where it has one. None: the answer comes later."""
+        try:
+            value = work()
+        except HostFault as e:
+            self.fault(e)
+        except OSError as e:
+            self.fault(fault_of(e))
+        except Exception as e:
+            self.fault(
+                HostFault("internal", f"{type(e).__name__}: {e}", "this is a fault of orch; report it")
+            )
+        else:
+            if value is not None:
+                self.ok(value)

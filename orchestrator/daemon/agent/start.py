@@ -1,0 +1,137 @@
+"""How a task comes to life: its generation's directory, its shim, and the content of its scratch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from orchestrator.adapters.host import codestore, hostdir, summaries
+from orchestrator.adapters.host.hostdir import HostFault
+from orchestrator.daemon.agent import state as agent_state
+from orchestrator.daemon.agent.jobs import Result, answer_of
+from orchestrator.daemon.shim import record as shim_record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from orchestrator.daemon.agent.context import Context, Order
+    from orchestrator.daemon.agent.reply import Reply
+    from orchestrator.daemon.agent.tasks import Link
+
+SHIM_S = 30.0
+"""A loaded host starts a Python in less."""
+
+_ASKED = (
+    "run",
+    "epoch",
+    "generation",
+    "task",
+    "python",
+    "script",
+    "args",
+    "env",
+    "code",
+    "ports",
+    "hold",
+    "log_max_bytes",
+    "scratch",
+)
+"""What of a `start` order is written down. Its secrets are not."""
+
+
+def start(context: Context, order: Order, reply: Reply) -> Order | None:
+    """Starts a shim; a generation that was started before is not started again."""
+    host = context.host
+    run, task, generation = str(order["run"]), str(order["task"]), int(order["generation"])
+    directory = hostdir.generation_dir(host.host_dir, run, task, generation)
+    wish: dict[str, Any] = {name: order[name] for name in _ASKED}
+    if not os.path.isdir(codestore.tree_dir(host.host_dir, run, str(order["code"]))):
+        raise HostFault("no-code", "the run's code is not on this host", "push it again")
+    _refuse_older(os.path.dirname(directory), task, generation)
+    try:
+        os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
+        os.mkdir(directory, 0o700)
+    except FileExistsError:
+        if any(os.path.exists(os.path.join(directory, name)) for name in ("shim.json", "exit.json")):
+            return _already(context.tasks.link(run, task, generation))
+        # No shim has got as far as its name. One that is on its way has a lock: a second answers for it.
+    wish.update(host_dir=host.host_dir, bundle=host.bundle, psutil_path=host.psutil_path)
+    wish["env"] = {"ORCH_LOG_DIR": summaries.log_dir(directory), **order["env"]}
+    os.makedirs(summaries.log_dir(directory), mode=0o700, exist_ok=True)
+    hostdir.write_json(os.path.join(directory, "start.json"), wish)
+    _start_shim(context, directory, order, reply)
+    return None
+
+
+def release(context: Context, order: Order, reply: Reply) -> None:
+    """Fills the scratch where the order names a seed, then lets the shim release its task."""
+    link = context.tasks.link(str(order["run"]), str(order["task"]), int(order["generation"]))
+    seed = order.get("seed")
+    forwarded = {key: value for key, value in order.items() if key != "seed"}
+    if seed is None:
+        context.tasks.forward(link, forwarded)
+        return
+    scratch = os.path.join(link.directory, "scratch")
+    source = str(seed)
+
+    def copy() -> Order:
+        from orchestrator.adapters.checkpoints import seed as checkpoints
+
+        return checkpoints.copy(source, scratch)
+
+    def copied(result: Result) -> None:
+        def forward() -> None:
+            answer_of(result, f"the copying of the checkpoint from {source}")
+            context.tasks.forward(link, forwarded)
+
+        reply.attempt(forward)
+
+    context.jobs.function(copy, copied, deadline_s=600.0)
+
+
+def _start_shim(context: Context, directory: str, order: Order, reply: Reply) -> None:
+    tasks, task = context.tasks, str(order["task"])
+    tasks.starting(directory)
+
+    def done(result: Result) -> None:
+        tasks.starting(directory, over=True)
+        reply.attempt(lambda: _started(context, order, result))
+
+    try:
+        context.jobs.program(
+            [sys.executable, "-I", "-S", context.host.bundle, "shim", directory],
+            done,
+            deadline_s=SHIM_S,
+            stdin=json.dumps(order.get("secrets") or {}).encode() + b"\n",
+            keep=True,
+        )
+    except OSError as e:
+        tasks.starting(directory, over=True)
+        raise HostFault("start-failed", f"the shim of {task} cannot be started: {e.strerror}") from e
+
+
+def _started(context: Context, order: Order, result: Result) -> Order:
+    task = str(order["task"])
+    answer = answer_of(result, f"the start of the shim of {task}")
+    context.tasks.link(str(order["run"]), task, int(order["generation"]))
+    return {"pid": answer["pid"]}
+
+
+def _already(link: Link) -> Order:
+    """The answer to a start that was asked before."""
+    who = shim_record.shim_identity(link.directory)
+    return {"pid": who.pid if who is not None else None, "already": True}
+
+
+def _refuse_older(task_dir: str, task: str, generation: int) -> None:
+    newest = 0
+    try:
+        names = os.listdir(task_dir)
+    except FileNotFoundError:
+        return
+    for name in names:
+        if name.startswith("gen-") and name[4:].isdecimal():
+            newest = max(newest, int(name[4:]))
+    agent_state.refuse_older(task, generation, newest)

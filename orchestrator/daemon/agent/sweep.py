@@ -1,0 +1,93 @@
+"""The end of things on a host: no process of a run that should be gone, no code that nobody needs.
+
+Runs in a fork of the agent, since it waits for processes to die and for disks.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from orchestrator.adapters.host import cgroup, codestore, hostdir, process
+from orchestrator.daemon.shim import record as shim_record
+from orchestrator.daemon.shim import sweep as shim_sweep
+
+BUNDLE_UNUSED_S = 30 * 86400.0
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def sweep(host_dir: str, run: str, generation_max: int, ports: list[int]) -> dict[str, Any]:
+    """Kills all of the run up to that generation; what is left of it, and which of its ports are still taken."""
+    groups, known = [], []
+    for task, generation, directory in hostdir.generations(host_dir, run):
+        if generation > generation_max:
+            continue
+        group = cgroup.find(cgroup.name_of(host_dir, run, task, generation))
+        if group is not None:
+            groups.append(group)
+        recorded = (shim_record.read_json(directory, "shim.json") or {}).get("task")
+        if recorded:
+            known.append(process.Identity.from_json(recorded))
+    by = "cgroup" if groups or cgroup.usable() else "marker"
+    left = shim_sweep.sweep(host_dir, run, generation_max, groups=groups, known=known)
+    return {"left": left, "ports_busy": [port for port in sorted(set(ports)) if _taken(port)], "by": by}
+
+
+def tidy(host_dir: str, run: str, digest: str) -> None:
+    """After a push: drops the run's trees that no living task has, and the oldest finished runs of its name."""
+    used = {digest}
+    for _, _, directory in hostdir.generations(host_dir, run):
+        if shim_record.shim_alive(directory):
+            used.add(str((shim_record.read_json(directory, "start.json") or {}).get("code")))
+    codestore.keep_only(host_dir, run, used)
+    for old in codestore.oldest_runs(host_dir, run):
+        if not _lives(host_dir, old):
+            codestore.forget(host_dir, old)
+    codestore.remove_unused_blobs(host_dir)
+    _remove_old_bundles(host_dir)
+
+
+def _remove_old_bundles(host_dir: str) -> None:
+    """A living shim may still import from its own; agents mark theirs as used when they start."""
+    used = set()
+    for run in os.listdir(os.path.join(host_dir, "runs")):
+        if not run.startswith("."):
+            for _, _, directory in hostdir.generations(host_dir, run):
+                if shim_record.shim_alive(directory):
+                    used.add((shim_record.read_json(directory, "start.json") or {}).get("bundle"))
+    directory = os.path.join(host_dir, "bundle")
+    for name in os.listdir(directory):
+        path = os.path.join(directory, name)
+        try:
+            if path not in used and time.time() - os.stat(path).st_mtime > BUNDLE_UNUSED_S:
+                os.unlink(path)
+        except FileNotFoundError:
+            continue
+
+
+def _lives(host_dir: str, run: str) -> bool:
+    """Whether anything of it lives, or has ended so that nobody has looked at it yet."""
+    return any(
+        not os.path.exists(os.path.join(directory, "exit.json"))
+        for _, _, directory in hostdir.generations(host_dir, run)
+    )
+
+
+def _taken(port: int) -> bool:
+    """Whether somebody listens there. Connections that only linger do not count: TensorFlow binds over them."""
+    import socket
+
+    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address, port))
+            except OSError as e:
+                import errno
+
+                if e.errno == errno.EADDRINUSE:
+                    return True
+    return False

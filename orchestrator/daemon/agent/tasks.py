@@ -1,0 +1,313 @@
+"""The tasks of the watched runs, by way of their shims: who lives, what they say, how they ended.
+
+Nothing here outlives the agent: what it knows it learned from the disk and the shims a moment ago.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from orchestrator.adapters.channel import Decoder, FrameError, encode
+from orchestrator.adapters.host import hostdir
+from orchestrator.adapters.host.hostdir import HostFault
+from orchestrator.daemon.agent import state as agent_state
+from orchestrator.daemon.agent.jobs import Jobs, Result, answer_of
+from orchestrator.daemon.agent.runs import Watched
+from orchestrator.daemon.agent.streams import READ, WRITE, Loop
+from orchestrator.daemon.shim import record as shim_record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from typing import Any
+
+    Key = tuple[str, str, int]
+    """run, task, generation"""
+
+SETTLE_S = 0.05
+"""From a shim's socket closing to the next look at what became of it."""
+
+RECOVER_S = 30.0
+_STARTING_S = 10.0
+"""A shim needs some time from its start.json to its shim.json; only then it may be called dead."""
+
+
+class Link:
+    """One generation of one task. With a socket while its shim lives; `task` is the last that is known."""
+
+    __slots__ = (
+        "decoder",
+        "deferred",
+        "directory",
+        "key",
+        "out",
+        "pending",
+        "received_at",
+        "recovering",
+        "socket",
+        "task",
+    )
+
+    def __init__(self, key: Key, directory: str) -> None:
+        self.key = key
+        self.directory = directory
+        self.socket: socket.socket | None = None
+        self.decoder = Decoder()
+        self.out = bytearray()
+        self.pending: dict[int, str] = {}
+        """Orders that the shim has not answered: their ids and verbs."""
+        self.deferred: list[dict[str, Any]] = []
+        """Orders that came while the shim was on its way."""
+        self.task: dict[str, Any] | None = None
+        self.received_at = 0.0
+        self.recovering = False
+
+    @property
+    def ended(self) -> bool:
+        """Its exit is known: nothing will change any more."""
+        return self.task is not None and self.task.get("exit") is not None and self.socket is None
+
+
+class Tasks:
+    """All links of this agent. `changed` is called where a report must not wait for the next heartbeat."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        jobs: Jobs,
+        host_dir: str,
+        changed: Callable[[], None],
+        send: Callable[[dict[str, Any], bytes], None],
+    ) -> None:
+        self._loop = loop
+        self._jobs = jobs
+        self._host_dir = host_dir
+        self._changed = changed
+        self._send = send
+        self._links: dict[Key, Link] = {}
+        self._starting: set[str] = set()
+        self._mark = Watched(host_dir)
+        self.watched: dict[str, float] = {}
+        """Run ids to their heartbeat in seconds."""
+
+    def watch(self, run: str, heartbeat_s: float) -> None:
+        """From now on the run is in the reports."""
+        self.watched[run] = heartbeat_s
+        self.scan()
+        for key, link in self._links.items():
+            if key[0] == run:
+                self._tell(link, {"order": "watch", "heartbeat_s": heartbeat_s})
+
+    def unwatch(self, run: str) -> None:
+        """It is in them no more."""
+        self.watched.pop(run, None)
+        self._mark.look(self.watched)
+        for key in [key for key in self._links if key[0] == run]:
+            self._drop(self._links.pop(key))
+
+    def scan(self) -> None:
+        """Looks for generations that this agent has not seen, and for what became of silent ones."""
+        self._mark.look(self.watched)
+        for run in list(self.watched):
+            for task, generation, directory in hostdir.generations(self._host_dir, run):
+                key = (run, task, generation)
+                if key not in self._links:
+                    self._links[key] = Link(key, directory)
+        for link in list(self._links.values()):
+            self._settle(link)
+
+    def starting(self, directory: str, *, over: bool = False) -> None:
+        """A generation whose shim is being started by us must not be taken for one whose shim has died."""
+        if over:
+            self._starting.discard(directory)
+        else:
+            self._starting.add(directory)
+
+    def link(self, run: str, task: str, generation: int) -> Link:
+        """To that generation's shim, or to what it left. HostFault `no-task` where there never was one."""
+        directory = hostdir.generation_dir(self._host_dir, run, task, generation)
+        if not os.path.isdir(directory):
+            raise HostFault("no-task", f"{task} of generation {generation} was never started on this host")
+        key = (run, task, generation)
+        link = self._links.setdefault(key, Link(key, directory))
+        self._settle(link)
+        return link
+
+    def links(self, run: str, generation_max: int) -> list[Link]:
+        """All that the host remembers of a run up to that generation."""
+        return [
+            self.link(run, task, generation)
+            for task, generation, _ in list(hostdir.generations(self._host_dir, run))
+            if generation <= generation_max
+        ]
+
+    def forward(self, link: Link, order: dict[str, Any]) -> None:
+        """To the shim, which answers by the order's id. HostFault `gone` where there is none any more.
+
+        A shim that is on its way gets the order when it has come: a stop that overtook the start must not be lost.
+        """
+        if link.socket is None:
+            if link.ended:
+                raise HostFault("gone", f"{link.key[1]} of generation {link.key[2]} has ended")
+            link.deferred.append(order)
+            return
+        if order.get("id") is not None:
+            link.pending[int(order["id"])] = str(order["order"])
+        self._tell(link, order)
+
+    def report(self, run: str) -> list[dict[str, Any]]:
+        """The newest generation of each task, and every older one that still lives."""
+        now = time.monotonic()
+        links = {key[1:]: link for key, link in self._links.items() if key[0] == run}
+        told = agent_state.shown((*key, link.ended) for key, link in links.items())
+        return [
+            agent_state.as_of(links[key].task or agent_state.unknown(*key), now - links[key].received_at)
+            for key in told
+        ]
+
+    def forget(self, run: str) -> None:
+        """The run's directory is about to go. HostFault `alive` where something of it lives."""
+        for link in self.links(run, 1 << 62):
+            if link.task is None or link.task.get("exit") is None:
+                raise HostFault(
+                    "alive",
+                    f"{link.key[1]} of generation {link.key[2]} still lives on this host",
+                    "kill the run first",
+                )
+        self.unwatch(run)
+        for key in [key for key in self._links if key[0] == run]:
+            del self._links[key]
+
+    def _settle(self, link: Link) -> None:
+        """Connects to the shim, or reads how it ended; asks again soon where neither is there yet."""
+        if link.socket is not None or link.ended or link.directory in self._starting:
+            return
+        try:
+            link.socket = shim_record.connect(link.directory, timeout_s=0.0)
+        except OSError:
+            self._look_back(link)
+            return
+        link.decoder = Decoder()
+        link.out.clear()
+        self._loop.watch(link.socket.fileno(), READ, lambda events: self._ready(link, events))
+        heartbeat_s = self.watched.get(link.key[0])
+        if heartbeat_s is not None:
+            self._tell(link, {"order": "watch", "heartbeat_s": heartbeat_s})
+        deferred, link.deferred = link.deferred, []
+        for order in deferred:
+            self.forward(link, order)
+
+    def _look_back(self, link: Link) -> None:
+        task = shim_record.read_exit(link.directory)
+        if task is not None:
+            self._learn(link, task)
+        elif (
+            not link.recovering and not shim_record.shim_alive(link.directory) and not _young(link.directory)
+        ):
+            # It kills what the dead shim left behind, and waits for that: not here.
+            try:
+                self._jobs.function(
+                    lambda: {"task": shim_record.recover(link.directory)},
+                    lambda result: self._recovered(link, result),
+                    deadline_s=RECOVER_S,
+                )
+            except OSError:
+                return  # no process or descriptor to be had; the next scan tries again
+            link.recovering = True
+
+    def _recovered(self, link: Link, result: Result) -> None:
+        link.recovering = False
+        try:
+            task = answer_of(result, f"the recovery of {link.key[1]}")["task"]
+        except HostFault:
+            return  # the disk may be full; the next scan tries again
+        if task is not None:
+            self._learn(link, task)
+
+    def _learn(self, link: Link, task: dict[str, Any]) -> None:
+        before, link.task, link.received_at = link.task, task, time.monotonic()
+        if link.ended:
+            self._answer_for(link)
+        if before is None or any(before.get(name) != task.get(name) for name in ("phase", "error", "said")):
+            self._changed()
+
+    def _tell(self, link: Link, order: dict[str, Any]) -> None:
+        if link.socket is not None:
+            link.out += encode(order)
+            self._flush(link)
+
+    def _flush(self, link: Link) -> None:
+        if link.socket is None:
+            return
+        try:
+            while link.out:
+                del link.out[: link.socket.send(link.out)]
+        except BlockingIOError:
+            pass  # a frozen shim reads nothing; the rest goes when it thaws
+        except OSError:
+            link.out.clear()  # the end of the stream tells the rest
+        events = READ | WRITE if link.out else READ
+        self._loop.watch(link.socket.fileno(), events, lambda events: self._ready(link, events))
+
+    def _ready(self, link: Link, events: int) -> None:
+        if events & WRITE:
+            self._flush(link)
+        if events & ~WRITE and link.socket is not None:
+            try:
+                data = link.socket.recv(256 << 10)
+                frames = link.decoder.feed(data)
+            except BlockingIOError:
+                return
+            except (OSError, FrameError):
+                data, frames = b"", []
+            for message, blob in frames:
+                self._heard(link, message, blob)
+            if not data:
+                self._drop(link)
+                self._loop.after(SETTLE_S, lambda: self._again(link))
+
+    def _heard(self, link: Link, message: dict[str, Any], blob: bytes) -> None:
+        task = message.get("report")
+        if isinstance(task, dict):
+            self._learn(link, task)
+        elif message.get("reply") is not None:
+            link.pending.pop(message["reply"], None)
+            self._send(message, blob)
+
+    def _again(self, link: Link) -> None:
+        """After the socket has closed, until it is known how it ended."""
+        self._settle(link)
+        if link.socket is None and not link.ended and not link.recovering and link.key in self._links:
+            self._loop.after(SETTLE_S, lambda: self._again(link))
+
+    def _drop(self, link: Link) -> None:
+        if link.socket is not None:
+            self._loop.forget(link.socket.fileno())
+            link.socket.close()
+            link.socket = None
+        self._answer_for(link)
+
+    def _answer_for(self, link: Link) -> None:
+        """Answer in the place of a shim that has gone."""
+        unanswered = [(int(o["id"]), str(o["order"])) for o in link.deferred if o.get("id") is not None]
+        link.deferred.clear()
+        for order_id, verb in [*link.pending.items(), *unanswered]:
+            if verb == "stop":  # it has ended, which is what was asked for
+                self._send({"reply": order_id, "ok": {}}, b"")
+            else:
+                error = {"code": "gone", "message": f"{link.key[1]} ended before it answered", "hint": None}
+                self._send({"reply": order_id, "error": error}, b"")
+        link.pending.clear()
+
+
+def _young(directory: str) -> bool:
+    """Whether a shim may still be on its way: ordered a moment ago, and no shim.json yet."""
+    if os.path.exists(os.path.join(directory, "shim.json")):
+        return False
+    try:
+        # A clock that was set back must not make it young for an hour; the shim's lock guards one that is.
+        return 0.0 <= time.time() - os.stat(directory).st_mtime < _STARTING_S
+    except FileNotFoundError:
+        return False

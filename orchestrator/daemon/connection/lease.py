@@ -1,0 +1,65 @@
+"""A link to a host for the time of one question: of a run that has ended, whose own links are closed."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from orchestrator.adapters.bundle import Bundle
+from orchestrator.adapters.transport import Transport
+from orchestrator.core.model import Problem
+from orchestrator.core.plan import HostPlan
+from orchestrator.daemon.connection.link import HostLink, LinkDown, OrderRefused, Watch
+
+CONNECT_TIMEOUT_S = 30.0
+
+
+class _Awaited:
+    """Listens for one thing only: that the host is up, or why not."""
+
+    def __init__(self) -> None:
+        self.told = threading.Event()
+        self.why: str | None = None
+        self.problem: Problem | None = None
+
+    def up(self, run_id: str, host: str, hello: Mapping[str, Any]) -> None:  # noqa: ARG002 (a Listener's signature)
+        self.why = None
+        self.told.set()
+
+    def down(self, run_id: str, host: str, problem: str) -> None:  # noqa: ARG002
+        self.why = problem
+        self.told.set()
+
+    def refused(self, run_id: str, host: str, problem: Problem) -> None:  # noqa: ARG002
+        self.problem = problem
+        self.told.set()
+
+    def reported(self, run_id: str, host: str, report: Mapping[str, Any], link: HostLink) -> None:
+        """What its tasks did is known already."""
+
+
+@contextlib.contextmanager
+def lent(
+    host: HostPlan, transport: Transport, bundle: Callable[[], Bundle], run_id: str, watch: Watch
+) -> Iterator[HostLink]:
+    """A connected link, closed afterwards.
+
+    Raises:
+        LinkDown: the host cannot be reached now, and why.
+        OrderRefused: nor before a person acts: keys, a missing Python.
+    """
+    awaited = _Awaited()
+    link = HostLink(host, transport, bundle, awaited)
+    link.attach(run_id, watch)
+    try:
+        if not awaited.told.wait(CONNECT_TIMEOUT_S):
+            raise LinkDown(f"{host.name} did not answer within {CONNECT_TIMEOUT_S:.0f} s")
+        if awaited.problem is not None:
+            raise OrderRefused(awaited.problem)
+        if awaited.why is not None:
+            raise LinkDown(awaited.why)
+        yield link
+    finally:
+        link.close()

@@ -1,0 +1,105 @@
+"""The links that are open now. Runs that reach a host in the same way share one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from orchestrator.adapters.bundle import Bundle
+from orchestrator.adapters.transport import Transport
+from orchestrator.core.model import Run
+from orchestrator.core.plan import HostPlan
+from orchestrator.daemon.connection.lease import lent
+from orchestrator.daemon.connection.link import Asks, HostLink, Listener, Pace, Watch
+
+Connect = Callable[[HostPlan, Transport, Callable[[], Bundle], Listener, Pace], HostLink]
+
+_T = TypeVar("_T")
+
+
+class Switchboard:
+    """Opens links with the first run that needs them, and closes them with the last. Any thread may ask."""
+
+    def __init__(
+        self,
+        transports: Mapping[str, Transport],
+        bundle: Callable[[], Bundle],
+        listener: Listener,
+        pace: Pace,
+        connect: Connect,
+    ) -> None:
+        self._transports = transports
+        self._bundle = bundle
+        self._listener = listener
+        self._pace = pace
+        self._connect = connect
+        self._links: dict[HostPlan, HostLink] = {}
+        self._lock = threading.Lock()
+
+    def attach(self, run: Run, names: list[str]) -> None:
+        """Connect these hosts of the run, or let it share the links that are there."""
+        watch = _watch(run)
+        for name in names:
+            host = run.plan.host(name)
+            with self._lock:
+                link = self._links.get(connection_of(host))
+                if link is None:
+                    transport = self._transports[host.transport]
+                    link = self._connect(host, transport, self._bundle, self._listener, self._pace)
+                    self._links[connection_of(host)] = link
+                link.attach(run.run_id, watch)  # within the lock: the last run of the link may be leaving it
+
+    def detach(self, run: Run, name: str) -> None:
+        """The run needs this host no more."""
+        key = connection_of(run.plan.host(name))
+        with self._lock:
+            link = self._links.get(key)
+            if link is not None and not link.detach(run.run_id):
+                del self._links[key]
+
+    def link(self, run: Run, name: str) -> HostLink | None:
+        """The link to a host of the run, if it is open."""
+        return self._links.get(connection_of(run.plan.host(name)))
+
+    def lend(self, run: Run, name: str, use: Callable[[Asks], _T]) -> _T:
+        """What `use` returns, called with a link to that host: the run's own, or one for this call. Blocks.
+
+        Raises LinkDown where the host cannot be reached.
+        """
+        link = self.link(run, name)
+        if link is not None and link.is_connected:
+            return use(link)
+        host = run.plan.host(name)
+        with lent(host, self._transports[host.transport], self._bundle, run.run_id, _watch(run)) as own:
+            return use(own)
+
+    @property
+    def hosts(self) -> dict[str, bool]:
+        """Which hosts are linked, and whether they are connected now."""
+        return {link.host.name: link.is_connected for link in list(self._links.values())}
+
+    def close(self) -> None:
+        """End all links; what runs on the hosts goes on."""
+        for link in list(self._links.values()):
+            link.close()
+
+
+def _watch(run: Run) -> Watch:
+    timing = run.plan.timing
+    return Watch(run.epoch, timing.heartbeat_s, max(timing.unreachable_after_s, 3 * timing.heartbeat_s))
+
+
+def connection_of(host: HostPlan) -> HostPlan:
+    """Runs share a link where all that it takes to connect is the same."""
+    return HostPlan(
+        name=host.name,
+        transport=host.transport,
+        address=host.address,
+        user=host.user,
+        port=host.port,
+        identity_file=host.identity_file,
+        known_hosts=host.known_hosts,
+        proxy_jump=host.proxy_jump,
+        python=host.python,
+    )

@@ -1,0 +1,305 @@
+"""The coordinator's API: HTTP and JSON over a private Unix socket.
+
+The socket is bound by us, mode 0600, before the server gets it (uvicorn would make it 0666), and the peer's user is
+checked at every connection, so that not even a mistaken mode lets another user in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import socket
+import struct
+import threading
+import time
+from concurrent.futures import TimeoutError as CallTimeout
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+import uvicorn
+from pydantic import TypeAdapter, ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from orchestrator.core.errors import OrchestratorError, Refused, UsageError
+from orchestrator.core.model import Run
+from orchestrator.core.plan import Plan
+from orchestrator.daemon.coordinator.checkpoint_requests import VERBS
+from orchestrator.daemon.coordinator.status import run_document
+
+if TYPE_CHECKING:
+    from orchestrator.daemon.coordinator.coordinator import Coordinator
+
+WAIT_MAX_S = 60.0
+POLL_S = 0.1
+BODY_BYTES_MAX = 16 << 20
+
+_PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
+
+
+class PrivateSocket(socket.socket):
+    """A listening Unix socket that turns away every user but its owner (and root, who needs no socket)."""
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        connection, address = super().accept()
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        _, uid, _ = struct.unpack("3i", credentials)
+        if uid not in (os.getuid(), 0):
+            connection.close()
+            raise BlockingIOError(f"user {uid} was turned away")  # for the server: nobody has come
+        return connection, address
+
+
+def listen(path: str) -> PrivateSocket:
+    """Bind, private from the first moment. A socket that a dead coordinator left is replaced.
+
+    Raises Refused where somebody lives behind it: two journals may share a runtime directory by mistake.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        if probe.connect_ex(path) == 0:
+            raise Refused(
+                f"another coordinator answers behind {path}",
+                hint="`orch coordinator status` shows it; give this one its own $ORCH_RUNTIME_DIR",
+            )
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    listener = PrivateSocket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        listener.bind(path)
+    finally:
+        os.umask(before)
+    listener.listen(64)
+    return listener
+
+
+class Server:
+    """uvicorn in a thread of its own."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._path = coordinator.paths.socket
+        config = uvicorn.Config(
+            application(coordinator),
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            loop="asyncio",
+            http="h11",
+            ws="none",
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(config)
+        self._listener = listen(self._path)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._listener]}, name="api", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin to answer; who connected before waits in the queue."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer what was asked, then close, and take the socket away."""
+        self._server.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+        self._listener.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+
+
+class _Api:
+    """One method per route. What blocks runs in a worker thread."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    async def describe(self, request: Request) -> JSONResponse:
+        return JSONResponse(self._coordinator.describe())
+
+    async def status(self, request: Request) -> JSONResponse:
+        return JSONResponse(self._coordinator.status(request.query_params.get("name")))
+
+    async def submit(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        try:
+            plan = _PLAN.validate_python(body["plan"])
+        except (KeyError, ValidationError) as e:
+            raise UsageError(
+                f"this is no plan that coordinator {self._coordinator.describe()['version']} understands: {e}",
+                hint="if orch was upgraded, `orch coordinator stop`, then again (tasks go on)",
+            ) from e
+        secrets = {str(name): str(value) for name, value in (body.get("secrets") or {}).items()}
+        scratch = bool(body.get("from_scratch"))
+        run, created = await anyio.to_thread.run_sync(
+            lambda: self._coordinator.submit(plan, secrets, from_scratch=scratch)
+        )
+        document = {"run_id": run.run_id, "created": created, "phase": run.phase.value}
+        return JSONResponse(document, status_code=201 if created else 200)
+
+    async def kill(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        name, force = request.path_params["name"], bool(body.get("force"))
+        run = await anyio.to_thread.run_sync(lambda: self._coordinator.kill(name, force=force))
+        return JSONResponse({"run_id": run.run_id, "phase": run.phase.value}, status_code=202)
+
+    async def drain(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        name, host, now = request.path_params["name"], _host_of(body), bool(body.get("now"))
+        run = await anyio.to_thread.run_sync(lambda: self._coordinator.drain(name, host, now=now))
+        return JSONResponse(_standing(run, host), status_code=202)
+
+    async def undrain(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        name, host = request.path_params["name"], _host_of(body)
+        run = await anyio.to_thread.run_sync(lambda: self._coordinator.undrain(name, host))
+        return JSONResponse(_standing(run, host), status_code=202)
+
+    async def stacks(self, request: Request) -> JSONResponse:
+        name = request.path_params["name"]
+        return JSONResponse({"stacks": await anyio.to_thread.run_sync(self._coordinator.stacks, name)})
+
+    async def summaries(self, request: Request) -> JSONResponse:
+        name = request.path_params["name"]
+        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.summaries, name))
+
+    async def why(self, request: Request) -> JSONResponse:
+        name = request.path_params["name"]
+        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.why, name))
+
+    async def checkpoints(self, request: Request) -> JSONResponse:
+        """`GET`: what there is. `POST …/VERB`: what is to be done to them."""
+        name, verb = request.path_params["name"], request.path_params.get("verb", "list")
+        if verb not in VERBS:
+            raise UsageError(f"nothing can be done to checkpoints by the name of {verb!r}")
+        body = await _body(request) if request.method == "POST" else {}
+        what = str(body.get("checkpoint") or "")
+        if verb not in ("list", "read") and not what:
+            raise UsageError(
+                f"{verb} of which checkpoint?", hint="a global step, gen-N, or a name of the list"
+            )
+        restart = bool(body.get("restart"))
+        return JSONResponse(
+            await anyio.to_thread.run_sync(
+                lambda: self._coordinator.checkpoints(name, verb, what, restart=restart)
+            )
+        )
+
+    async def chaos(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        try:
+            kind, target, for_s = str(body["fault"]), str(body["target"]), float(body["for_s"])
+        except (KeyError, TypeError, ValueError) as e:
+            raise UsageError(f"a fault has `fault`, `target` and `for_s`: {e!r}") from e
+        name = request.path_params["name"]
+        fault = await anyio.to_thread.run_sync(lambda: self._coordinator.chaos(name, kind, target, for_s))
+        document = {"fault": fault.kind, "host": fault.host, "task": fault.task and str(fault.task)}
+        return JSONResponse({**document, "for_s": fault.for_s})
+
+    async def events(self, request: Request) -> JSONResponse:
+        """Waits up to `wait_s` for a first one."""
+        query = request.query_params
+        try:
+            after = int(query.get("after", "0"))
+            left_s = min(float(query.get("wait_s", "0")), WAIT_MAX_S)
+        except ValueError as e:
+            raise UsageError(f"after and wait_s are numbers: {e}") from e
+        if math.isnan(left_s):
+            raise UsageError("wait_s is a number of seconds")
+        seen = -1
+        while True:
+            if self._coordinator.loop.seq != seen:
+                seen = self._coordinator.loop.seq
+                found = await anyio.to_thread.run_sync(
+                    lambda: self._coordinator.events(query.get("name"), after)
+                )
+                if found or left_s <= 0:
+                    return JSONResponse({"events": found})
+            if left_s <= 0 or await request.is_disconnected():
+                return JSONResponse({"events": []})
+            await anyio.sleep(POLL_S)
+            left_s -= POLL_S
+
+    async def stop(self, request: Request) -> JSONResponse:
+        await _body(request)  # else it is answered, and hung up on, while it is still being asked
+        self._coordinator.loop.stop()
+        return JSONResponse({"pid": os.getpid()}, status_code=202)
+
+
+def _host_of(body: dict[str, Any]) -> str:
+    host = body.get("host")
+    if not isinstance(host, str):
+        raise UsageError("the request names no host")
+    return host
+
+
+def _standing(run: Run, name: str) -> dict[str, Any]:
+    """What has become of a host."""
+    document = run_document(run, now=time.monotonic())
+    host = next(host for host in document["hosts"] if host["host"] == name)
+    return {
+        "run_id": run.run_id,
+        **{key: host[key] for key in ("host", "state", "reason", "tasks")},
+        "checkpoints": run.plan.checkpoint is not None,
+    }
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    raw = await request.body()
+    if len(raw) > BODY_BYTES_MAX:
+        raise UsageError("the request is too large")
+    try:
+        body = await request.json() if raw else {}
+    except ValueError as e:
+        raise UsageError(f"the request is no JSON: {e}") from e
+    if not isinstance(body, dict):
+        raise UsageError("the request is no JSON object")
+    return body
+
+
+def _error(message: str, *, code: str, hint: str | None, exit_code: int, http: int) -> JSONResponse:
+    document = {"code": code, "message": message, "hint": hint, "exit_code": exit_code}
+    return JSONResponse({"error": document}, status_code=http)
+
+
+async def _on_error(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, OrchestratorError):
+        http = 409 if isinstance(error, Refused) else 400 if isinstance(error, UsageError) else 500
+        return _error(error.message, code=error.code, hint=error.hint, exit_code=error.exit_code, http=http)
+    hint = "see the coordinator's log; training goes on"
+    if isinstance(error, CallTimeout):
+        message = "the coordinator is busy and did not answer in time; nothing was changed"
+        return _error(message, code="busy", hint=hint, exit_code=1, http=503)
+    if isinstance(error, HTTPException):
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        return _error(message, code="usage", hint=None, exit_code=2, http=error.status_code)
+    message = f"a fault in the coordinator: {type(error).__name__}: {error}"
+    return _error(message, code="internal", hint=hint, exit_code=1, http=500)
+
+
+def application(coordinator: Coordinator) -> Starlette:
+    """The routes."""
+    api = _Api(coordinator)
+    routes = [
+        Route("/v1/coordinator", api.describe),
+        Route("/v1/status", api.status),
+        Route("/v1/runs", api.submit, methods=["POST"]),
+        Route("/v1/runs/{name}/kill", api.kill, methods=["POST"]),
+        Route("/v1/runs/{name}/drain", api.drain, methods=["POST"]),
+        Route("/v1/runs/{name}/undrain", api.undrain, methods=["POST"]),
+        Route("/v1/runs/{name}/stacks", api.stacks, methods=["POST"]),
+        Route("/v1/runs/{name}/summaries", api.summaries, methods=["POST"]),
+        Route("/v1/runs/{name}/why", api.why),
+        Route("/v1/runs/{name}/checkpoints", api.checkpoints),
+        Route("/v1/runs/{name}/checkpoints/{verb}", api.checkpoints, methods=["POST"]),
+        Route("/v1/runs/{name}/chaos", api.chaos, methods=["POST"]),
+        Route("/v1/events", api.events),
+        Route("/v1/stop", api.stop, methods=["POST"]),
+    ]
+    kinds = (OrchestratorError, CallTimeout, HTTPException, Exception)
+    handlers: dict[Any, Any] = dict.fromkeys(kinds, _on_error)
+    return Starlette(routes=routes, exception_handlers=handlers)

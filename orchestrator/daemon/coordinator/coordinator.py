@@ -1,0 +1,305 @@
+"""The coordinator: wires loop, journal, links and API together, and lives until it is told to stop.
+
+It may be killed at any moment. Tasks do not notice; the next coordinator reads the journal, takes the next epoch,
+connects, and takes up what runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator import __version__
+from orchestrator.adapters import bundle
+from orchestrator.adapters.head import disk
+from orchestrator.adapters.head.journal import Journal, now_utc
+from orchestrator.adapters.head.paths import Paths
+from orchestrator.adapters.head.runlogs import RunLogs
+from orchestrator.adapters.head.secrets import Secrets
+from orchestrator.adapters.host.logind import kills_at_logout, user_name
+from orchestrator.adapters.transport import Transport
+from orchestrator.core import faults
+from orchestrator.core.actions import Action
+from orchestrator.core.errors import JournalError, OrchestratorError, Refused, UsageError
+from orchestrator.core.events import DrainRequested, FaultInjected, KillRequested, UndrainRequested
+from orchestrator.core.hosts import slots
+from orchestrator.core.model import Run, new_run
+from orchestrator.core.phases.stopping import unproven
+from orchestrator.core.plan import Plan
+from orchestrator.daemon.connection.link import LinkDown, OrderRefused
+from orchestrator.daemon.coordinator import chaos, checkpoint_requests, status
+from orchestrator.daemon.coordinator.executor import Performer
+from orchestrator.daemon.coordinator.loop import Loop
+from orchestrator.daemon.transfer import tensorboard
+from orchestrator.daemon.transfer.logcopy import LogCopier
+
+log = logging.getLogger(__name__)
+
+SERVICE_VARIABLE = "ORCH_SERVICE"
+"""Set by the systemd unit: its name, so that a restart goes through systemd and not past it."""
+
+
+class Coordinator:
+    """What the API calls. Methods may be called from any thread; what changes a run goes through the loop."""
+
+    def __init__(self, paths: Paths, transports: Mapping[str, Transport]) -> None:
+        self.paths = paths
+        self.started = now_utc()
+        self._warning = kills_at_logout(user_name())
+        if self._warning is not None:
+            log.warning("%s", self._warning)
+        self.journal = Journal(paths.journal)
+        self.epoch = self.journal.take_epoch()
+        self._secrets = Secrets(paths.state_dir)
+        self._logs = LogCopier(RunLogs(paths.state_dir))
+        self._fetching = threading.Lock()
+        self.loop = Loop(self.journal, self._perform, changed=self._changed)
+        self._performer = Performer(
+            transports, bundle.load, self._logs, self._secrets, self.loop.post, state_dir=paths.state_dir
+        )
+
+    def take_up(self) -> None:
+        """Go on with what the journal holds."""
+        self.loop.take_up(self.journal.runs(), self.epoch)
+        self._forget_old()
+        self._secrets.keep_only([run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal])
+        for run in self.loop.runs.values():
+            names = unproven(run) if run.phase.is_terminal else [host.name for host in run.hosts]
+            self._performer.open(run, names)
+
+    def close(self) -> None:
+        """End the links and close the journal; tasks go on."""
+        self._performer.close()
+        self.journal.close()
+
+    # -- what the API asks ---------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """The document of `orch coordinator status`."""
+        active = [run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal]
+        return {
+            "pid": os.getpid(),
+            "epoch": self.epoch,
+            "version": __version__,
+            "socket": self.paths.socket,
+            "state_dir": self.paths.state_dir,
+            "started_at": self.started,
+            "service": os.environ.get(SERVICE_VARIABLE),
+            "ending": self.loop.ending,
+            "warning": self._warning,
+            "runs": active,
+            "hosts": self._performer.hosts,
+        }
+
+    def status(self, name: str | None) -> dict[str, Any]:
+        """The document of `orch status`. By name, the newest run of that name; a run id names one run."""
+        runs = list(self.loop.runs.values())
+        if name is not None:
+            runs = [self.find(name)]
+        document = status.document(runs, now=time.monotonic())
+        return {**document, "coordinator": {"pid": os.getpid(), "epoch": self.epoch, "version": __version__}}
+
+    def find(self, name: str) -> Run:
+        """A run by its name (the newest) or its id. UsageError where there is none."""
+        found = [run for run in self.loop.runs.values() if name in (run.plan.name, run.run_id)]
+        if not found:
+            known = ", ".join(sorted({run.plan.name for run in self.loop.runs.values()}))
+            raise UsageError(f"there is no run {name!r}", hint=f"known: {known}" if known else None)
+        return found[-1]
+
+    def submit(self, plan: Plan, secrets: Mapping[str, str], *, from_scratch: bool) -> tuple[Run, bool]:
+        """Begin a run. (The run, whether it is new): the same plan again is the run that is there.
+
+        Refused where another run of that name, or one that holds a GPU that this one wants, has not ended.
+        """
+        return self.loop.call(lambda: self._submit(plan, secrets, from_scratch))  # type: ignore[no-any-return]
+
+    def _submit(self, plan: Plan, secrets: Mapping[str, str], from_scratch: bool) -> tuple[Run, bool]:
+        for run in self.loop.runs.values():
+            if run.phase.is_terminal:
+                continue
+            if run.plan == plan:
+                return run, False
+            _refuse_conflict(run, plan)
+        now = time.monotonic()
+        run_id = self.journal.next_run_id(plan.name)
+        run = new_run(run_id, plan, epoch=self.epoch, at=now, from_scratch=from_scratch)
+        directory = self.paths.run_dir(run_id)
+        try:
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+            self._secrets.save(run_id, secrets)
+            self.loop.submit(run)
+        except OSError as e:
+            if e.errno in disk.NO_SPACE:
+                raise disk.full_error(directory) from e
+            raise OrchestratorError(f"{directory} cannot be written: {e.strerror}") from e
+        finally:
+            if run_id not in self.loop.runs:  # nothing of a run that never was stays behind
+                self._secrets.remove(run_id)
+                with contextlib.suppress(OSError):
+                    os.rmdir(directory)
+        self._performer.open(run, [host.name for host in run.hosts])
+        return self.loop.runs[run_id], True
+
+    def kill(self, name: str, *, force: bool) -> Run:
+        """The user's verb; asked twice it changes nothing."""
+
+        def command() -> Run:
+            run = self.find(name)
+            self.loop.decide(run.run_id, KillRequested(at=time.monotonic(), force=force))
+            return self.loop.runs[run.run_id]
+
+        return self.loop.call(command)  # type: ignore[no-any-return]
+
+    def drain(self, name: str, host: str, *, now: bool) -> Run:
+        """Give a host no task any more, and move those that it has. Refused where the run cannot do without it."""
+
+        def command() -> Run:
+            run = self._active(name, host)
+            why_not = slots.why_not_drained(run, host)
+            if why_not is not None:
+                raise Refused(
+                    why_not,
+                    hint="add a host with `spare: true`, or `replicas_min`, to the cluster spec of the next run; "
+                    f"`orch kill {run.plan.name}` ends this one",
+                )
+            self.loop.decide(run.run_id, DrainRequested(at=time.monotonic(), host=host, now=now))
+            return self.loop.runs[run.run_id]
+
+        return self.loop.call(command)  # type: ignore[no-any-return]
+
+    def undrain(self, name: str, host: str) -> Run:
+        """Let a host in again that was drained, quarantined or stuck."""
+
+        def command() -> Run:
+            run = self._active(name, host)
+            self.loop.decide(run.run_id, UndrainRequested(at=time.monotonic(), host=host))
+            return self.loop.runs[run.run_id]
+
+        return self.loop.call(command)  # type: ignore[no-any-return]
+
+    def _active(self, name: str, host: str) -> Run:
+        run = self.find(name)
+        if run.phase.is_terminal:
+            raise Refused(
+                f"{run.run_id} has ended: {run.phase.value}", hint="`orch status` shows what is active"
+            )
+        known = [other.name for other in run.hosts]
+        if host not in known:
+            raise UsageError(f"{run.run_id} has no host {host!r}", hint=f"its hosts: {', '.join(known)}")
+        return run
+
+    def events(self, name: str | None, after: int) -> list[dict[str, Any]]:
+        """What happened, after that sequence number."""
+        return self.loop.call(lambda: self.journal.events(name=name, after=after))  # type: ignore[no-any-return]
+
+    def why(self, name: str) -> dict[str, Any]:
+        """The document of `orch why --json`: the run, and the first cause of each of its ends, oldest first."""
+        run = self.find(name)
+        found: list[dict[str, Any]] = self.loop.call(lambda: self.journal.first_causes(run.run_id))
+        return status.why_document(run, found, now=time.monotonic())
+
+    def stacks(self, name: str) -> dict[str, str]:
+        """Where every task of the run is in its code now, or why that cannot be told."""
+        return self._performer.stacks(self.find(name))
+
+    def summaries(self, name: str) -> dict[str, Any]:
+        """Bring what is new of TensorBoard's files; where they are, and who was not reached."""
+        run = self.find(name)
+        directory = os.path.join(self.paths.run_dir(run.run_id), "summaries")
+        with self._fetching:  # two at once would both append
+            return tensorboard.fetch(run, directory, [host.name for host in run.hosts], self._performer.lend)
+
+    def checkpoints(self, name: str, verb: str, what: str, *, restart: bool) -> dict[str, Any]:
+        """List, read, pin, unpin, or go back to one. Blocks."""
+        run = self.find(name)
+        if verb == "rollback":
+            checkpoint_requests.may_go_back(run, self.loop.runs.values(), restart=restart)
+        answer = checkpoint_requests.ask(run, verb, what or None, self._performer.lend)
+        if run.plan.checkpoint is not None and not run.plan.checkpoint.shared:
+            checkpoint_requests.compare(answer, verb, self._performer.carriage.carrier.store(run))
+        if verb == "rollback":
+            # The mark is on the disk: whatever generation comes next honours it, also where this never happens.
+            event = checkpoint_requests.rolled_back(answer, at=time.monotonic())
+            self.loop.call(lambda: self.loop.decide(run.run_id, event))
+            answer["active"] = not self.loop.runs[run.run_id].phase.is_terminal
+        return answer
+
+    def chaos(self, name: str, kind: str, target: str, for_s: float) -> faults.Fault:
+        """Hurt the run, where its spec allows it. The journal says so before it happens."""
+
+        def command() -> tuple[Run, faults.Fault]:
+            run = self.find(name)
+            fault = faults.fault(run, kind, target, for_s)
+            link = self._performer.link(run, fault.host)
+            chaos.check(link, run, fault, state_dir=self.paths.state_dir)
+            self.loop.decide(run.run_id, FaultInjected(at=time.monotonic(), fault=fault))
+            return run, fault
+
+        run, fault = self.loop.call(command)
+        try:
+            chaos.inject(self._performer.link(run, fault.host), run, fault)
+        except (LinkDown, OrderRefused) as e:
+            raise OrchestratorError(f"{fault.kind} {fault.target}: not done: {e}") from e
+        return fault  # type: ignore[no-any-return]
+
+    # -- the loop's own ------------------------------------------------------------------------------------
+
+    def _perform(self, run: Run, action: Action) -> None:
+        self._performer.perform(run, action)
+
+    def _changed(self, before: Run, after: Run) -> None:
+        """Keep what must be readable without a coordinator."""
+        if after.first_cause != before.first_cause:
+            self._logs.put_first_cause(after.run_id, status.first_cause(after))
+        if after.phase.is_terminal and not before.phase.is_terminal:
+            self._secrets.remove(after.run_id)
+            self._forget_old()
+
+    def _forget_old(self) -> None:
+        """Keep the journal bounded."""
+        try:
+            self.loop.forget(self.journal.prune())
+        except JournalError as e:
+            log.warning("old runs are kept for now: %s", e)
+
+
+def _refuse_conflict(run: Run, plan: Plan) -> None:
+    """Two runs of one name would share a checkpoint directory; two on one GPU would fail for want of memory."""
+    if run.plan.name == plan.name:
+        raise Refused(
+            f"a run named {plan.name} with another plan is active: {run.run_id}",
+            hint=f"`orch kill {plan.name}` first, or give this one another name",
+        )
+    if run.plan.checkpoint and plan.checkpoint and run.plan.checkpoint.dir == plan.checkpoint.dir:
+        raise Refused(
+            f"{run.run_id} is active and saves into {plan.checkpoint.dir} too",
+            hint="give each run its own checkpoint directory",
+        )
+    held = _gpus_of(run.plan, run.placed)
+    for (address, gpu), (host, user) in _gpus_of(plan, plan).items():
+        if (address, gpu) not in held:
+            continue
+        _, holder = held[address, gpu]
+        if user == holder == _SPARE:
+            what = f"GPU {gpu} of {host} is a spare of {run.run_id} already"
+        elif holder == _SPARE:
+            what = f"GPU {gpu} of {host} is a spare of {run.run_id}, which may come to need it"
+        else:
+            what = f"GPU {gpu} of {host} is held by {holder} of {run.run_id}"
+        raise Refused(what, hint=f"`orch kill {run.plan.name}` first, or choose other GPUs")
+
+
+_SPARE = "a spare"
+
+
+def _gpus_of(plan: Plan, placed: Plan) -> dict[tuple[str, int], tuple[str, str]]:
+    """By address and number of a GPU: its host, and the task that holds it, or is to; or that it is a spare's."""
+    spares = {(h.address, gpu): (h.name, _SPARE) for h in plan.hosts if h.spare for gpu in h.gpus}
+    tasks = (*plan.tasks, *placed.tasks)  # those that were left out come back
+    return spares | {(plan.host(t.host).address, gpu): (t.host, str(t.id)) for t in tasks for gpu in t.gpus}

@@ -1,0 +1,376 @@
+"""Performs what the core asks for: actions become orders to hosts, and what comes back becomes events."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from orchestrator.adapters.bundle import Bundle
+from orchestrator.adapters.head.secrets import Secrets
+from orchestrator.adapters.transport import Transport
+from orchestrator.core.actions import (
+    Action,
+    CloseHost,
+    CollectStacks,
+    Note,
+    PrepareHost,
+    ReleaseTask,
+    SeedCheckpoint,
+    StartTask,
+    StopTask,
+    SweepHost,
+    VerifyCheckpoint,
+)
+from orchestrator.core.errors import SpecError
+from orchestrator.core.events import (
+    CheckpointSeeded,
+    CheckpointVerified,
+    Event,
+    HostDown,
+    HostRefused,
+    HostSwept,
+    HostUp,
+    OrderFailed,
+    StacksCollected,
+)
+from orchestrator.core.model import Problem, Run, Task
+from orchestrator.core.plan import TaskId
+from orchestrator.daemon.connection import wire
+from orchestrator.daemon.connection.link import (
+    PACE,
+    Asks,
+    HostLink,
+    LinkDown,
+    NoAnswer,
+    OrderRefused,
+    Pace,
+    Reply,
+)
+from orchestrator.daemon.connection.pool import Connect, Switchboard
+from orchestrator.daemon.coordinator.preparation import prepare
+from orchestrator.daemon.coordinator.records import Records, give_end
+from orchestrator.daemon.transfer.checkpoints import Carrier
+from orchestrator.daemon.transfer.logcopy import LogCopier
+from orchestrator.daemon.transfer.queue import Carriage
+
+log = logging.getLogger(__name__)
+
+PREPARATIONS_MAX = 8
+"""At once: the push of the code is bound by the head's network and CPU."""
+
+_VERBS = {
+    StartTask: "start",
+    ReleaseTask: "release",
+    StopTask: "stop",
+    SeedCheckpoint: "seed",
+    VerifyCheckpoint: "verify",
+    SweepHost: "sweep",
+}
+
+STACKS_TIMEOUT_S = 10.0
+
+DRAIN_S = 10.0
+"""How long an ended run's link stays open for the rest of its logs."""
+
+
+_T = TypeVar("_T")
+
+
+class Workers(Protocol):
+    """Where what blocks is done: a ThreadPoolExecutor, or the simulator's one thread."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any) -> object:
+        """Do it, later."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more."""
+
+
+class Performer:
+    """Asks hosts by the links of its switchboard. `post` takes the events; it is the loop's."""
+
+    def __init__(
+        self,
+        transports: Mapping[str, Transport],
+        bundle: Callable[[], Bundle],
+        logs: LogCopier,
+        secrets: Secrets,
+        post: Callable[[str, Event], None],
+        pace: Pace = PACE,
+        *,
+        connect: Connect = HostLink,
+        workers: Workers | None = None,
+        now: Callable[[], float] = time.monotonic,
+        state_dir: str = "",
+    ) -> None:
+        self._logs = logs
+        self._secrets = secrets
+        self._post = post
+        self._board = Switchboard(transports, bundle, self, pace, connect)
+        self._epochs: dict[str, int] = {}
+        self._preparing: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+        self._records = Records()
+        self._now = now
+        self.carriage = Carriage(Carrier(state_dir, self.link), post, now)
+        self._workers = workers or ThreadPoolExecutor(PREPARATIONS_MAX, thread_name_prefix="prepare")
+
+    # -- links ---------------------------------------------------------------------------------------------
+
+    def open(self, run: Run, names: list[str]) -> None:
+        """Connect the hosts of a run; a link that another run has is shared."""
+        self._epochs[run.run_id] = run.epoch
+        self._board.attach(run, names)
+
+    def link(self, run: Run, name: str) -> HostLink | None:
+        """The link to a host of the run, if it is open."""
+        return self._board.link(run, name)
+
+    def lend(self, run: Run, name: str, use: Callable[[Asks], _T]) -> _T:
+        """See `Switchboard.lend`."""
+        return self._board.lend(run, name, use)
+
+    def close(self) -> None:
+        """End all links; what runs on the hosts goes on."""
+        self._board.close()
+        self.carriage.close()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def hosts(self) -> dict[str, bool]:
+        """Which hosts are linked, and whether they are connected now."""
+        return self._board.hosts
+
+    # -- what links say (their threads) --------------------------------------------------------------------
+
+    def up(self, run_id: str, host: str, hello: Mapping[str, Any]) -> None:
+        """See `Listener`."""
+        event = HostUp(
+            at=self._now(),
+            host=host,
+            boot_id=str(hello["boot_id"]),
+            warning=hello.get("warning"),
+            slow=wire.slowness(hello),
+        )
+        self._post(run_id, event)
+
+    def down(self, run_id: str, host: str, problem: str) -> None:
+        """See `Listener`."""
+        self._post(run_id, HostDown(at=self._now(), host=host, problem=problem))
+
+    def refused(self, run_id: str, host: str, problem: Problem) -> None:
+        """See `Listener`."""
+        self._post(run_id, HostRefused(at=self._now(), host=host, problem=problem))
+
+    def reported(self, run_id: str, host: str, report: Mapping[str, Any], link: HostLink) -> None:
+        """See `Listener`."""
+        event = wire.host_reported(host, run_id, report, at=self._now())
+        self._post(run_id, event)
+        self._logs.reported(link, run_id, self._epochs.get(run_id, 0), event)
+
+    # -- what the core asks (the deciding thread) ----------------------------------------------------------
+
+    def perform(self, run: Run, action: Action) -> None:
+        """Begin it; never blocks. What is asked of a host that is not connected is dropped (see the core)."""
+        try:
+            self._begin(run, action)
+        except (OSError, ValueError) as e:  # secrets that cannot be read; an order that no frame holds
+            log.exception("%s: %s", run.run_id, action)
+            problem = Problem("internal", f"{type(e).__name__}: {e}", "see the coordinator's log")
+            self._failed(run, action, problem)
+
+    def _failed(self, run: Run, action: Action, problem: Problem) -> None:
+        verb = _VERBS.get(type(action))
+        if verb is not None and not isinstance(action, (Note, CollectStacks)):
+            self._post(
+                run.run_id,
+                OrderFailed(
+                    at=self._now(),
+                    host=action.host,
+                    order=verb,
+                    generation=getattr(action, "generation", run.generation),
+                    problem=problem,
+                    task=getattr(action, "task", None),
+                ),
+            )
+
+    def _begin(self, run: Run, action: Action) -> None:
+        match action:
+            case PrepareHost(host=host):
+                self._prepare(run, host)
+            case SeedCheckpoint():
+                self._seed(run, action)
+            case VerifyCheckpoint():
+                self._verify(run, action)
+            case StartTask():
+                order = wire.start_order(run, action, self._secrets.load(run.run_id))
+                self._order(run, action.host, order, action.task)
+                self._record(run, action.host)
+            case ReleaseTask():
+                self._order(run, action.host, wire.release_order(run, action), action.task)
+                self._record(run, action.host)
+            case StopTask():
+                self._order(run, action.host, wire.stop_order(action), action.task)
+            case SweepHost():
+                self._sweep(run, action)
+            case CollectStacks(generation=generation):
+                self._workers.submit(self._collect_stacks, run, generation)
+            case CloseHost(host=host):
+                self._close_host(run, host)
+            case Note():
+                pass  # the journal has it
+
+    def _order(
+        self,
+        run: Run,
+        host: str,
+        order: Mapping[str, Any],
+        task: TaskId | None = None,
+        done: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> None:
+        """Send; an error reply becomes OrderFailed, else `done` is called with what came."""
+
+        def on_reply(reply: Reply) -> None:
+            if reply.error is not None:
+                self._post(
+                    run.run_id,
+                    OrderFailed(
+                        at=self._now(),
+                        host=host,
+                        order=order["order"],
+                        generation=int(order.get("generation", run.generation)),
+                        problem=wire.problem(reply.error),
+                        task=task,
+                    ),
+                )
+            elif done is not None:
+                done(reply.ok or {})
+
+        link = self.link(run, host)
+        if link is not None:
+            link.send({**order, "run": run.run_id, "epoch": run.epoch}, on_reply=on_reply)
+
+    def _record(self, run: Run, host: str) -> None:
+        link = self.link(run, host)
+        if link is not None and link.is_connected:
+            self._records.give(link, run, host, now=self._now())
+
+    def _prepare(self, run: Run, name: str) -> None:
+        key = (run.run_id, name)
+        link = self.link(run, name)
+        with self._lock:
+            if key in self._preparing or link is None or not link.is_connected:
+                return
+            self._preparing.add(key)
+        self._workers.submit(self._prepare_now, link, run, name)
+
+    def _prepare_now(self, link: HostLink, run: Run, name: str) -> None:
+        event: Event | None = None
+        try:
+            event = prepare(link, run, name, now=self._now)
+        except NoAnswer as e:
+            link.reset(str(e))  # asked again when it is connected anew
+        except LinkDown as e:
+            log.info("%s: %s: preparation broke off: %s", run.run_id, name, e)
+        except SpecError as e:
+            problem = Problem(e.code, e.message, e.hint, e.exit_code)
+            event = HostRefused(at=self._now(), host=name, problem=problem)
+        except OSError as e:
+            problem = Problem("workdir", f"{run.plan.workdir} cannot be read: {e.strerror}", None, 2)
+            event = HostRefused(at=self._now(), host=name, problem=problem)
+        except Exception as e:  # a fault of ours must reach a person, not vanish with the worker
+            log.exception("%s: preparing %s", run.run_id, name)
+            problem = Problem("internal", f"{name}: preparation failed: {e!r}", "see the coordinator's log")
+            event = HostRefused(at=self._now(), host=name, problem=problem)
+        finally:
+            with self._lock:
+                self._preparing.discard((run.run_id, name))
+        if event is not None:
+            self._post(run.run_id, event)
+        elif link.is_connected:  # it is back already, and what it was asked meanwhile was taken for this
+            self._prepare(run, name)
+
+    def _seed(self, run: Run, action: SeedCheckpoint) -> None:
+        checkpoint = run.plan.checkpoint
+        if checkpoint is None:
+            return
+        order = wire.seed_order(run, action, checkpoint)
+        if not checkpoint.shared:
+            self.carriage.seed(run, action, order)
+            return
+
+        def done(ok: Mapping[str, Any]) -> None:
+            seed = wire.seeded(ok, action.generation)
+            self._post(run.run_id, CheckpointSeeded(at=self._now(), seed=seed))
+
+        self._order(run, action.host, order, done=done)
+
+    def _verify(self, run: Run, action: VerifyCheckpoint) -> None:
+        checkpoint = run.plan.checkpoint
+        if checkpoint is None:
+            return
+        began_at = self._now()
+        order = wire.verify_order(run, action, checkpoint)
+
+        def done(ok: Mapping[str, Any]) -> None:
+            event = wire.verified(ok, action.generation, at=self._now(), began_at=began_at)
+            if checkpoint.shared or not event.path or _is_known(run, event):
+                self._post(run.run_id, event)
+            else:
+                self.carriage.bring(run, action.host, event)
+
+        self._order(run, action.host, order, done=done)
+
+    def _sweep(self, run: Run, action: SweepHost) -> None:
+        def done(ok: Mapping[str, Any]) -> None:
+            event = HostSwept(at=self._now(), host=action.host, swept=wire.swept(ok))
+            self._post(run.run_id, event)
+
+        self._order(run, action.host, wire.sweep_order(action), done=done)
+
+    def _collect_stacks(self, run: Run, generation: int) -> None:
+        stacks = {TaskId.parse(task): text for task, text in self.stacks(run).items()}
+        self._post(run.run_id, StacksCollected(at=self._now(), generation=generation, stacks=stacks))
+
+    def stacks(self, run: Run) -> dict[str, str]:
+        """Where every task is in its code now, or why that cannot be told. Blocks, at most STACKS_TIMEOUT_S."""
+        # All at once: what is asked for is one moment, and each that is stuck may take its whole time to say so.
+        with ThreadPoolExecutor(len(run.tasks), thread_name_prefix="stacks") as asking:
+            told = asking.map(lambda task: self._stacks_of(run, task), run.tasks)
+            return {str(task.id): text for task, text in zip(run.tasks, told, strict=True)}
+
+    def _stacks_of(self, run: Run, task: Task) -> str:
+        link = self.link(run, task.host)
+        try:
+            if link is None:
+                raise LinkDown(f"{task.host} is not connected")
+            reply = link.ask(wire.stacks_order(run, task), timeout_s=STACKS_TIMEOUT_S)
+            return str((reply.ok or {})["stacks"])
+        except (LinkDown, OrderRefused) as e:
+            return f"no stacks: {e}"
+
+    def _close_host(self, run: Run, name: str) -> None:
+        """Let the rest of the logs come and the host remember how it ended, then serve the run no more."""
+        self._records.forget(run, name)
+        self.carriage.carrier.abandon(run.run_id)
+        self._workers.submit(self._drain_and_detach, run, name)
+
+    def _drain_and_detach(self, run: Run, name: str) -> None:
+        until = self._now() + DRAIN_S
+        here = [str(task.id) for task in run.tasks if task.host == name]
+        while self._logs.is_behind(run.run_id, here) and self._now() < until:
+            time.sleep(0.05)
+        link = self.link(run, name)
+        if link is not None and link.is_connected and run.generation > 0 and not run.host(name).untouched:
+            give_end(link, run, name, now=self._now())
+        self._board.detach(run, name)
+        self._logs.forget(run.run_id, here)
+
+
+def _is_known(run: Run, verified: CheckpointVerified) -> bool:
+    known = run.checkpoint
+    return known is not None and (known.path, known.global_step) == (verified.path, verified.global_step)

@@ -1,0 +1,63 @@
+"""Looks at the hosts of a plan before anything is started: whether they answer, and can train this script.
+
+The same probe and the same rules as before a start; nothing is pushed, nothing stays behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from orchestrator.adapters.bundle import Bundle
+from orchestrator.adapters.transport import Transport
+from orchestrator.core.hosts import compatibility
+from orchestrator.core.model import Facts, Problem, Run, new_run
+from orchestrator.core.plan import Plan
+from orchestrator.daemon.connection.lease import lent
+from orchestrator.daemon.connection.link import LinkDown, OrderRefused, Watch
+from orchestrator.daemon.coordinator.preparation import look
+
+AT_ONCE = 8
+
+_RUN_ID = "inspection-20000101-000000"
+"""Of a run that never is: hosts remember nothing of a run before they are given its code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is wrong, and with which host; None where they do not fit together."""
+
+    host: str | None
+    problem: Problem
+
+
+def inspect(
+    plan: Plan, transports: Mapping[str, Transport], bundle: Callable[[], Bundle]
+) -> tuple[Found, ...]:
+    """Everything that would keep `orch up` from starting. Blocks until each host has answered, or not in time."""
+    run = new_run(_RUN_ID, plan, epoch=1, at=0.0)
+
+    def one(name: str) -> Facts | Found:
+        host = plan.host(name)
+        watch = Watch(run.epoch, plan.timing.heartbeat_s, 60.0)
+        try:
+            with lent(host, transports[host.transport], bundle, run.run_id, watch) as link:
+                return look(link, run, name)
+        except LinkDown as e:
+            return Found(name, Problem("unreachable", f"{name}: {e}", exit_code=4))
+        except OrderRefused as e:
+            return Found(name, e.problem)
+
+    names = [host.name for host in plan.hosts]
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="inspect") as looking:
+        answers = dict(zip(names, looking.map(one, names), strict=True))
+    problems = [answer for answer in answers.values() if isinstance(answer, Found)]
+    facts = {name: answer for name, answer in answers.items() if isinstance(answer, Facts)}
+    return (*problems, *_misfits(run, facts))
+
+
+def _misfits(run: Run, facts: Mapping[str, Facts]) -> list[Found]:
+    hosts = [replace(host, facts=facts[host.name]) for host in run.hosts if host.name in facts]
+    problem = compatibility.differences(hosts)
+    return [] if problem is None else [Found(None, problem)]

@@ -1,0 +1,245 @@
+"""The loop that carries the core: wait, `step`, persist, perform. One thread decides; all others post to it.
+
+Nothing is done before the journal has it. Where the journal cannot be written (a full disk) nothing is decided
+either: what has happened is held and tried again, in order; tasks train on, what only reads is answered, and what a
+person would change is refused at once, with the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.adapters.head.journal import Journal, Kept
+from orchestrator.core import decide
+from orchestrator.core.actions import Action, Note
+from orchestrator.core.errors import InvariantViolated, JournalError
+from orchestrator.core.events import EpochBegan, Event, HostReported, Submitted, Ticked
+from orchestrator.core.model import Run
+from orchestrator.core.plan import TaskId
+
+log = logging.getLogger(__name__)
+
+JOURNAL_RETRY_S = 1.0
+
+Command = Callable[[], Any]
+
+
+class Loop:
+    """Owns the runs. Only the thread in `run` changes them; `runs` may be read by any."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        perform: Callable[[Run, Action], None],
+        *,
+        changed: Callable[[Run, Run], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._journal = journal
+        self._perform = perform
+        self._changed = changed
+        self._now = now
+        self._inbox: queue.SimpleQueue[tuple[str, Event] | tuple[Command, Future[Any]] | None] = (
+            queue.SimpleQueue()
+        )
+        self.runs: Mapping[str, Run] = {}
+        self._held: deque[tuple[str, Event]] = deque()
+        """What has happened and the journal could not take."""
+        self._reports: dict[tuple[str, str], HostReported] = {}
+        """The last of each run's host that it could not take either."""
+        self._retry_at: float | None = None
+        """When it is tried again; None while the journal can be written."""
+        self._stood_at = 0.0
+        """Until when the runs know of the time in which nothing could be decided."""
+        self._complained = False
+        self.ending = False
+        """Whether it was told to stop."""
+        self.seq = 0
+        """Counts the turns that were journaled: who waits for news compares it."""
+
+    # -- posted from other threads -------------------------------------------------------------------------
+
+    def post(self, run_id: str, event: Event) -> None:
+        """Something has happened."""
+        self._inbox.put((run_id, event))
+
+    def call(self, command: Command, *, timeout_s: float = 15.0) -> Any:
+        """Run `command` in the deciding thread and wait for what it returns or raises.
+
+        TimeoutError where the thread is busy; then the command is never run.
+        """
+        future: Future[Any] = Future()
+        self._inbox.put((command, future))
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            if future.cancel():
+                raise
+            return future.result()  # it had just begun
+
+    def stop(self) -> None:
+        """End the loop after what was posted before."""
+        self.ending = True
+        self._inbox.put(None)
+
+    # -- the deciding thread -------------------------------------------------------------------------------
+
+    def take_up(self, kept: list[Kept], epoch: int) -> None:
+        """Go on with the runs of the journal, as a new epoch."""
+        now = self._now()
+        self.runs = {k.run.run_id: decide.rebased(k.run, now - k.written_at) for k in kept}
+        for run_id in list(self.runs):
+            self.decide(run_id, EpochBegan(at=now, epoch=epoch))
+
+    def submit(self, run: Run) -> None:
+        """Add a run and let it begin, or neither. Deciding thread only."""
+        self._decide(run, Submitted(at=self._now()))
+
+    def forget(self, run_ids: Collection[str]) -> None:
+        """Drop runs that the journal has no more. Deciding thread only."""
+        if run_ids:
+            self.runs = {run_id: run for run_id, run in self.runs.items() if run_id not in run_ids}
+
+    def run(self) -> None:
+        """Until `stop`."""
+        while self.turn(self.sleep_s()):
+            pass
+
+    def turn(self, wait_s: float | None) -> bool:
+        """What was posted next, waited for `wait_s` at most, and what is due. False: it was told to stop."""
+        try:
+            item = self._inbox.get(timeout=wait_s)
+        except queue.Empty:
+            self._tick()
+            return True
+        if item is None:
+            return False
+        if isinstance(item[0], str):
+            self._happened(item[0], item[1])
+        else:
+            _answer(item[0], item[1])
+        self._tick()
+        return True
+
+    def decide(self, run_id: str, event: Event) -> None:
+        """One turn: step, persist, perform. JournalError where the journal cannot take it: nothing has changed."""
+        run = self.runs.get(run_id)
+        if run is not None:
+            self._decide(run, event)
+
+    def _decide(self, before: Run, event: Event) -> None:
+        run_id = before.run_id
+        after, actions = decide.step(before, event)
+        if after == before and not actions:
+            return
+        notes = [action for action in actions if isinstance(action, Note)]
+        if _is_worth_keeping(before, after, event, actions):
+            self._journal.commit(after, event, notes)
+            self.seq += 1
+            if self._complained:
+                log.info("the journal can be written again")
+                self._complained = False
+        self.runs = {**self.runs, run_id: after}
+        for note in notes:
+            log.info("%s %s%s: %s", run_id, note.kind, f" {note.task}" if note.task else "", note.message)
+        self._changed(before, after)
+        for action in actions:
+            if not isinstance(action, Note):
+                self._perform(after, action)
+
+    def _happened(self, run_id: str, event: Event) -> None:
+        """An event of the world must not be lost: where the disk is full it is held, and those behind it too."""
+        if isinstance(
+            event, HostReported
+        ):  # a level: the next one says it again, so it need not wait its turn
+            if self._try(run_id, event):
+                self._reports.pop((run_id, event.host), None)
+            else:
+                self._reports[run_id, event.host] = event
+            return
+        self._held.append((run_id, event))
+        if self._retry_at is None:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Decide what is held, in its order, as far as the journal takes it; then what was reported last."""
+        while self._held:
+            if not self._try(*self._held[0]):
+                return
+            self._held.popleft()
+        while self._reports:
+            (run_id, host), report = next(iter(self._reports.items()))
+            if not self._try(run_id, replace(report, at=self._now())):
+                return
+            del self._reports[run_id, host]
+
+    def _try(self, run_id: str, event: Event) -> bool:
+        try:
+            self.decide(run_id, event)
+        except JournalError as e:
+            if not self._complained:
+                log.error("%s; what happens is held until it can be", e)
+            self._complained = True
+            if self._retry_at is None:
+                self._stood_at = self._now()
+                self._retry_at = self._stood_at + JOURNAL_RETRY_S
+            return False
+        return True
+
+    def sleep_s(self) -> float | None:
+        """Until the next deadline; while the journal cannot be written, until it is tried again."""
+        if self._retry_at is not None:
+            return max(0.0, self._retry_at - self._now())
+        due = [at for run in self.runs.values() if (at := decide.next_deadline(run)) is not None]
+        return max(0.0, min(due) - self._now()) if due else None
+
+    def _tick(self) -> None:
+        now = self._now()
+        if self._retry_at is not None:
+            if now < self._retry_at:
+                return
+            self._retry_at = None
+            # Hosts have spoken meanwhile and were not heard: nobody is to be given up for that.
+            waited_s = now - self._stood_at
+            self.runs = {run_id: decide.stood_still(run, waited_s, now) for run_id, run in self.runs.items()}
+            # Waits that follow from what was held begin now: it is only now that anything is done about it.
+            self._held = deque((run_id, replace(event, at=now)) for run_id, event in self._held)
+            self._catch_up()
+        for run_id, run in list(self.runs.items()):
+            due = decide.next_deadline(run)
+            if due is not None and due <= now and self._retry_at is None:
+                self._try(run_id, Ticked(at=now))
+
+
+def _is_worth_keeping(before: Run, after: Run, event: Event, actions: list[Action]) -> bool:
+    """A heartbeat that only moves numbers is not journaled: the next one brings them anyway."""
+    if actions or not isinstance(event, HostReported):
+        return True
+    return _decided(before) != _decided(after)
+
+
+def _decided(run: Run) -> tuple[object, ...]:
+    tasks: tuple[tuple[TaskId, object, object, object, bool], ...] = tuple(
+        (t.id, t.phase, t.pid, t.port, t.first_step is None) for t in run.tasks
+    )
+    return run.phase, run.generation, run.reason, tasks, tuple(host.link for host in run.hosts)
+
+
+def _answer(command: Command, future: Future[Any]) -> None:
+    """Run it, unless whoever asked has given up. What it raises is for them, but for what is a fault of ours."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(command())
+    except InvariantViolated as e:
+        future.set_exception(e)
+        raise
+    except Exception as e:  # one bad command must not end the coordinator
+        future.set_exception(e)

@@ -1,0 +1,68 @@
+"""`orch coordinator run`: wires the coordinator to its API, its signals and its log, and lives until it is stopped."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from orchestrator import __version__
+from orchestrator.adapters.head.paths import Paths
+from orchestrator.adapters.local import LocalTransport
+from orchestrator.adapters.ssh.transport import SshTransport
+from orchestrator.adapters.transport import Transport
+from orchestrator.daemon.coordinator import api
+from orchestrator.daemon.coordinator.coordinator import Coordinator
+from orchestrator.daemon.coordinator.succession import take_lock, take_over
+
+log = logging.getLogger(__name__)
+
+LOG_FILE_BYTES = 8 << 20
+"""Of the coordinator's own log; three older ones are kept."""
+
+
+def transports(paths: Paths) -> dict[str, Transport]:
+    """By the name that a host's spec gives."""
+    return {"ssh": SshTransport(Path(paths.known_hosts)), "local": LocalTransport()}
+
+
+def run(paths: Paths, *, after: int | None = None) -> int:
+    """`orch coordinator run`: in the foreground, until SIGTERM, SIGINT or `orch coordinator stop`. Exit code.
+
+    `after`: the pid of a coordinator that is asked to end first, once this one could begin.
+    """
+    paths.ensure()
+    lock = take_lock(paths) if after is None else take_over(paths, after)
+    _set_up_logging(paths)
+    coordinator = Coordinator(paths, transports(paths))
+    server = api.Server(coordinator)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: coordinator.loop.stop())
+    log.info("coordinator %s: pid %s, epoch %s", __version__, os.getpid(), coordinator.epoch)
+    coordinator.take_up()
+    server.start()
+    try:
+        coordinator.loop.run()
+    finally:
+        server.stop()
+        coordinator.close()
+        lock.close()
+    log.info("coordinator stopped; tasks go on")
+    return 0
+
+
+def _set_up_logging(paths: Paths) -> None:
+    handlers: list[logging.Handler] = [
+        RotatingFileHandler(paths.coordinator_log, maxBytes=LOG_FILE_BYTES, backupCount=3)
+    ]
+    if sys.stderr.isatty():
+        handlers.append(logging.StreamHandler())
+    logging.basicConfig(
+        level=logging.INFO,
+        handlers=handlers,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    logging.getLogger("paramiko").setLevel(logging.WARNING)

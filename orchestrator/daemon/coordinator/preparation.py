@@ -1,0 +1,185 @@
+"""Makes one host ready for a run: probe it, push the code, look how far the generations have got.
+
+Blocks, so it runs in a worker thread; whatever it finds becomes HostPrepared or HostRefused. Where the connection
+breaks on the way nothing is said: the core asks again when the host is up.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.adapters.head import codetree
+from orchestrator.core.errors import SpecError
+from orchestrator.core.events import HostPrepared, HostRefused
+from orchestrator.core.hosts import compatibility
+from orchestrator.core.model import Facts, Problem, Run
+from orchestrator.daemon.connection.link import Asks, OrderRefused
+from orchestrator.runtime.keras_versions import asks_for_legacy, unsupported
+from orchestrator.runtime.script import sources
+
+PIECE_BYTES = 512 << 10
+PROBE_TIMEOUT_S = 120.0
+PUSH_TIMEOUT_S = 600.0
+
+
+def prepare(link: Asks, run: Run, name: str, *, now: Callable[[], float]) -> HostPrepared | HostRefused:
+    """The whole conversation, which may take minutes; the event is of its end. LinkDown passes through."""
+    try:
+        facts = look(link, run, name)
+        code = _push(link, run, name)
+        highest = _highest(link, run)
+    except OrderRefused as e:
+        return HostRefused(at=now(), host=name, problem=_named(name, e.problem))
+    return HostPrepared(at=now(), host=name, facts=replace(facts, code=code, highest_generation=highest))
+
+
+def look(link: Asks, run: Run, name: str) -> Facts:
+    """What the host has; OrderRefused, with the host in its sentence, where it cannot train this script."""
+    try:
+        probed = _probe(link, run, name)
+    except OrderRefused as e:
+        raise OrderRefused(_named(name, e.problem)) from e
+    problem = _unfit(run, name, probed)
+    if problem is not None:
+        raise OrderRefused(_named(name, problem))
+    return Facts(
+        python=probed["python"],
+        versions=probed["versions"],
+        checkpoint_share=probed.get("checkpoint_share") or "",
+    )
+
+
+def _order(run: Run, verb: str, **fields: object) -> dict[str, Any]:
+    return {"order": verb, "run": run.run_id, "epoch": run.epoch, **fields}
+
+
+def _named(host: str, problem: Problem) -> Problem:
+    """The same problem with the host in its sentence."""
+    if problem.message.startswith(f"{host}:"):
+        return problem
+    return replace(problem, message=f"{host}: {problem.message}")
+
+
+def _probe(link: Asks, run: Run, name: str) -> Mapping[str, Any]:
+    plan = run.plan
+    order = _order(
+        run,
+        "probe",
+        python=plan.host(name).python,
+        script=plan.script,
+        checkpoint_dir=plan.checkpoint.dir if plan.checkpoint else None,
+        ports=list(plan.ports),
+    )
+    ok = link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok or {}
+    if plan.checkpoint is not None and not ok["checkpoint_writable"]:
+        raise OrderRefused(
+            Problem(
+                "checkpoint-dir",
+                f"the checkpoint directory {plan.checkpoint.dir} cannot be written"
+                + (f": {ok['checkpoint_why']}" if ok.get("checkpoint_why") else ""),
+                "it must exist on every host, on a file system that they share, and be writable by the SSH user",
+                key="run.checkpoint.dir",
+            )
+        )
+    return ok
+
+
+def _unfit(run: Run, name: str, probed: Mapping[str, Any]) -> Problem | None:
+    """What of the host cannot train this script: the way it knows itself, its GPUs, or what is installed."""
+    problem = compatibility.own_name(run.plan, probed.get("own_name") or {}) or compatibility.gpus(
+        run.plan, name, probed.get("gpus"), probed.get("gpus_in_use") or ()
+    )
+    if problem is not None:
+        return problem
+    if not run.plan.runtime:
+        return None
+    source = _source(run)
+    by_env = run.plan.env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    asked = run.plan.options.keras == 2 or by_env
+    if ".fit(" not in source and not asked and not run.plan.options.transparent:
+        return None  # a custom loop needs no Keras trainer, so its version is nobody's business
+    sentence = unsupported(run.plan.strategy, probed["versions"], asked or asks_for_legacy(source))
+    if sentence is None:
+        return None
+    key = (
+        "run.keras"
+        if run.plan.options.keras == 2
+        else "run.env.TF_USE_LEGACY_KERAS"
+        if by_env
+        else "run.strategy"
+    )
+    return Problem("keras", sentence, exit_code=2, key=key)
+
+
+def _source(run: Run) -> str:
+    """What the script and the modules beside it say; empty where it is gone since the run began: the hosts have it."""
+    try:
+        return "\n".join(sources(os.path.join(run.plan.workdir, run.plan.script)))
+    except OSError:
+        if run.code:
+            return ""
+        raise
+
+
+def _push(link: Asks, run: Run, name: str) -> str:
+    """Send what the host lacks of the working directory; the digest of the tree.
+
+    A run goes on with the code that it began with. A host that comes back from a reboot has it; where the workdir
+    has changed since, or is gone, there is nothing to be pushed: a spare that comes late cannot have it.
+    """
+    try:
+        tree = codetree.manifest(run.plan.workdir)
+    except (SpecError, OSError):
+        if run.code:
+            return _code_of_old(run, name)
+        raise
+    if run.code and codetree.digest_of(tree) != run.code:
+        return _code_of_old(run, name)
+    by_digest = {entry[1]: entry for entry in tree}
+    order = _order(run, "code", files=[list(entry) for entry in tree])
+    for _ in range(3):  # a file may change between its hashing and its sending: then the host asks again
+        ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok or {}
+        if not ok["missing"]:
+            return str(ok["digest"])
+        for digest in ok["missing"]:
+            _send(link, run, by_digest[digest][0], digest)
+    raise OrderRefused(
+        Problem("code-changes", f"{run.plan.workdir} changes while it is being pushed", "`orch up` again")
+    )
+
+
+def _code_of_old(run: Run, name: str) -> str:
+    if run.host(name).untouched:
+        raise OrderRefused(
+            Problem(
+                "code-changed",
+                f"{run.plan.workdir} has changed since the run began, and this spare has not got its code",
+                "put the working directory back as it was; the spare is asked again",
+            )
+        )
+    return run.code
+
+
+def _send(link: Asks, run: Run, path: str, digest: str) -> None:
+    with open(os.path.join(run.plan.workdir, path), "rb") as file:
+        offset = 0
+        piece = file.read(PIECE_BYTES)
+        while True:
+            following = file.read(PIECE_BYTES)
+            order = _order(run, "blob", sha256=digest, offset=offset, last=not following)
+            link.ask(order, piece, timeout_s=PUSH_TIMEOUT_S)
+            if not following:
+                return
+            offset += len(piece)
+            piece = following
+
+
+def _highest(link: Asks, run: Run) -> int:
+    """How far the generations in the checkpoint directory have got: a new run never writes into an old one's."""
+    if run.plan.checkpoint is None:
+        return 0
+    ok = link.ask(_order(run, "highest", dir=run.plan.checkpoint.dir), timeout_s=PROBE_TIMEOUT_S).ok or {}
+    return int(ok["generation"])

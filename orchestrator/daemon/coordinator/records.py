@@ -1,0 +1,66 @@
+"""What each host is given to keep of a run, so that it can be rebuilt where the journal is lost."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from orchestrator.adapters.channel import FrameError
+from orchestrator.adapters.head.journal import dump_run, read_run
+from orchestrator.core.model import Phase, Run
+from orchestrator.daemon.connection.link import HostLink, LinkDown, OrderRefused, Reply
+
+log = logging.getLogger(__name__)
+
+END_TIMEOUT_S = 5.0
+
+
+class Records:
+    """Which host has which. Deciding thread only."""
+
+    def __init__(self) -> None:
+        self._given: dict[tuple[str, str], tuple[int, Phase]] = {}
+
+    def give(self, link: HostLink, run: Run, host: str, *, now: float) -> None:
+        """Send the run as it is now, once a generation and again when it is released.
+
+        Behind the orders that matter: a host without a record costs nothing until a journal is lost.
+        """
+        mark = (run.generation_last, run.phase)
+        if self._given.get((run.run_id, host)) == mark:
+            return
+        self._given[run.run_id, host] = mark
+
+        def on_reply(reply: Reply) -> None:
+            if reply.error is not None:
+                log.warning("%s: %s keeps no record of it: %s", run.run_id, host, reply.error.get("message"))
+
+        try:
+            link.send(_order(run, now), on_reply=on_reply)
+        except FrameError as e:
+            log.warning("%s: its record does not fit in a frame: %s", run.run_id, e)
+
+    def forget(self, run: Run, host: str) -> None:
+        """The run is over there."""
+        self._given.pop((run.run_id, host), None)
+
+
+def give_end(link: HostLink, run: Run, host: str, *, now: float) -> None:
+    """Send how the run has ended, and wait until it is kept: the link is let go after it. Any thread."""
+    try:
+        link.ask(_order(run, now), timeout_s=END_TIMEOUT_S)
+    except (LinkDown, OrderRefused, FrameError) as e:
+        log.warning("%s: %s does not remember how it ended: %s", run.run_id, host, e)
+
+
+def _order(run: Run, now: float) -> dict[str, Any]:
+    record = {"written_at": now, "epoch": run.epoch, "state": dump_run(run)}
+    return {"order": "keep", "run": run.run_id, "epoch": run.epoch, "record": record}
+
+
+def read(record: Any) -> tuple[int, float, Run] | None:
+    """(epoch, written_at, run) of what a host has kept; None where it is none that this program understands."""
+    try:
+        return int(record["epoch"]), float(record["written_at"]), read_run(record["state"])
+    except (KeyError, TypeError, ValueError):
+        return None

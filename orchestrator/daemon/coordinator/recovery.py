@@ -1,0 +1,204 @@
+"""Finds runs on their hosts and puts them into a journal, when the one that knew them is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from orchestrator.adapters.head.journal import Journal
+from orchestrator.core import rebuild
+from orchestrator.core.actions import Note
+from orchestrator.core.diagnosis.cause import how
+from orchestrator.core.events import Submitted, TaskReport
+from orchestrator.core.model import Run
+from orchestrator.core.plan import HostPlan, TaskId
+from orchestrator.core.words import duration
+from orchestrator.daemon.connection import wire
+from orchestrator.daemon.connection.pool import connection_of
+from orchestrator.daemon.connection.query import Answer, Asker
+from orchestrator.daemon.coordinator import records
+
+LOOK = {"order": "runs", "records": True}
+
+EPOCHS_UNHEARD = 1000
+"""Added where a host does not answer: it may have obeyed a higher epoch than all others, and would refuse a lower one
+for ever. More coordinators than these have not followed each other while all other hosts were away from them."""
+
+_NAMED_MAX = 3
+"""Of the tasks of a run of which nothing lives, how many are told of: the rest is counted."""
+
+
+@dataclass(slots=True)
+class Found:
+    """A run that some hosts remember."""
+
+    run_id: str
+    epoch: int = 0
+    """The highest that ordered anything of it, on any host."""
+    watched_on: set[str] = field(default_factory=set)
+    """Hosts where some coordinator's agent watches it now."""
+    lives_on: set[str] = field(default_factory=set)
+    told: dict[HostPlan, tuple[TaskReport, ...]] = field(default_factory=dict)
+    """By what it takes to connect: the specs that were named may call a host as the run does not."""
+    records: list[tuple[int, float, Run]] = field(default_factory=list)
+    run: Run | None = None
+    """As it is taken up; None where it cannot be, and `why` says why not."""
+    why: str | None = None
+    phase: str | None = None
+    """In which it is taken up, or has ended; None where that is not known."""
+
+    @property
+    def record(self) -> Run | None:
+        """The one that knows most."""
+        return rebuild.newest((epoch, run) for epoch, _, run in self.records)
+
+    @property
+    def reports(self) -> list[tuple[str, TaskReport]]:
+        """The newest of each task that any host remembers, with the host's name, in the order of the tasks."""
+        newest: dict[TaskId, tuple[str, TaskReport]] = {}
+        for host, reports in self.told.items():
+            for report in reports:
+                if report.task not in newest or newest[report.task][1].generation < report.generation:
+                    newest[report.task] = (host.name, report)
+        return [newest[task] for task in sorted(newest)]
+
+
+@dataclass(slots=True)
+class Search:
+    """What all hosts said."""
+
+    answers: list[Answer]
+    found: dict[str, Found]
+    epoch: int
+    """Not below what any host has obeyed, of any run."""
+    at: float = 0.0
+    """The instant of the runs that were rebuilt."""
+
+
+def search(asker: Asker, hosts: Iterable[HostPlan], *, timeout_s: float, at: float) -> Search:
+    """Ask these hosts, and all others of the runs found there that may go on."""
+    answers: dict[HostPlan, Answer] = {}
+    wanted = {connection_of(host): host for host in hosts}
+    found: dict[str, Found] = {}
+    while wanted:
+        for answer in asker.ask([(host, [LOOK]) for host in wanted.values()], timeout_s=timeout_s):
+            answers[connection_of(answer.host)] = answer
+        found = _found(answers.values(), at)
+        wanted = {
+            key: host
+            for one in found.values()
+            if (record := one.record) is not None and not record.phase.is_terminal
+            for host in _hosts(record)
+            if (key := connection_of(host)) not in answers
+        }
+    for one in found.values():
+        _judge(one, answers, at)
+    heard = [reply["ok"]["runs"] for answer in answers.values() for reply in answer.replies if "ok" in reply]
+    epochs = [int(run.get("epoch") or 0) for runs in heard for run in runs]
+    epoch = max(epochs, default=0)
+    if any(answer.problem is not None for answer in answers.values()):
+        epoch += EPOCHS_UNHEARD
+    return Search(list(answers.values()), found, epoch, at)
+
+
+def _hosts(run: Run) -> list[HostPlan]:
+    """All that may have tasks of it. Its record may be older than the generation that gave some to a spare."""
+    return [run.plan.host(host.name) for host in run.hosts]
+
+
+def _found(answers: Iterable[Answer], at: float) -> dict[str, Found]:
+    found: dict[str, Found] = {}
+    for answer in answers:
+        for reply in answer.replies:
+            for told in (reply.get("ok") or {}).get("runs", ()):
+                if told.get("directory"):
+                    one = found.setdefault(str(told["run"]), Found(str(told["run"])))
+                    _add(one, answer.host, told, at)
+    return found
+
+
+def _add(one: Found, host: HostPlan, told: Mapping[str, Any], at: float) -> None:
+    one.epoch = max(one.epoch, int(told["epoch"]))
+    if told["watched"]:
+        one.watched_on.add(host.name)
+    if told["alive"]:
+        one.lives_on.add(host.name)
+    one.told[connection_of(host)] = tuple(wire.task_report(task, at=at) for task in told["tasks"])
+    record = records.read(told.get("record"))
+    if record is not None:
+        one.records.append(record)
+
+
+def _judge(one: Found, answers: Mapping[HostPlan, Answer], at: float) -> None:
+    """Rebuild it, or say what it is and why it is not taken up."""
+    record = one.record
+    if record is not None and record.phase.is_terminal:
+        one.phase = record.phase.value
+        one.why = f"it has ended: {one.phase}: {record.reason}"
+        if one.lives_on:
+            one.why += f"; what is left of it lives on {_listed(one.lives_on)}, and `orch gc` removes it"
+    elif not one.lives_on:
+        one.why = f"nothing of it lives{_silent_of(record, answers)}: {_ends(one, at)}"
+    elif record is None:
+        one.why = "no host keeps a record of it that this orch understands"
+    else:
+        _rebuild(one, record, answers, at)
+
+
+def _rebuild(one: Found, record: Run, answers: Mapping[HostPlan, Answer], at: float) -> None:
+    written_at = next(at for _, at, run in one.records if run is record)
+    spoke = [host for host in _hosts(record) if answers[connection_of(host)].problem is None]
+    told = {host.name: one.told.get(connection_of(host), ()) for host in spoke}
+    missing = rebuild.unaccounted(record, told)
+    if missing:
+        one.why = f"{', '.join(missing)} did not answer, and it is not known what runs there"
+        return
+    one.run = rebuild.rebuilt(record, told, at=at, written_at=written_at)
+    one.phase = one.run.phase.value
+
+
+def _silent_of(record: Run | None, answers: Mapping[HostPlan, Answer]) -> str:
+    hosts = _hosts(record) if record is not None else []
+    silent = [host.name for host in hosts if answers[connection_of(host)].problem is not None]
+    return f" on the hosts that answered ({_listed(silent)} did not)" if silent else ""
+
+
+def _ends(one: Found, at: float) -> str:
+    """How its last tasks ended, and the way on."""
+    told = [_end(host, report, at) for host, report in one.reports]
+    more = [f"and {len(told) - _NAMED_MAX} more"] if len(told) > _NAMED_MAX else []
+    ends = "; ".join([*told[:_NAMED_MAX], *more]) or "it has no task there"
+    return f"{ends}. `orch up` with its spec begins it again, from its last checkpoint where it has one"
+
+
+def _end(host: str, report: TaskReport, at: float) -> str:
+    if report.exit is None:
+        return f"{report.task} on {host} left no record of its end"
+    ago_s = at - report.exit.at  # 0 where its host was rebooted since
+    when = f"{duration(ago_s)} ago " if ago_s > 0 else ""
+    return f"{when}{report.task} on {host} {how(report.exit)}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def write(journal: Journal, chosen: Sequence[Found], *, epoch: int, at: float) -> None:
+    """Put the runs into the journal, below an epoch that every host obeys.
+
+    Args:
+        epoch: not below what any host has obeyed; `at`: when the runs were rebuilt. The time that a person took to
+            say yes then counts as one in which no coordinator lived.
+    """
+    journal.raise_epoch(epoch)
+    for one in chosen:
+        if one.run is None:
+            continue
+        run = replace(one.run, epoch=max(one.run.epoch, one.epoch))
+        living = sum(task.phase.may_live for task in run.tasks)
+        message = (
+            f"{run.run_id}: the journal was lost; rebuilt from its hosts in generation {run.generation}, "
+            f"{living} of {len(run.tasks)} tasks"
+        )
+        journal.commit(run, Submitted(at=at), [Note("recovered", message)])

@@ -1,0 +1,168 @@
+"""The document of `orch status --json`, a pure function of a run; and the sentence that says what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from orchestrator.core.diagnosis import cause
+from orchestrator.core.diagnosis.describe import sentence
+from orchestrator.core.launch import endpoint
+from orchestrator.core.model import Host, Link, Run, Standing, Task
+from orchestrator.core.phases.stopping import unproven
+from orchestrator.core.plan import Plan
+
+SCHEMA = 1
+
+
+def document(runs: Iterable[Run], *, now: float) -> dict[str, Any]:
+    """All of them, oldest first."""
+    return {"schema": SCHEMA, "runs": [run_document(run, now=now) for run in runs]}
+
+
+def run_document(run: Run, *, now: float) -> dict[str, Any]:
+    """One run. Ages are seconds; no instant leaves the process."""
+    chief, placed = run.task(run.chief), run.placed
+    return {
+        "name": run.plan.name,
+        "run_id": run.run_id,
+        "phase": run.phase.value,
+        "reason": sentence(run, now=now),
+        "phase_age_s": round(now - run.since_at, 1),
+        "strategy": run.plan.strategy,
+        "generation": run.generation,
+        "epoch": run.epoch,
+        "restarts": run.budget.restarts,
+        "global_step": run.global_step,
+        "steps_per_s": chief.progress.steps_per_s if chief.phase.may_live else None,
+        "training_epoch": chief.progress.epoch,
+        "metrics": dict(chief.progress.metrics),
+        "checkpoint": _checkpoint(run, now),
+        "seed": {"global_step": run.seed.global_step, "source": run.seed.source} if run.seed else None,
+        "problem": _problem(run),
+        "first_cause": first_cause(run),
+        "warnings": list(run.warnings),
+        "proof": _proof(run),
+        "hosts": [_host(run, host, now) for host in run.hosts],
+        "tasks": [_task(run, placed, task, now) for task in run.tasks],
+    }
+
+
+def first_cause(run: Run) -> dict[str, object] | None:
+    """What ended the last generation that ended badly."""
+    return cause.as_data(run.first_cause) if run.first_cause else None
+
+
+def why_document(run: Run, ended: Sequence[dict[str, Any]], *, now: float) -> dict[str, Any]:
+    """The document of `orch why --json`: how the run is, and what ended its generations, oldest first.
+
+    Args:
+        ended: the first causes that the events hold, of each maybe several: a later one knows what became of it.
+    """
+    newest = first_cause(run)
+    latest = {(c["generation"], c["task"]): c for c in (*ended, *([newest] if newest else ()))}
+    return {
+        "schema": SCHEMA,
+        "name": run.plan.name,
+        "run_id": run.run_id,
+        "phase": run.phase.value,
+        "reason": sentence(run, now=now),
+        "generation": run.generation,
+        "restarts": run.budget.restarts,
+        "global_step": run.global_step,
+        "problem": _problem(run),
+        "first_causes": list(latest.values()),
+    }
+
+
+def _checkpoint(run: Run, now: float) -> dict[str, Any] | None:
+    known = run.checkpoint
+    if known is None:
+        return None
+    return {
+        "global_step": known.global_step,
+        "path": known.path,
+        "verified": not known.removed,
+        "removed": known.removed,
+        "generation": known.generation,
+        "age_s": round(now - known.verified_at, 1),
+    }
+
+
+def _problem(run: Run) -> dict[str, Any] | None:
+    problem = run.problem
+    if problem is None:
+        return None
+    return {
+        "code": problem.code,
+        "message": problem.message,
+        "hint": problem.hint,
+        "exit_code": problem.exit_code,
+        "key": problem.key,
+    }
+
+
+def _proof(run: Run) -> dict[str, Any] | None:
+    if run.proof is None:
+        return None
+    hosts = {
+        name: {"left": list(swept.left), "ports_busy": list(swept.ports_busy), "by": swept.by}
+        for name, swept in run.proof.items()
+    }
+    return {"hosts": hosts, "unreachable": unproven(run)}
+
+
+def _host(run: Run, host: Host, now: float) -> dict[str, Any]:
+    tasks = [str(task.id) for task in run.tasks if task.host == host.name]
+    return {
+        "host": host.name,
+        "state": _state(host, holds=bool(tasks)),
+        "reason": host.standing_why or host.problem,
+        "tasks": tasks,
+        "link": host.link.value,
+        "heard_age_s": round(now - host.heard_at, 1) if host.heard_at is not None else None,
+        "problem": host.problem,
+        "warning": host.warning,
+        "cpu_percent": host.cpu_percent,
+        "memory_percent": host.memory_percent,
+        "checkpoint_dir_silent_s": host.dir_silent_s,
+    }
+
+
+def _state(host: Host, *, holds: bool) -> str:
+    """`ready`, or what keeps it from being that; of one that only stands by: `spare`."""
+    if host.standing is not Standing.OPEN:
+        return str(host.standing.value)
+    if host.link is not Link.CONNECTED:
+        return str(host.link.value).lower()
+    if host.facts is None:
+        return "preparing"
+    return "ready" if holds else "spare"
+
+
+def _task(run: Run, placed: Plan, task: Task, now: float) -> dict[str, Any]:
+    host = run.host(task.host)
+    phase = "UNREACHABLE" if host.link is Link.UNREACHABLE and task.phase.may_live else task.phase.value
+    heard = task.progress.heartbeat_age_s + now - task.heard_at if task.heard_at is not None else None
+    planned = run.plan.host(task.host)
+    return {
+        "task": str(task.id),
+        "host": task.host,
+        "phase": phase,
+        "pid": task.pid,
+        "generation": task.generation,
+        "address": endpoint(planned.data_address, task.port) if task.port else None,
+        "gpus": list(placed.task(task.id).gpus),
+        "restarts": task.budget.restarts,
+        "global_step": task.progress.global_step,
+        "steps_per_s": task.progress.steps_per_s,
+        "cpu_percent": task.progress.cpu_percent,
+        "rss_bytes": task.progress.rss_bytes,
+        "exit_code": task.exit.code if task.exit else None,
+        "signal": task.exit.signal if task.exit else None,
+        "cause": task.exit.cause.value if task.exit else None,
+        "ended_time": task.exit.ended_time if task.exit else None,
+        "log_bytes": task.progress.log_bytes,
+        "log_dropped_bytes": task.progress.log_dropped_bytes,
+        "heartbeat_age_s": round(heard, 1) if heard is not None and task.phase.may_live else None,
+    }

@@ -1,0 +1,398 @@
+"""The loop of a shim: the parent of one task, from its start to its exit record.
+
+One thread, one selector. What to do is decided in `shim_state`; here it is done. The task is started from
+the main thread, because the kernel kills it when the thread that started it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections import deque
+from functools import partial
+
+from orchestrator.adapters.host import process
+from orchestrator.adapters.host.hostlog import LogWriter
+from orchestrator.daemon.shim import record, state
+from orchestrator.daemon.shim.connections import AgentLink, Agents, Gone, RuntimeLink
+from orchestrator.daemon.shim.report import Progress
+from orchestrator.daemon.shim.spawn import StartFailed, marker
+from orchestrator.daemon.shim.state import (
+    Do,
+    Ended,
+    Exited,
+    Looked,
+    Ordered,
+    Phase,
+    RuntimeReady,
+    StopBy,
+    Ticked,
+)
+from orchestrator.daemon.shim.task import TaskProcess
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Order = dict[str, Any]
+
+SAMPLE_S = 2.0
+FIRST_SAMPLE_S = 0.5
+STACKS_WAIT_S = 5.0
+CHANGE_MAY_WAIT_S = 0.5
+"""A new global_step; a new phase never waits."""
+
+LAST_WORDS_S = 1.0
+
+
+class Shim:
+    """One task and all that is known of it."""
+
+    def __init__(
+        self, directory: str, start: Order, secrets: dict[str, str], port: socket.socket | None
+    ) -> None:
+        self._directory = directory
+        self._start = start
+        self._secrets = secrets
+        self._port = port
+        self._port_number = None if port is None else int(port.getsockname()[1])
+        self._log = LogWriter(directory, int(start["log_max_bytes"]), list(secrets.values()))
+        self._progress = Progress()
+        self._state, self._first = state.begin(
+            int(start["generation"]), int(start["epoch"]), bool(start["hold"])
+        )
+        self._events: deque[tuple[state.Event, AgentLink | None, Order]] = deque()
+        self._selector = selectors.DefaultSelector()
+        self._agents = Agents(self._selector, self._obey)
+        self._runtime: RuntimeLink | None = None
+        self._process = TaskProcess(start)
+        self._pipes: dict[int, str] = {}
+        self._stacks: list[tuple[AgentLink, Any, float]] = []
+        self._report_at: float | None = None
+        self._sample_at = 0.0
+
+    # ---------------------------------------------------------------- life
+
+    def open(self) -> None:
+        """Everything that may fail before the agent gets its answer. OSError where it does."""
+        self._write_identity()
+        record.keep_room(self._directory)
+        if self._start.get("scratch"):
+            os.makedirs(os.path.join(self._directory, "scratch"), mode=0o700, exist_ok=True)
+        self._agents.listen(record.listen(self._directory))
+        wake_read, wake_write = socket.socketpair()
+        wake_read.setblocking(False)
+        wake_write.setblocking(False)
+        self._wake_write = wake_write  # kept: the kernel writes to it
+        signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        for number in (signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        self._selector.register(wake_read, selectors.EVENT_READ, partial(self._woken, wake_read))
+        process.become_subreaper()
+
+    def run(self) -> None:
+        """Until the task has ended and its record is written."""
+        for action, value in self._first:
+            self._perform(action, value, None, {})
+        self._decide()
+        while not self._ended:
+            for key, _ in self._selector.select(self._timeout_s()):
+                callback: Callable[[], Any] = key.data
+                if not self._ended:
+                    callback()
+            self._on_time(time.monotonic())
+
+    @property
+    def _ended(self) -> bool:
+        return self._state.phase is Phase.ENDED
+
+    def _timeout_s(self) -> float:
+        due = [self._sample_at, *self._agents.due_at(), *(at for _, _, at in self._stacks)]
+        due += [at for at in (self._state.deadline_at, self._report_at) if at is not None]
+        return max(0.0, min(due) - time.monotonic())
+
+    def _on_time(self, at: float) -> None:
+        self._tell(Ticked(at))
+        if self._ended:
+            return
+        if at >= self._sample_at:
+            self._sample_at = at + SAMPLE_S
+            self._process.sample(at)
+        for waiting in [each for each in self._stacks if at >= each[2]]:
+            self._stacks.remove(waiting)
+            self._answer_stacks(waiting[0], waiting[1], None)
+        if self._report_at is not None and at >= self._report_at:
+            self._report()
+        elif any(at >= due_at for due_at in self._agents.due_at()):
+            self._agents.report(self._task(), at, all=False)
+
+    def _woken(self, wake: socket.socket) -> None:
+        numbers = wake.recv(4096)
+        self._reap()
+        if signal.SIGTERM in numbers:
+            self._tell(state.Signalled(time.monotonic()))
+
+    # ---------------------------------------------------------------- decisions
+
+    def _tell(self, event: state.Event, link: AgentLink | None = None, order: Order | None = None) -> None:
+        """Decides on the event, and on those that follow from what it asks for, one after the other."""
+        self._events.append((event, link, order or {}))
+        if len(self._events) == 1:
+            self._decide()
+
+    def _decide(self) -> None:
+        while self._events:
+            event, link, order = self._events[0]
+            self._state, actions = state.decide(self._state, event)
+            for action, value in actions:
+                self._perform(action, value, link, order)
+            self._events.popleft()
+
+    def _perform(self, action: Do, value: Any, link: AgentLink | None, order: Order) -> None:
+        if action is Do.SPAWN:
+            self._spawn(_env_of(order))
+        elif action is Do.GO:
+            self._close_port()
+            env = {**_env_of(order), **marker(self._start, self._directory)}
+            if self._runtime is not None:
+                self._runtime.send({"go": {"env": env}})
+        elif action is Do.ASK_TO_STOP:
+            if self._runtime is not None:
+                self._runtime.send({"stop": {"grace_s": value}})
+        elif action is Do.TERMINATE:
+            self._process.terminate(runtime_asked=self._state.hold and self._runtime is not None)
+        elif action is Do.KILL:
+            self._kill()
+        elif action is Do.RECORD:
+            self._record()
+        elif action is Do.REPORT:
+            self._report()
+        elif link is not None:
+            if action is Do.ACCEPT:
+                self._reply(link, order.get("id"), {"ok": {}})
+            else:
+                self._refuse(link, order.get("id"), *value)
+
+    # ---------------------------------------------------------------- the process
+
+    def _spawn(self, release_env: dict[str, str]) -> None:
+        if not self._start["hold"]:
+            self._close_port()
+        try:
+            sock, self._pipes = self._process.start(self._directory, self._secrets, release_env)
+        except (StartFailed, OSError) as e:
+            self._tell(Exited(Ended(time.monotonic(), why=str(e))))
+            return
+        for fd in self._pipes:
+            self._selector.register(fd, selectors.EVENT_READ, partial(self._read_pipe, fd))
+        self._runtime = RuntimeLink(sock)
+        self._selector.register(sock, selectors.EVENT_READ, partial(self._hear, self._runtime))
+        self._write_identity()
+        self._sample_at = time.monotonic() + FIRST_SAMPLE_S
+
+    def _write_identity(self) -> None:
+        me, task = process.identity(os.getpid()), self._process.identity
+        value = {
+            "shim": None if me is None else me.to_json(),
+            "task": None if task is None else task.to_json(),
+            "port": self._port_number,
+            "cgroup": self._process.group_path,
+        }
+        try:
+            record.write_json(self._directory, "shim.json", value)
+        except OSError:
+            if task is None:
+                raise  # no record of who we are: better not to begin
+            # A disk that has filled up since: the marker finds the task all the same.
+
+    def _close_port(self) -> None:
+        if self._port is not None:
+            self._port.close()
+            self._port = None
+
+    def _reap(self) -> None:
+        ended = self._process.reap()
+        if ended is not None:
+            self._tell(Exited(ended))
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._reap()
+        self._tell(Looked(time.monotonic(), self._process.left()))
+
+    def _read_pipe(self, fd: int) -> bool:
+        """False where there is no more, now or for ever."""
+        try:
+            data = os.read(fd, 65536)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if data:
+            self._log.feed(self._pipes[fd], data)
+            return True
+        self._selector.unregister(fd)
+        os.close(fd)
+        del self._pipes[fd]
+        return False
+
+    # ---------------------------------------------------------------- the runtime
+
+    def _hear(self, link: RuntimeLink) -> bool:
+        """False where there is no more, now or for ever."""
+        try:
+            messages = link.receive()
+        except Gone:
+            self._selector.unregister(link.sock)
+            link.sock.close()
+            self._runtime = None
+            return False
+        at = time.monotonic()
+        for message in messages:
+            if "ready" in message:
+                self._tell(RuntimeReady(at))
+            elif "stacks" in message:
+                waiting, self._stacks = self._stacks, []
+                for agent, order_id, _ in waiting:
+                    self._answer_stacks(agent, order_id, str(message["stacks"]))
+            else:
+                self._mark_report(self._progress.heard(self._clean(message), at), at)
+        return bool(messages)
+
+    def _clean(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Without secrets: an exception's text likes to quote what it failed with."""
+        for key in ("error", "say"):
+            said = message.get(key)
+            if isinstance(said, dict):
+                text = {
+                    name: self._log.redact(value) for name, value in said.items() if isinstance(value, str)
+                }
+                message = {**message, key: text}
+        return message
+
+    def _mark_report(self, urgency: str, at: float) -> None:
+        if urgency == "now":
+            self._report()
+        elif urgency == "soon" and self._report_at is None:
+            self._report_at = at + CHANGE_MAY_WAIT_S
+
+    # ---------------------------------------------------------------- the agents
+
+    def _obey(self, link: AgentLink, order: Order) -> None:
+        at, verb, order_id = time.monotonic(), order.get("order"), order.get("id")
+        try:
+            if verb == "watch":
+                link.heartbeat_s = max(0.05, float(order["heartbeat_s"]))
+                link.report_at = min(link.report_at, at + link.heartbeat_s)
+                self._reply(link, order_id, {"ok": {}})
+                return
+            epoch, generation = int(order["epoch"]), int(order["generation"])
+            grace_s = float(order.get("grace_s", 0.0))
+        except (KeyError, TypeError, ValueError) as e:
+            self._refuse(link, order_id, "bad-order", f"the order {verb!r} cannot be read: {e!r}", None)
+            return
+        if verb == "stacks":
+            self._ask_stacks(link, order_id, state.refusal(self._state, epoch, generation), at)
+        else:
+            self._tell(Ordered(at, str(verb), epoch, generation, grace_s), link, order)
+
+    def _ask_stacks(
+        self, link: AgentLink, order_id: Any, refused: tuple[str, str, str] | None, at: float
+    ) -> None:
+        if refused is not None:
+            self._refuse(link, order_id, *refused)
+        elif self._process.is_stopped() or self._runtime is None or not self._runtime.send({"stacks": {}}):
+            self._answer_stacks(link, order_id, None)
+        else:
+            self._stacks.append((link, order_id, at + STACKS_WAIT_S))
+
+    def _answer_stacks(self, link: AgentLink, order_id: Any, text: str | None) -> None:
+        if text is not None:
+            self._reply(link, order_id, {"ok": {"stacks": self._log.redact(text), "by": "runtime"}})
+        elif self._process.pid is None or self._state.ended is not None:
+            self._refuse(link, order_id, "no-answer", "the task has no process", None)
+        else:
+            seen = process.kernel_view(self._process.pid)
+            text = f"The runtime does not answer. What the kernel says:\n{seen}"
+            self._reply(link, order_id, {"ok": {"stacks": text, "by": "kernel"}})
+
+    def _refuse(self, link: AgentLink, order_id: Any, code: str, message: str, hint: str | None) -> None:
+        self._reply(link, order_id, {"error": {"code": code, "message": message, "hint": hint or None}})
+
+    def _reply(self, link: AgentLink, order_id: Any, answer: dict[str, Any]) -> None:
+        self._agents.send(link, {"reply": order_id, **answer})
+
+    def _report(self) -> None:
+        self._report_at = None
+        if self._ended:
+            return  # the exit record says it, with how it ended
+        self._agents.report(self._task(), time.monotonic())
+
+    def _task(self) -> dict[str, Any]:
+        known = {
+            "phase": self._state.shown,
+            "pid": self._process.pid,
+            "port": self._port_number,
+            "cpu_percent": self._process.cpu_percent,
+            "rss_bytes": self._process.rss_bytes,
+            "peak_rss_bytes": self._process.peak_rss_bytes,
+            "log_bytes": self._log.end,
+            "log_dropped_bytes": self._log.dropped_bytes,
+        }
+        progress = self._progress.to_task(time.monotonic(), attached=self._runtime is not None)
+        return {**record.blank_task(self._start), **known, **progress}
+
+    # ---------------------------------------------------------------- the end
+
+    def _record(self) -> None:
+        """The last bytes of the log, the exit record, the last report."""
+        while any(self._read_pipe(fd) for fd in list(self._pipes)):
+            pass
+        while self._runtime is not None and self._hear(self._runtime):
+            pass
+        state = self._state
+        ended = state.ended or Ended(time.monotonic())
+        if ended.why is not None:
+            self._log.feed("e", f"[orch: {ended.why}]\n".encode("utf-8", "replace"))
+            self._progress.error = {"kind": "start-failed", "message": self._log.redact(ended.why)}
+        self._log.finish()
+        cause = self._process.cause(ended, state.stop_by)
+        ago_s = time.monotonic() - ended.at
+        task = record.ended_task(
+            self._task(),
+            cause,
+            swept=self._process.swept_by,
+            left=list(state.left),
+            code=ended.code,
+            signal=ended.signal,
+            ago_s=ago_s,
+            ended_at=time.time() - ago_s,
+            ordered=state.stop_by is StopBy.ORDER,
+            last_lines=self._log.last_lines(),
+        )
+        self._write_exit(task, ended.at)
+        self._agents.say_last({"report": task}, LAST_WORDS_S)
+        self._process.remove_group(0.0 if state.left else LAST_WORDS_S)
+        os.unlink(os.path.join(self._directory, "sock"))
+
+    def _write_exit(self, task: dict[str, Any], ended_at: float) -> None:
+        for last_try in (False, True):
+            try:
+                record.write_exit(self._directory, task, ended_at)
+                return
+            except OSError as e:
+                if last_try:
+                    record.complain(f"the exit record could not be written: {e}")
+                # A full disk: how it ended is worth more than the oldest lines of its log.
+                self._log.give_room()
+
+
+def _env_of(order: Order) -> dict[str, str]:
+    env = order.get("env")
+    return {str(name): str(value) for name, value in env.items()} if isinstance(env, dict) else {}

@@ -1,0 +1,200 @@
+"""The shim: the parent of one task. Detached; it outlives agent, SSH and coordinator, and ends with its task.
+
+`main` is what an agent starts; `connect` and `recover` are what it uses afterwards. The loop is in
+`shim_loop`, what it decides in `shim_state`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from orchestrator.daemon.shim import record
+from orchestrator.daemon.shim.record import connect, recover, shim_alive
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from typing import Any
+
+__all__ = ["connect", "main", "recover", "shim_alive"]
+
+_REQUIRED = ("host_dir", "bundle", "run", "epoch", "generation", "task", "python", "script", "code", "hold")
+
+PORT_WAIT_S = 5.0
+"""How long the one port that a task may take is waited for."""
+
+
+class CannotStart(Exception):
+    """The shim cannot be; what the agent is told."""
+
+    def __init__(self, code: str, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.hint = hint
+
+
+def main(argv: list[str]) -> int:
+    """`shim <generation dir>`: detaches, answers one line on stdout, and stays until the task has ended."""
+    if len(argv) != 1:
+        print("usage: shim GENERATION_DIR (an agent starts it, with the secrets on stdin)", file=sys.stderr)
+        return 2
+    directory = os.path.abspath(argv[0])
+    try:
+        start = _read_start(directory)
+        secrets = _read_secrets()
+        lock = record.lock(directory)
+        running = _already(directory)
+    except (CannotStart, OSError) as e:
+        _answer(1, _error(e))
+        return 1
+    if running is not None:
+        _answer(1, {"pid": running})
+        return 0
+    sys.stdout.flush()
+    if os.fork() != 0:
+        return 0
+    os.setsid()
+    if os.fork() != 0:
+        os._exit(0)
+    _run(directory, start, secrets, lock)
+    return 0
+
+
+def _run(directory: str, start: dict[str, Any], secrets: dict[str, str], lock: int) -> None:
+    """In the detached process."""
+    from orchestrator.daemon.shim.loop import Shim
+
+    answer = _detach(directory)
+    try:
+        shim = Shim(directory, start, secrets, _take_port(start["ports"]))
+        shim.open()
+    except (CannotStart, OSError) as e:
+        error = _error(e)
+        _keep(directory, start, error["error"])
+        _answer(answer, error)
+        os._exit(1)
+    _answer(answer, {"pid": os.getpid()})
+    os.close(answer)
+    os.close(lock)
+    shim.run()
+
+
+def _keep(directory: str, start: dict[str, Any], error: dict[str, Any]) -> None:
+    """The reports must say the same as the answer, which may have been lost on its way."""
+    task = record.blank_task(start)
+    task["error"] = {"kind": "start-failed", "message": error["message"]}
+    task = record.ended_task(task, "start-failed", swept="marker", left=[], last_lines=[error["message"]])
+    try:
+        record.write_exit(directory, task, time.monotonic())
+    except OSError as e:
+        record.complain(f"the exit record could not be written: {e}")
+
+
+def _read_start(directory: str) -> dict[str, Any]:
+    start = record.read_json(directory, "start.json")
+    if start is None:
+        raise CannotStart("bad-order", f"{directory}/start.json is not there or cannot be read")
+    missing = [name for name in _REQUIRED if name not in start]
+    if missing:
+        raise CannotStart("bad-order", f"start.json lacks {', '.join(missing)}")
+    defaults: dict[str, Any] = {"args": [], "env": {}, "ports": [], "log_max_bytes": 64 << 20}
+    return {**defaults, **start}
+
+
+def _read_secrets() -> dict[str, str]:
+    line = sys.stdin.buffer.readline() if sys.stdin is not None else b""
+    try:
+        secrets = json.loads(line) if line.strip() else {}
+    except ValueError:
+        secrets = None
+    if not isinstance(secrets, dict):
+        # Never with the text: it is secret.
+        raise CannotStart("bad-order", "the secrets on stdin are no JSON object")
+    return {str(name): str(value) for name, value in secrets.items()}
+
+
+def _already(directory: str) -> int | None:
+    """The pid of the shim that this generation has, or had: a start that is asked twice is done once."""
+    who = record.shim_identity(directory)
+    if who is not None and (shim_alive(directory) or record.read_exit(directory) is not None):
+        return who.pid
+    if who is not None or record.read_exit(directory) is not None:
+        raise CannotStart(
+            "already-ended",
+            "this generation of the task has been given up on this host",
+            "start the next generation",
+        )
+    return None
+
+
+def _take_port(ports: list[int]) -> socket.socket | None:
+    """The first of the ports that nobody has, bound, so that nobody takes it; None where none is asked for.
+
+    A task that is restarted alone needs its old port and no other. What holds it is most likely what is left of
+    its old generation, which is being killed: so that is waited for.
+    """
+    if not ports:
+        return None
+    give_up_at = time.monotonic() + (PORT_WAIT_S if len(ports) == 1 else 0.0)
+    while True:
+        holder, why = _bind_one(ports)
+        if holder is not None:
+            return holder
+        if time.monotonic() >= give_up_at:
+            break
+        time.sleep(0.05)
+    raise CannotStart(
+        "no-port",
+        f"none of the {len(ports)} ports {ports[0]}-{ports[-1]} can be bound: {why}",
+        "choose another range with run.ports, or end what listens there",
+    )
+
+
+def _bind_one(ports: list[int]) -> tuple[socket.socket | None, str]:
+    """The socket that holds the first free one, or None and why the last is not free."""
+    import socket
+
+    why = ""
+    for port in ports:
+        holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            # A task that is restarted alone takes the port of the one before it, whose connections may still be
+            # in TIME_WAIT. With SO_REUSEADDR only a listener keeps others away: so this one listens.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind(("0.0.0.0", int(port)))
+            holder.listen(1)
+            return holder, ""
+        except OSError as e:
+            holder.close()
+            why = e.strerror or str(e)
+    return None, why
+
+
+def _detach(directory: str) -> int:
+    """Lets go of the agent's pipes, but for the one of the answer, which is returned."""
+    answer = os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    errors = os.open(os.path.join(directory, "shim.err"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for source, target in ((null, 0), (null, 1), (errors, 2)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(errors)
+    os.chdir("/")  # holds no mount
+    return answer
+
+
+def _error(e: CannotStart | OSError) -> dict[str, Any]:
+    if isinstance(e, CannotStart):
+        return {"error": {"code": e.code, "message": str(e), "hint": e.hint}}
+    where = f" ({e.filename})" if e.filename else ""
+    return {"error": {"code": "shim-failed", "message": f"{e.strerror or e}{where}", "hint": None}}
+
+
+def _answer(fd: int, message: dict[str, Any]) -> None:
+    try:
+        os.write(fd, json.dumps(message).encode() + b"\n")
+    except OSError:
+        return  # the agent is gone already; it finds the shim by its files

@@ -1,0 +1,311 @@
+"""What a shim leaves on the disk, and how an agent reads it: start.json, shim.json, sock, exit.json.
+
+tasks/worker-0/gen-000002/   start.json  written by the agent: what to start
+                             shim.json   who the shim and its task are (identities), before anything runs
+                             sock        the shim's socket, 0600, while it lives
+                             exit.json   how it ended: the last TASK of its reports
+                             exit.room   kept on the disk for exit.json while the task lives
+                             shim.err    the shim's own traceback, empty unless it has a fault
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from orchestrator.adapters.host import cgroup, hostlog, process
+from orchestrator.daemon.shim.state import cause_of_silence
+from orchestrator.daemon.shim.sweep import sweep
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from typing import Any
+
+ROOM_BYTES = 16 << 10
+"""For an exit record on a disk that is full by then. It has a task's last lines, and does with fewer."""
+
+
+def write_json(directory: str, name: str, value: dict[str, Any]) -> None:
+    """The whole file or none of it, whenever the power goes. OSError where the disk does not take it."""
+    path = os.path.join(directory, name)
+    fresh = f"{path}.{os.getpid()}.new"
+    try:
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(fresh, path)
+    except OSError:
+        if os.path.exists(fresh):
+            os.unlink(fresh)
+        raise
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_json(directory: str, name: str) -> dict[str, Any] | None:
+    """None where it is not there, or is none of ours."""
+    try:
+        with open(os.path.join(directory, name)) as file:
+            value = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def listen(generation_dir: str) -> socket.socket:
+    """The shim's socket, 0600. A socket's path may have 108 bytes only, hence the way over /proc."""
+    import socket
+
+    handle = os.open(generation_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        path = f"/proc/self/fd/{handle}/sock"
+        if os.path.lexists(path):
+            os.unlink(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(before)
+        listener.listen(8)
+        return listener
+    finally:
+        os.close(handle)
+
+
+def connect(generation_dir: str, timeout_s: float = 5.0) -> socket.socket:
+    """A socket to the shim of that generation. OSError where none listens; `timeout_s` stays set on it."""
+    import socket
+
+    handle = os.open(generation_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        link.settimeout(timeout_s)
+        try:
+            link.connect(f"/proc/self/fd/{handle}/sock")
+        except OSError:
+            link.close()
+            raise
+        return link
+    finally:
+        os.close(handle)
+
+
+def shim_identity(generation_dir: str) -> process.Identity | None:
+    """Who the shim of that generation is, or was; None where none has got so far."""
+    return identity_of(generation_dir, "shim")
+
+
+def identity_of(generation_dir: str, part: str) -> process.Identity | None:
+    """Who the `task` or the `shim` of that generation is, or was; None where there is none yet."""
+    return _identity((read_json(generation_dir, "shim.json") or {}).get(part))
+
+
+def shim_alive(generation_dir: str) -> bool:
+    """Whether the shim of that generation lives."""
+    who = shim_identity(generation_dir)
+    return who is not None and process.alive(who)
+
+
+def lock(generation_dir: str, *, wait: bool = True) -> int:
+    """Keeps others from beginning or burying this generation, until the descriptor is closed.
+
+    BlockingIOError where it is held and `wait` is False; OSError where there is no start.json.
+    """
+    import fcntl
+
+    handle = os.open(os.path.join(generation_dir, "start.json"), os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        os.close(handle)
+        raise
+    except OSError:
+        return handle  # a file system without locks: then only the agent's order keeps two from starting
+    return handle
+
+
+def blank_task(start: dict[str, Any]) -> dict[str, Any]:
+    """A TASK of which nothing is known but what was ordered."""
+    return {
+        "task": start.get("task"),
+        "generation": start.get("generation"),
+        "phase": "starting",
+        "pid": None,
+        "port": None,
+        "global_step": None,
+        "step_age_s": None,
+        "epoch": None,
+        "metrics": {},
+        "steps_per_s": None,
+        "cpu_percent": None,
+        "rss_bytes": None,
+        "peak_rss_bytes": None,
+        "log_bytes": 0,
+        "log_dropped_bytes": 0,
+        "heartbeat_age_s": 0.0,
+        "runtime_age_s": None,
+        "error": None,
+        "said": [],
+        "exit": None,
+    }
+
+
+def ended_task(
+    task: dict[str, Any], cause: str, *, swept: str, left: list[dict[str, Any]], **more: Any
+) -> dict[str, Any]:
+    """The TASK with its EXIT. `more` are the EXIT's other fields."""
+    record = {
+        "code": None,
+        "signal": None,
+        "ago_s": 0.0,
+        "ended_at": time.time(),
+        "ordered": False,
+        "cause": cause,
+        "last_lines": [],
+        "peak_rss_bytes": task["peak_rss_bytes"],
+        "swept": swept,
+        "left": left,
+    }
+    return {**task, "phase": "exited", "exit": {**record, **more}}
+
+
+def keep_room(generation_dir: str) -> None:
+    """Take the room for the exit record now: how a task ends matters most where it ends of a full disk. OSError."""
+    handle = os.open(
+        os.path.join(generation_dir, "exit.room"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
+    )
+    try:
+        os.posix_fallocate(handle, 0, ROOM_BYTES)
+    finally:
+        os.close(handle)
+
+
+def write_exit(generation_dir: str, task: dict[str, Any], ended_at: float) -> None:
+    """Keeps the last TASK. `ended_at` is this boot's monotonic clock, which says later how long ago it was.
+
+    OSError where the disk takes no more and no room was kept.
+    """
+    value = {"task": task, "boot_id": process.boot_id(), "ended_monotonic_s": ended_at}
+    room = os.path.join(generation_dir, "exit.room")
+    try:
+        write_json(generation_dir, "exit.json", value)
+        if os.path.exists(room):
+            os.unlink(room)
+    except OSError:
+        _write_into(room, value)
+        os.rename(room, os.path.join(generation_dir, "exit.json"))
+
+
+def _write_into(room: str, value: dict[str, Any]) -> None:
+    """Over what is there already, which takes nothing from the disk. OSError where there is none."""
+    data = json.dumps(value).encode()
+    lines = list(value["task"]["exit"]["last_lines"])
+    while len(data) > ROOM_BYTES and lines:
+        del lines[: len(lines) // 2 + 1]
+        ended = {**value["task"]["exit"], "last_lines": lines}
+        data = json.dumps({**value, "task": {**value["task"], "exit": ended}}).encode()
+    handle = os.open(room, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(handle, data, 0)
+        os.ftruncate(handle, len(data))
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def complain(sentence: str) -> None:
+    """Into shim.err. It may lie on the very disk that is full, and a shim must not die of that."""
+    try:
+        os.write(2, f"{sentence}\n".encode("utf-8", "replace"))
+    except OSError:
+        return
+
+
+def read_exit(generation_dir: str) -> dict[str, Any] | None:
+    """The TASK of one that has ended, with `ago_s` as of now; None while there is no exit record."""
+    record = read_json(generation_dir, "exit.json")
+    if record is None or not isinstance(record.get("task"), dict):
+        return None
+    task: dict[str, Any] = record["task"]
+    same_boot = record.get("boot_id") == process.boot_id()
+    ended_at = record.get("ended_monotonic_s")
+    if isinstance(task.get("exit"), dict):
+        ago_s = None
+        if same_boot and isinstance(ended_at, (int, float)):
+            ago_s = max(0.0, time.monotonic() - ended_at)
+        task["exit"]["ago_s"] = ago_s
+    return task
+
+
+def recover(generation_dir: str) -> dict[str, Any] | None:
+    """The TASK of a generation whose shim is gone; None while the shim lives, or begins just now.
+
+    Where the shim left no exit record, what is left of its task is killed, and the record is written now:
+    `rebooted`, or `shim-died`. Waits at most a few seconds, and only for what will not die. OSError where
+    the disk does not take the record; asked again, it is tried again.
+    """
+    task = read_exit(generation_dir)
+    if task is not None or shim_alive(generation_dir):
+        return task
+    try:
+        held = lock(generation_dir, wait=False)
+    except BlockingIOError:
+        return None
+    try:
+        task = read_exit(generation_dir)  # it may have ended, or begun, between the looks
+        if task is not None or shim_alive(generation_dir):
+            return task
+        return _bury(generation_dir)
+    finally:
+        os.close(held)
+
+
+def _bury(generation_dir: str) -> dict[str, Any]:
+    start = read_json(generation_dir, "start.json") or {}
+    shim = read_json(generation_dir, "shim.json") or {}
+    task = {**blank_task(start), "pid": (shim.get("task") or {}).get("pid"), "port": shim.get("port")}
+    _, _, task["log_bytes"] = hostlog.read(generation_dir, 0, 0)
+    swept, left = _sweep_task(start, shim)
+    cause = cause_of_silence(_identity(shim.get("shim")), process.boot_id())
+    task = ended_task(
+        task,
+        cause,
+        swept=swept,
+        left=left,
+        last_lines=hostlog.tail(generation_dir),
+        ago_s=None if cause == "rebooted" else 0.0,
+    )
+    write_exit(generation_dir, task, time.monotonic())
+    return task
+
+
+def _sweep_task(start: dict[str, Any], shim: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+    if not all(key in start for key in ("host_dir", "run", "task", "generation")):
+        return "marker", []
+    host_dir, run, task = str(start["host_dir"]), str(start["run"]), str(start["task"])
+    generation = int(start["generation"])
+    group = cgroup.find(cgroup.name_of(host_dir, run, task, generation))
+    known = _identity(shim.get("task"))
+    left = sweep(
+        host_dir,
+        run,
+        generation,
+        task=task,
+        groups=[group] if group is not None else [],
+        known=[known] if known is not None else [],
+    )
+    return "marker" if group is None else "cgroup", left
+
+
+def _identity(value: Any) -> process.Identity | None:
+    try:
+        return process.Identity.from_json(value)
+    except (KeyError, TypeError, ValueError):
+        return None

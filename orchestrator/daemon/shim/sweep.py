@@ -1,0 +1,81 @@
+"""Kills all that is left of a task or a run on this host, and names what will not die.
+
+By control group where there is one, and always by the marker in the environment and by recorded identity.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from signal import SIGKILL
+
+from orchestrator.adapters.host import cgroup, process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+BOUND_S = 3.0
+"""Nothing waits longer for a process to die; then it is named."""
+
+_AGAIN_S = 0.01
+
+
+def kill(found: Iterable[process.Identity]) -> list[process.Identity]:
+    """SIGKILL to each, by identity. Those that lived a moment ago."""
+    living = []
+    for who in found:
+        try:
+            if process.signal(who, SIGKILL):
+                living.append(who)
+        except PermissionError:
+            living.append(who)
+    return living
+
+
+def name_left(found: Iterable[process.Identity]) -> list[dict[str, Any]]:
+    """Those that still live, each with why."""
+    left = []
+    for who in found:
+        state = process.state(who)
+        if state is not None:
+            why = (
+                "D state: it waits in the kernel" if state == "D" else f"alive after SIGKILL (state {state})"
+            )
+            left.append({"pid": who.pid, "why": why})
+    return left
+
+
+def sweep(
+    host_dir: str,
+    run: str,
+    generation_max: int,
+    *,
+    task: str | None = None,
+    groups: Iterable[cgroup.Cgroup] = (),
+    known: Iterable[process.Identity] = (),
+    bound_s: float = BOUND_S,
+) -> list[dict[str, Any]]:
+    """Kills every process of the run on this host up to that generation; what is left, with why.
+
+    Waits at most `bound_s`. `known` are recorded identities, for a process whose environment cannot be read.
+    """
+    groups, known = list(groups), list(known)
+    give_up_at = time.monotonic() + bound_s
+    while True:
+        for group in groups:
+            group.kill()
+        found = set(process.marked(run, generation_max, host_dir=host_dir, task=task))
+        found.update(who for who in known if process.alive(who))
+        for group in groups:
+            found.update(who for who in map(process.identity, group.pids()) if who is not None)
+        found.discard(process.identity(os.getpid()) or process.Identity("", 0, 0))
+        if not kill(found):
+            break
+        if time.monotonic() >= give_up_at:
+            return name_left(found)
+        time.sleep(_AGAIN_S)
+    for group in groups:
+        group.remove()
+    return []

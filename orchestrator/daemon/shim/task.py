@@ -1,0 +1,163 @@
+"""The task's process, as its shim holds it: its output, its group, its memory, and its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+
+from orchestrator.adapters.host import cgroup, process
+from orchestrator.daemon.shim import sweep
+from orchestrator.daemon.shim.spawn import Spawned, code_dir, spawn, task_argv, task_env
+from orchestrator.daemon.shim.state import Ended, StopBy, cause_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class TaskProcess:
+    """One task's process, before, in and after its life."""
+
+    def __init__(self, start: dict[str, Any]) -> None:
+        self._start = start
+        self._run = str(start["run"])
+        self._task = str(start["task"])
+        self._generation = int(start["generation"])
+        self._host_dir = str(start["host_dir"])
+        self._spawned: Spawned | None = None
+        self._group: cgroup.Cgroup | None = None
+        self._sampler: process.Sampler | None = None
+        now = process.oom_kills() or 0
+        self._oom_kills = (now, now)
+        """Of the whole host: at the sample before the last, and at the last."""
+        self.cpu_percent: float | None = None
+        self.rss_bytes: int | None = None
+        self.peak_rss_bytes: int | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """None before it was started."""
+        return None if self._spawned is None else self._spawned.pid
+
+    @property
+    def identity(self) -> process.Identity | None:
+        """Who it is; None before it was started."""
+        return None if self._spawned is None else self._spawned.identity
+
+    @property
+    def group_path(self) -> str | None:
+        """Its control group; None where it has none."""
+        return None if self._group is None else self._group.path
+
+    @property
+    def swept_by(self) -> str:
+        """By what nothing of it can escape."""
+        return "marker" if self._group is None else "cgroup"
+
+    def start(
+        self, generation_dir: str, secrets: dict[str, str], release_env: dict[str, str]
+    ) -> tuple[socket.socket, dict[int, str]]:
+        """Starts it: (the socket to its runtime, its output descriptors with their stream's letter).
+
+        StartFailed or OSError where it cannot be.
+        """
+        env = task_env(self._start, dict(os.environ), secrets, release_env, generation_dir)
+        ours, theirs = socket.socketpair()
+        env["ORCH_FD"] = str(theirs.fileno())
+        name = cgroup.name_of(self._host_dir, self._run, self._task, self._generation)
+        group = cgroup.create(name) if self._start.get("cgroup", True) else None
+        try:
+            spawned = spawn(task_argv(self._start), env, code_dir(self._start), theirs.fileno(), group)
+        except BaseException:
+            ours.close()
+            if group is not None:
+                group.remove()
+            raise
+        finally:
+            theirs.close()
+        if group is not None and not spawned.grouped:
+            group.remove()
+            group = None
+        self._spawned, self._group = spawned, group
+        return ours, {spawned.stdout: "o", spawned.stderr: "e"}
+
+    def is_stopped(self) -> bool:
+        """Whether it is frozen by SIGSTOP: nobody in it will answer, and its peers' own patience is short."""
+        who = self.identity
+        return who is not None and process.state(who) == "T"
+
+    def terminate(self, runtime_asked: bool) -> None:
+        """SIGTERM to the main process; where its runtime is asked already, only if the script wants it.
+
+        A script with a handler of its own wants to hear it. Without one it would end the process at once,
+        in the middle of what the runtime is doing to end it well.
+        """
+        who = self.identity
+        if who is not None and (not runtime_asked or process.catches(who.pid, signal.SIGTERM)):
+            process.signal(who, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL to everything of it."""
+        if self._group is not None:
+            self._group.kill()
+        sweep.kill(self._living())
+
+    def left(self) -> list[dict[str, Any]]:
+        """What of it still lives, each with why."""
+        return sweep.name_left(self._living())
+
+    def _living(self) -> set[process.Identity]:
+        """By descent, since orphans come to us; and by group, or by marker where there is none."""
+        found = set(process.descendants(os.getpid()))
+        if self._group is not None:
+            found.update(who for who in map(process.identity, self._group.pids()) if who is not None)
+        else:
+            found.update(
+                process.marked(self._run, self._generation, host_dir=self._host_dir, task=self._task)
+            )
+        return found
+
+    def reap(self) -> Ended | None:
+        """Takes the children that have ended, orphans that came to us included. The task's end, if it did."""
+        ended = None
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return ended
+            if pid == 0:
+                return ended
+            if pid == self.pid:
+                self.peak_rss_bytes = max(self.peak_rss_bytes or 0, usage.ru_maxrss * 1024)
+                code = os.waitstatus_to_exitcode(status)
+                at = time.monotonic()
+                ended = Ended(at, code) if code >= 0 else Ended(at, signal=-code)
+
+    def sample(self, at: float) -> None:
+        """Looks at CPU and memory."""
+        self._oom_kills = (self._oom_kills[1], process.oom_kills() or 0)
+        if self.pid is None:
+            return
+        if self._sampler is None:
+            self._sampler = process.Sampler(self._start.get("psutil_path"))
+        self.cpu_percent, self.rss_bytes = self._sampler.sample(self.pid, at)
+        peak = max(self.peak_rss_bytes or 0, process.peak_rss_bytes(self.pid) or 0, self.rss_bytes or 0)
+        self.peak_rss_bytes = peak or None
+
+    def cause(self, ended: Ended, stop_by: StopBy) -> str:
+        """Why it ended, by its own group's count of OOM kills or the host's of the last seconds."""
+        group_oom = None
+        if self._group is not None:
+            group_oom = self._group.oom_kills()
+            self.peak_rss_bytes = max(self.peak_rss_bytes or 0, self._group.peak_bytes() or 0) or None
+        # The kernel counts when it kills; a process with much memory ends a good while later.
+        host_oom = (process.oom_kills() or 0) - self._oom_kills[0]
+        return cause_of(ended, stop_by, group_oom, host_oom)
+
+    def remove_group(self, wait_s: float) -> None:
+        """Once nothing lives in it: a process that has been reaped may still be counted for a moment."""
+        give_up_at = time.monotonic() + wait_s
+        while self._group is not None and not self._group.remove() and time.monotonic() < give_up_at:
+            time.sleep(0.005)

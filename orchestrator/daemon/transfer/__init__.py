@@ -1,0 +1,1 @@
+"""What moves bytes between hosts and head: checkpoints, logs, TensorBoard files."""

@@ -1,0 +1,315 @@
+"""Checkpoints of runs whose hosts share no directory: pulled to the head while it trains, pushed where they are needed.
+
+What counts as the run's checkpoint is what the head node holds: what only the chief's host has is gone with it. A pull
+uses at most half of what the connection gives, one piece at a time, and the agent's reports go before its pieces.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from orchestrator.adapters.checkpoints import safe
+from orchestrator.adapters.head.checkpoint_store import CheckpointStore
+from orchestrator.core import launch
+from orchestrator.core.model import Problem, Run, Seed
+from orchestrator.daemon.connection import wire
+from orchestrator.daemon.connection.link import Asks, LinkDown, OrderRefused
+
+PULL_BYTES = 512 << 10
+"""At once on the wire, up or down."""
+
+DISK_TIMEOUT_S = 630.0
+"""For what reads or writes a whole checkpoint on a host: above the agent's own deadline."""
+
+ASK_TIMEOUT_S = 60.0
+TELL_EVERY_S = 5.0
+LINK_RETRY_S = 0.5
+TRIES_MAX = 3
+
+_NEVER = 1 << 62
+"""Above every generation."""
+
+Order = dict[str, Any]
+
+
+class Abandoned(Exception):
+    """Something newer is under way for that run, or the coordinator ends."""
+
+
+class Carrier:
+    """One for all runs. Its methods block; they are called from threads of their own."""
+
+    def __init__(self, state_dir: str, link: Callable[[Run, str], Asks | None]) -> None:
+        self._state_dir = state_dir
+        self._link = link
+        self._seeding: dict[str, int] = {}
+        self._locks: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """Whoever waits gives up."""
+        self._closed.set()
+
+    def abandon(self, run_id: str) -> None:
+        """That run is over: what is under way for it must not meet what the next one does in the same directory."""
+        with self._guard:
+            self._seeding[run_id] = _NEVER
+
+    def store(self, run: Run) -> CheckpointStore:
+        """The head's copies for that run's name and directory."""
+        assert run.plan.checkpoint is not None
+        return CheckpointStore(
+            self._state_dir, run.plan.name, run.plan.checkpoint.dir, run.plan.checkpoint.keep
+        )
+
+    # -- a new generation ----------------------------------------------------------------------------------
+
+    def seed(self, run: Run, order: Order, tell: Callable[[str], None]) -> Seed:
+        """Seed the chief's host, and have the same on every host that needs it.
+
+        Raises LinkDown, OrderRefused, Abandoned.
+
+        Args:
+            run: the run.
+            order: the `seed` order.
+            tell: takes a sentence on how far it is, every few seconds.
+        """
+        generation, host = int(order["generation"]), run.task(run.chief).host
+        with self._guard:
+            if self._seeding.get(run.run_id, 0) > generation:
+                raise Abandoned
+            self._seeding[run.run_id] = generation
+        with self._lock(run):
+            journey = _Journey(self, run, generation, tell)
+            try:
+                return self._seed(journey, run, host, order)
+            finally:
+                with self._guard:
+                    if self._seeding.get(run.run_id) == generation:
+                        del self._seeding[run.run_id]
+
+    def _seed(self, journey: _Journey, run: Run, host: str, order: Order) -> Seed:
+        store, generation = self.store(run), int(order["generation"])
+        if order["from_scratch"]:
+            store.go_back(None)
+        newest, before = store.newest(), store.place()
+        if newest is not None:
+            journey.push(host, newest, store)
+            if before not in (None, host):
+                # What else lies on that host is a past of its own: nobody knows what was gone back from there.
+                order = {**order, "only": newest["digest"]}
+        answer = journey.ask(host, order, timeout_s=DISK_TIMEOUT_S)
+        copy = ""
+        if answer["source"] is not None:
+            manifest = journey.snapshot(host, generation, None)
+            journey.pull(host, manifest, store, pace=0.0)
+            for other in _with_scratch(run):
+                journey.push(other, manifest, store)
+            copy = journey.copy_of(manifest)
+        store.settle(host, generation)
+        return wire.seeded(answer, generation, copy=copy)
+
+    # -- while it trains -----------------------------------------------------------------------------------
+
+    def bring(self, run: Run, generation: int, path: str) -> None:
+        """Pull a checkpoint that reads whole.
+
+        Raises LinkDown, OrderRefused, Abandoned; the next time goes on where this one ended.
+        """
+        host = run.task(run.chief).host
+        journey = _Journey(self, run, generation, lambda _: None, patient=False)
+        manifest = journey.snapshot(host, generation, path)
+        with self._lock(run):
+            journey.pull(host, manifest, self.store(run), pace=1.0)
+
+    # -- for journeys --------------------------------------------------------------------------------------
+
+    def link(self, run: Run, host: str) -> Asks:
+        """LinkDown where there is none."""
+        found = self._link(run, host)
+        if found is None:
+            raise LinkDown(f"{host} is not connected")
+        return found
+
+    def check(self, run: Run, generation: int) -> None:
+        """Abandoned where a newer generation is being seeded meanwhile."""
+        if self._closed.is_set() or self._seeding.get(run.run_id, generation) > generation:
+            raise Abandoned
+
+    def pause(self, seconds: float) -> None:
+        """Sleep; Abandoned where the coordinator ends."""
+        if self._closed.wait(seconds):
+            raise Abandoned
+
+    def _lock(self, run: Run) -> threading.Lock:
+        with self._guard:
+            return self._locks.setdefault(self.store(run).root, threading.Lock())
+
+
+class _Journey:
+    """The transfers of one generation."""
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        run: Run,
+        generation: int,
+        tell: Callable[[str], None],
+        *,
+        patient: bool = True,
+    ) -> None:
+        assert run.plan.checkpoint is not None
+        self._carrier = carrier
+        self._run = run
+        self._generation = generation
+        self._tell = tell
+        self._patient = patient
+        self._directory = run.plan.checkpoint.dir
+        self._told_at = time.monotonic()
+
+    def ask(
+        self, host: str, order: Mapping[str, Any], blob: bytes = b"", *, timeout_s: float = ASK_TIMEOUT_S
+    ) -> Mapping[str, Any]:
+        """Ask, and again where the connection breaks, for as long as a start may take."""
+        return self._ask(host, order, blob, timeout_s)[0]
+
+    def _ask(
+        self, host: str, order: Mapping[str, Any], blob: bytes, timeout_s: float
+    ) -> tuple[Mapping[str, Any], bytes]:
+        give_up_at = time.monotonic() + self._run.plan.timing.start_after_s
+        whole = {**order, "run": self._run.run_id, "epoch": self._run.epoch}
+        while True:
+            self._carrier.check(self._run, self._generation)
+            try:
+                reply = self._carrier.link(self._run, host).ask(whole, blob, timeout_s=timeout_s)
+                return reply.ok or {}, reply.blob
+            except LinkDown:
+                if not self._patient or time.monotonic() > give_up_at:
+                    raise
+                self._carrier.pause(LINK_RETRY_S)
+
+    def snapshot(self, host: str, generation: int, path: str | None) -> dict[str, Any]:
+        """The manifest of what the generation has; `path` None: the newest that reads whole."""
+        order = {"order": "snapshot", "dir": self._directory, "generation": generation, "path": path}
+        order["python"] = self._run.plan.host(host).python
+        manifest = dict(self.ask(host, order, timeout_s=DISK_TIMEOUT_S))
+        try:
+            safe.directory_of(self._directory, str(manifest["digest"]))
+            safe.check(manifest)
+        except (ValueError, KeyError, TypeError) as e:
+            raise OrderRefused(Problem("snapshot", f"{host}: its snapshot cannot be taken: {e}", None)) from e
+        return manifest
+
+    def copy_of(self, manifest: Mapping[str, Any]) -> str:
+        """Where it lies on every host that has it."""
+        return os.path.join(self._directory, ".orch", "safe", str(manifest["digest"]))
+
+    def pull(self, host: str, manifest: Mapping[str, Any], store: CheckpointStore, *, pace: float) -> None:
+        """Bring what the head lacks of it. `pace`: how long to rest after each piece, as a part of what it took."""
+        if not store.has(manifest):
+            done = 0
+            for name, size, _, pieces in manifest["files"]:
+                for number, piece in enumerate(pieces):
+                    start = number * int(manifest["piece_bytes"])
+                    length = min(int(manifest["piece_bytes"]), size - start)
+                    self._pull_piece(host, manifest, store, (name, piece, start, length), pace)
+                    done += length
+                    self._say(f"the checkpoint is pulled from {host}", done, manifest)
+        store.add(manifest, host)
+
+    def _pull_piece(
+        self,
+        host: str,
+        manifest: Mapping[str, Any],
+        store: CheckpointStore,
+        wanted: tuple[str, str, int, int],
+        pace: float,
+    ) -> None:
+        name, piece, start, length = wanted
+        while (held := store.held_bytes(piece)) is not None and held < length:
+            order = {"order": "piece", "dir": self._directory, "digest": manifest["digest"], "name": name}
+            order |= {"offset": start + held, "max_bytes": min(PULL_BYTES, length - held)}
+            began_at = time.monotonic()
+            _, data = self._ask(host, order, b"", ASK_TIMEOUT_S)
+            if not data:
+                raise OrderRefused(
+                    Problem("went-away", f"{host}: {name} ends before its end", "it is tried again")
+                )
+            store.append(piece, data)
+            self._carrier.pause(pace * (time.monotonic() - began_at))
+        if held is not None and not store.finish(piece):
+            raise OrderRefused(
+                Problem(
+                    "damaged", f"{host}: {name} came damaged", "it is tried again; see to the host's disk"
+                )
+            )
+
+    def push(self, host: str, manifest: Mapping[str, Any], store: CheckpointStore) -> None:
+        """Have it on a host. What is there already is not sent."""
+        order = {"order": "hold", "dir": self._directory, "manifest": dict(manifest)}
+        for _ in range(TRIES_MAX):
+            missing = self.ask(host, order, timeout_s=DISK_TIMEOUT_S)["missing"]
+            if not missing:
+                return
+            for number, piece in enumerate(missing):
+                self._push_piece(host, store.path(piece), piece)
+                self._say(
+                    f"the checkpoint is pushed to {host}",
+                    (number + 1) * int(manifest["piece_bytes"]),
+                    manifest,
+                )
+        raise OrderRefused(
+            Problem(
+                "push",
+                f"{host}: the checkpoint does not arrive whole",
+                "see to the host's disk and its space",
+            )
+        )
+
+    def _push_piece(self, host: str, path: str, piece: str) -> None:
+        with open(path, "rb") as file:
+            offset, data = 0, file.read(PULL_BYTES)
+            while True:
+                following = file.read(PULL_BYTES)
+                order = {"order": "blob", "store": "checkpoints", "sha256": piece}
+                try:
+                    self.ask(host, {**order, "offset": offset, "last": not following}, data)
+                except OrderRefused as e:
+                    if e.problem.code != "offset":
+                        raise
+                    return  # another connection's agent knows nothing of its beginning: it is asked for again
+                if not following:
+                    return
+                offset, data = offset + len(data), following
+
+    def _say(self, what: str, done: int, manifest: Mapping[str, Any]) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= TELL_EVERY_S:
+            self._told_at = now
+            whole = int(manifest["bytes"])
+            self._tell(f"{what}: {min(done, whole) >> 20} of {whole >> 20} MiB")
+
+
+def _with_scratch(run: Run) -> list[str]:
+    """The hosts of tasks that start from a copy of their own."""
+    hosts = [task.host for task in run.tasks if launch.has_scratch(run.placed, task.id)]
+    return list(dict.fromkeys(hosts))
+
+
+def problem_of(error: Exception) -> Problem:
+    """What broke off, as the problem of an order."""
+    if isinstance(error, OrderRefused):
+        return error.problem
+    if isinstance(error, OSError):
+        return Problem(
+            "head-disk", f"the head node's copy cannot be written: {error.strerror or error}", None
+        )
+    return Problem("transfer", f"the checkpoint did not arrive: {error}", "it is tried again")
+
+
+__all__ = ["Abandoned", "Carrier", "problem_of"]

@@ -1,0 +1,100 @@
+"""Lets checkpoints be carried beside everything else, and posts what becomes of it: see `carrying`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from orchestrator.core.actions import SeedCheckpoint
+from orchestrator.core.events import (
+    CheckpointSeeded,
+    CheckpointVerified,
+    Event,
+    OrderFailed,
+    SeedProgressed,
+)
+from orchestrator.core.model import Run
+from orchestrator.daemon.connection.link import LinkDown, OrderRefused
+from orchestrator.daemon.transfer.checkpoints import Abandoned, Carrier, problem_of
+
+log = logging.getLogger(__name__)
+
+CARRIERS_MAX = 8
+"""At once, of all runs. Apart from the preparations: a pull may take an hour."""
+
+Key = tuple[str, str, int]
+
+
+class Carriage:
+    """Each piece of work once, however often it is asked for."""
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        post: Callable[[str, Event], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.carrier = carrier
+        self._post = post
+        self._now = now
+        self._under_way: set[Key] = set()
+        self._lock = threading.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def close(self) -> None:
+        """End what is under way; a later coordinator goes on with it."""
+        self.carrier.close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def seed(self, run: Run, action: SeedCheckpoint, order: Mapping[str, Any]) -> None:
+        """Ends as CheckpointSeeded, or OrderFailed."""
+
+        def tell(sentence: str) -> None:
+            self._post(run.run_id, SeedProgressed(self._now(), action.generation, sentence))
+
+        def work() -> Event:
+            seed = self.carrier.seed(run, dict(order), tell)
+            return CheckpointSeeded(at=self._now(), seed=seed)
+
+        self._begin(run, "seed", action.host, action.generation, work)
+
+    def bring(self, run: Run, host: str, verified: CheckpointVerified) -> None:
+        """Only what has been brought counts as verified. Ends as that event, or as OrderFailed."""
+
+        def work() -> Event:
+            self.carrier.bring(run, verified.generation, verified.path)
+            return verified
+
+        self._begin(run, "verify", host, verified.generation, work)
+
+    def _begin(self, run: Run, verb: str, host: str, generation: int, work: Callable[[], Event]) -> None:
+        key = (run.run_id, verb, generation)
+        with self._lock:
+            if key in self._under_way:
+                return
+            self._under_way.add(key)
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(CARRIERS_MAX, thread_name_prefix="carry")
+        self._threads.submit(self._do, run, key, host, work)
+
+    def _do(self, run: Run, key: Key, host: str, work: Callable[[], Event]) -> None:
+        _, verb, generation = key
+        event: Event | None = None
+        try:
+            event = work()
+        except Abandoned:
+            log.info("%s: %s of generation %s is given up for a newer one", *key)
+        except Exception as e:
+            if not isinstance(e, (LinkDown, OrderRefused, OSError)):  # a fault of ours must reach a person
+                log.exception("%s: %s of generation %s", *key)
+            event = OrderFailed(self._now(), host, verb, generation, problem_of(e))
+        finally:
+            with self._lock:
+                self._under_way.discard(key)
+        if event is not None:
+            self._post(run.run_id, event)

@@ -1,0 +1,95 @@
+"""Brings TensorBoard's files of a run to the head node, as far as they are not here yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+from orchestrator.adapters.channel import BLOB_BYTES_MAX
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.model import Problem, Run
+from orchestrator.daemon.connection.link import Asks, LinkDown, OrderRefused
+
+PIECE_BYTES = BLOB_BYTES_MAX // 2
+"""At once on the wire: a heartbeat never waits for more."""
+
+SHARE_BYTES = 32 << 20
+"""After so much of a host the caller is told how far it is."""
+
+ASK_TIMEOUT_S = 30.0
+
+
+class _Share(NamedTuple):
+    fetched_bytes: int
+    more: bool
+
+
+class Lends(Protocol):
+    """Gives a link to a host for the time of a call, of an ended run too."""
+
+    def __call__(self, run: Run, name: str, use: Callable[[Asks], _Share]) -> _Share:
+        """What `use` returned. LinkDown where the host cannot be reached."""
+
+
+def fetch(run: Run, directory: str, hosts: Iterable[str], lend: Lends) -> dict[str, Any]:
+    """`{"directory", "fetched_bytes", "more", "unreached": {host: why}}`. Blocks.
+
+    At most SHARE_BYTES per host and call: `more` says that there is more to ask for.
+    """
+    shares, unreached = [], {}
+    for host in hosts:
+        try:
+            shares.append(lend(run, host, lambda link: _fetch_host(link, run, directory)))
+        except (LinkDown, OrderRefused) as e:
+            unreached[host] = str(e)
+        except OSError as e:
+            raise OrchestratorError(f"{directory} cannot be written: {e.strerror}") from e
+    return {
+        "directory": directory,
+        "fetched_bytes": sum(share.fetched_bytes for share in shares),
+        "more": any(share.more for share in shares),
+        "unreached": unreached,
+    }
+
+
+def _fetch_host(link: Asks, run: Run, directory: str) -> _Share:
+    order = {"run": run.run_id, "epoch": run.epoch}
+    listed = link.ask({"order": "summaries", **order}, timeout_s=ASK_TIMEOUT_S).ok or {}
+    fetched = 0
+    for found in listed["files"]:
+        if fetched >= SHARE_BYTES:
+            return _Share(fetched, more=True)
+        here = place(directory, str(found["task"]), str(found["path"]))
+        piece = {"order": "summary", **order, **{key: found[key] for key in ("task", "generation", "path")}}
+        fetched += _fetch_file(link, piece, here, int(found["bytes"]))
+    return _Share(fetched, more=False)
+
+
+def place(directory: str, task: str, path: str) -> str:
+    """Where a task's file lies here. Generations share a directory: TensorBoard shows them as one curve, in order.
+
+    Raises:
+        OrderRefused: it would leave the directory; the host's word is not taken for it.
+    """
+    name = task.replace(":", "-")
+    whole = os.path.normpath(os.path.join(directory, name, path))
+    if os.sep in name or not whole.startswith(os.path.join(directory, name) + os.sep):
+        raise OrderRefused(Problem("wire", f"it named a file outside of its logs: {path!r}"))
+    return whole
+
+
+def _fetch_file(link: Asks, order: dict[str, Any], here: str, size: int) -> int:
+    os.makedirs(os.path.dirname(here), mode=0o700, exist_ok=True)
+    fetched = 0
+    with open(os.open(here, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as file:
+        offset = file.seek(0, os.SEEK_END)
+        while offset < size:
+            asked = {**order, "offset": offset, "bytes_max": min(PIECE_BYTES, size - offset)}
+            blob = link.ask(asked, timeout_s=ASK_TIMEOUT_S).blob
+            if not blob:
+                break
+            file.write(blob)
+            offset += len(blob)
+            fetched += len(blob)
+    return fetched

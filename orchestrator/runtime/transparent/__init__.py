@@ -1,0 +1,1 @@
+"""An unchanged Keras script under a strategy: its scope, its data, its files, its resume."""

@@ -1,0 +1,111 @@
+"""Only the chief writes what the script saves. What the others save goes to a scratch, where they find it again."""
+
+from __future__ import annotations
+
+import functools
+import glob
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from orchestrator.runtime.transparent.said import Said
+
+
+def redirect(library: str, said: Said) -> None:
+    """In a process that is not the chief: saving of models, weights, logs."""
+    scratch = Scratch(os.environ.get("ORCH_CHECKPOINT_DIR") or None)
+    root = sys.modules[library]
+    model = root.Model
+    for name, what in (
+        ("save", scratch.to_write),
+        ("save_weights", scratch.to_write),
+        ("export", scratch.to_write),
+    ):
+        if hasattr(model, name):
+            setattr(model, name, _with_path(getattr(model, name), 1, what))
+    model.load_weights = _with_path(model.load_weights, 1, scratch.to_read)
+    _replace_everywhere(
+        library, root.models.save_model, _with_path(root.models.save_model, 1, scratch.to_write)
+    )
+    _replace_everywhere(
+        library, root.models.load_model, _with_path(root.models.load_model, 0, scratch.to_read)
+    )
+    for name in ("CSVLogger", "TensorBoard"):
+        callback = getattr(root.callbacks, name)
+        callback.__init__ = _with_path(callback.__init__, 1, scratch.to_write)
+    said(
+        "save",
+        "not the chief: what Keras saves or logs here goes to a scratch; files that the script opens do not",
+    )
+
+
+class Scratch:
+    """A directory in which every path has its double."""
+
+    def __init__(self, within: str | None) -> None:
+        if within is None:
+            import tempfile
+
+            self._root = tempfile.mkdtemp(prefix="orch-not-chief-")
+            self._own = self._root
+        else:
+            # This task's checkpoint directory is a scratch of its host already, and is removed with it.
+            self._root = os.path.join(os.path.abspath(within), "not-chief_temp")
+            self._own = os.path.abspath(within)
+
+    def to_write(self, path: Any) -> Any:
+        """Where to write instead; its folder exists."""
+        double = self._double(path)
+        if double is None:
+            return path
+        os.makedirs(os.path.dirname(double), exist_ok=True)
+        return double
+
+    def to_read(self, path: Any) -> Any:
+        """Where it was written by this process; else the path itself."""
+        double = self._double(path)
+        return double if double is not None and glob.glob(glob.escape(double) + "*") else path
+
+    def _double(self, path: Any) -> str | None:
+        if not isinstance(path, (str, os.PathLike)):
+            return None
+        text = os.fspath(path)
+        if not isinstance(text, str):
+            return None
+        full = text.replace("://", "/") if "://" in text else os.path.abspath(text)
+        if os.path.commonpath([self._own, os.path.abspath(full)]) == self._own:
+            return None
+        return os.path.join(self._root, full.lstrip("/"))
+
+
+_NAMES = ("filepath", "filename", "log_dir")
+
+
+def _with_path(function: Callable[..., Any], place: int, change: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The function with its path, at `place` or by its name, changed. Without one, TensorBoard's own `logs`."""
+
+    @functools.wraps(function)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > place:
+            return function(*args[:place], change(args[place]), *args[place + 1 :], **kwargs)
+        for name in _NAMES:
+            if name in kwargs:
+                return function(*args, **{**kwargs, name: change(kwargs[name])})
+        if function.__qualname__.startswith("TensorBoard"):
+            kwargs["log_dir"] = change("logs")
+        return function(*args, **kwargs)
+
+    return changed
+
+
+def _replace_everywhere(library: str, old: Any, new: Any) -> None:
+    """In each module of the library that holds the function under any name: its API is a tree of such."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == library and module is not None:
+            for attribute, value in list(vars(module).items()):
+                if value is old:
+                    setattr(module, attribute, new)

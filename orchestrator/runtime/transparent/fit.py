@@ -1,0 +1,171 @@
+"""`fit` that goes on where the one before was killed, within an epoch too, and batches per replica.
+
+The n-th call of `fit` in the script has the n-th backup. What is restored goes into the model once it is built
+and before its first step; then the data is read up to the batch that was next. A fit that was finished runs no
+epoch, and gives its history back, so that a script with several comes to the one that was interrupted.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+from orchestrator.runtime.transparent import backup, replay
+from orchestrator.runtime.transparent.data import rebatched
+from orchestrator.runtime.transparent.saver import Saver
+from orchestrator.runtime.transparent.setting import Setting
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from orchestrator.runtime.transparent.said import Said
+
+_ARGUMENTS = ("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split", "validation_data")
+"""Of `fit`, in its order, which Keras 3 and tf_keras share as far as this."""
+
+DEFAULT_BATCH = 32
+"""Keras's own, for arrays."""
+
+
+def install(library: str, strategy: Any, options: dict[str, Any], said: Said, chief: bool) -> None:
+    """Wrap `fit` of this Keras, and what it goes through its epochs with."""
+    setting = Setting(library, strategy, options, said, chief)
+    if setting.checkpoint_dir is None:
+        said("backup", "there is no ORCH_CHECKPOINT_DIR: nothing is backed up, a restart begins anew")
+    if library == "keras":
+        trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
+        owner = trainer.TensorFlowTrainer
+        replay.install_keras3(owner, trainer.TFEpochIterator)
+    else:
+        import importlib
+
+        owner = sys.modules["tf_keras"].Model
+        replay.install_keras2(owner, importlib.import_module("tf_keras.src.engine.data_adapter").DataHandler)
+    owner.fit = _wrapped(owner.fit, setting)
+    owner.train_on_batch = _refused(owner.train_on_batch, said)
+
+
+def _refused(train_on_batch: Callable[..., Any], said: Said) -> Callable[..., Any]:
+    @functools.wraps(train_on_batch)
+    def refused(*_args: Any, **_kwargs: Any) -> Any:
+        raise said.unsupported(
+            "train_on_batch is a loop of the script's own, which transparent cannot share among replicas: "
+            "use fit, or remove `transparent: true`"
+        )
+
+    return refused
+
+
+def _wrapped(fit: Callable[..., Any], setting: Setting) -> Callable[..., Any]:
+    @functools.wraps(fit)
+    def transparent_fit(model: Any, *args: Any, **kwargs: Any) -> Any:
+        if setting.inside:  # a fit in a callback of a fit: it has no place in the order of fits
+            return fit(model, *args, **kwargs)
+        kwargs = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
+        rest = args[len(_ARGUMENTS) :]
+        if rest:
+            return fit(model, *args, **kwargs)
+        setting.inside = True
+        try:
+            return _fit(fit, model, kwargs, setting)
+        finally:
+            setting.inside = False
+            setting.fits += 1
+
+    return transparent_fit
+
+
+def _fit(fit: Callable[..., Any], model: Any, kwargs: dict[str, Any], setting: Setting) -> Any:
+    if getattr(model, "distribute_strategy", None) is not setting.strategy:
+        setting.said("fit", "a model that was made outside the scope trains without the strategy")
+    if setting.per_replica:
+        _scale(kwargs, setting)
+    else:
+        setting.said("batch", "a batch of the script is global: it is split among the replicas")
+    directory = backup.folder(setting.checkpoint_dir, setting.fits) if setting.checkpoint_dir else None
+    if setting.library == "tf_keras":
+        _build(model, kwargs.get("x"), setting)
+    course = replay.Course(int(kwargs.get("initial_epoch") or 0))
+    saver = Saver(setting, directory, course, int(kwargs.get("epochs", 1)))
+    kwargs["callbacks"] = _with_saver(kwargs.get("callbacks"), saver, setting)
+    with course:
+        return fit(model, **kwargs)
+
+
+def _with_saver(given: Any, saver: Saver, setting: Setting) -> Any:
+    callbacks = sys.modules[f"{setting.library}.src.callbacks"]
+    if isinstance(given, callbacks.CallbackList):
+        saver.others = list(given.callbacks)
+        given.append(saver.callback())
+        return given
+    every = list(given) if isinstance(given, (list, tuple)) else [given] if given else []
+    kept = [each for each in every if not isinstance(each, callbacks.BackupAndRestore)]
+    if len(kept) < len(every):
+        setting.said("backup", "the script's BackupAndRestore is left out: this run is backed up by orch")
+    if saver.resumes:
+        for each in kept:
+            if isinstance(each, callbacks.CSVLogger):
+                each.append = True  # else it would begin its file anew
+    if not any(isinstance(each, callbacks.History) for each in kept):
+        kept.append(callbacks.History())
+    saver.others = kept
+    # After the script's, which reset themselves when training begins, and after the history that is saved.
+    return [*kept, saver.callback()]
+
+
+def _scale(kwargs: dict[str, Any], setting: Setting) -> None:
+    """Make the script's batch that of one replica: the global one is as many times larger."""
+    import tensorflow as tf
+
+    replicas, x = setting.strategy.num_replicas_in_sync, kwargs.get("x")
+    if isinstance(x, tf.data.Dataset):
+        larger = rebatched(x, replicas)
+        if larger is None:
+            setting.said("batch", "the batches of this tf.data have no known size, and are split as they are")
+            return
+        kwargs["x"] = larger
+    elif x is None or not _arrays(x):
+        setting.said("batch", "the batches of a generator or Sequence are its own, and are split as they are")
+        return
+    else:
+        kwargs["batch_size"] = (kwargs.get("batch_size") or DEFAULT_BATCH) * replicas
+    if kwargs.get("steps_per_epoch"):
+        kwargs["steps_per_epoch"] = -(-int(kwargs["steps_per_epoch"]) // replicas)
+    setting.said(
+        "batch",
+        f"a batch of the script is that of one replica: the global one is {replicas} times as large, and an epoch "
+        "has that many fewer steps; the learning rate is the script's",
+    )
+
+
+def _arrays(x: Any) -> bool:
+    """Whether Keras cuts batches out of it: arrays, tensors, or what holds them. A Sequence makes its own."""
+    return hasattr(x, "shape") or isinstance(x, (list, tuple, dict))
+
+
+def _build(model: Any, x: Any, setting: Setting) -> None:
+    """Let a subclassed model of tf_keras have its weights before training, so that they can be restored."""
+    import numpy as np
+    import tensorflow as tf
+
+    if not model.built:
+        if isinstance(x, tf.data.Dataset):
+            spec = x.element_spec
+            inputs = spec[0] if isinstance(spec, tuple) else spec
+            example = tf.nest.map_structure(
+                lambda s: tf.zeros([size or 1 for size in s.shape], s.dtype), inputs
+            )
+        else:
+            try:
+                example = tf.nest.map_structure(lambda part: np.asarray(part[:1]), x)
+            except (TypeError, KeyError, IndexError):
+                setting.said(
+                    "backup", "the model is built by its first batch: a restart begins this fit anew"
+                )
+                return
+        model(example, training=False)
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and hasattr(optimizer, "build") and not getattr(optimizer, "_built", False):
+        optimizer.build(model.trainable_variables)

@@ -1,0 +1,184 @@
+"""The callback that restores when training begins, and saves: after each epoch, and within it at an even pace.
+
+All workers take part at the same steps, since reading a variable may need all of them; the chief alone writes.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from orchestrator.runtime.transparent import backup
+from orchestrator.runtime.transparent.strategy import workers_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from orchestrator.runtime.transparent.replay import Course
+    from orchestrator.runtime.transparent.setting import Setting
+
+SAVE_INTERVAL_S = 30.0
+"""About so often within an epoch: what a kill costs at most, beside the start."""
+
+FIRST_PACE_STEPS = 10
+"""After so many steps the pace is known well enough to say after how many more to save."""
+
+_REMEMBERED = ("wait", "best", "best_epoch", "cooldown_counter", "epochs_since_last_save")
+
+
+class Saver:
+    """Of one fit."""
+
+    def __init__(self, setting: Setting, directory: str | None, course: Course, epochs: int) -> None:
+        self._setting = setting
+        self._directory = directory
+        self._course = course
+        self._epochs = epochs
+        self._epoch = course.first_epoch
+        self._restored: tuple[dict[str, Any], backup.Position] | None = None
+        self._metrics: dict[str, Any] | None = None
+        self._every = setting.save_every
+        self._steps = 0
+        self._since = 0.0
+        self.others: list[Any] = []
+        """The script's own callbacks."""
+
+    @property
+    def resumes(self) -> bool:
+        """Whether there is a backup of this fit."""
+        return bool(self._directory and backup.exists(self._directory))
+
+    def callback(self) -> Any:
+        """An instance of a subclass of that Keras's own `Callback`."""
+        saver = self
+
+        def on_train_begin(callback: Any, *_: Any, **_logs: Any) -> None:
+            saver._begin(callback.model)
+
+        def on_epoch_begin(callback: Any, epoch: int, *_: Any, **_logs: Any) -> None:
+            saver._begin_epoch(callback.model, epoch)
+
+        def on_train_batch_end(callback: Any, batch: int, *_: Any, **_logs: Any) -> None:
+            saver._end_batch(callback.model, batch)
+
+        def on_epoch_end(callback: Any, epoch: int, *_: Any, **_logs: Any) -> None:
+            saver._save(callback.model, epoch + 1, 0)
+
+        def on_train_end(callback: Any, *_: Any, **_logs: Any) -> None:
+            saver._end(callback.model)
+
+        methods: dict[str, Any] = {
+            f.__name__: f for f in (on_train_begin, on_epoch_begin, on_train_batch_end)
+        }
+        methods |= {f.__name__: f for f in (on_epoch_end, on_train_end)}
+        methods["_supports_tf_logs"] = True
+        base = sys.modules[f"{self._setting.library}.src.callbacks"].Callback
+        return type("OrchBackup", (base,), methods)()
+
+    def _begin(self, model: Any) -> None:
+        found = backup.read(self._directory) if self._directory else None
+        position = found[1] if found else backup.Position(self._course.first_epoch, 0)
+        self._agree(position)
+        if found is None:
+            return
+        values = found[0]
+        backup.assign(model, values, "model")
+        backup.assign(model, values, "optimizer")
+        self._restored = found
+        self._course.leap(position.epoch, position.batch)
+        if self._setting.library == "keras":
+            model._initial_epoch = position.epoch
+        model.history.history = {name: list(numbers) for name, numbers in position.history.items()}
+        model.history.epoch = list(position.history_epochs)
+        for callback in self.others:
+            for name, value in position.callbacks.get(type(callback).__name__, {}).items():
+                setattr(callback, name, value)
+        where = (
+            "after its last epoch"
+            if position.epoch >= self._epochs
+            else (f"in epoch {position.epoch + 1} of {self._epochs}, after {position.batch} batches of it")
+        )
+        self._setting.said("resumed", f"fit {self._setting.fits + 1} goes on from its backup, {where}")
+
+    def _agree(self, position: backup.Position) -> None:
+        """All workers must go on at one place: else they would wait for each other's missing steps for ever."""
+        mine = position.epoch * 1e7 + position.batch
+        if abs(self._mean(mine) - mine) > 0.01:
+            raise RuntimeError(
+                f"the workers' backups differ: this one has epoch {position.epoch} and batch {position.batch}; "
+                "all must be seeded from the same checkpoint"
+            )
+
+    def _mean(self, number: float) -> float:
+        """Over all workers, which must all ask."""
+        strategy = self._setting.strategy
+        if workers_of(strategy) == 1:
+            return number
+        import tensorflow as tf
+
+        def local() -> Any:
+            return tf.constant(number, tf.float64)
+
+        return float(strategy.reduce("MEAN", tf.function(lambda: strategy.run(local))(), axis=None))
+
+    def _begin_epoch(self, model: Any, epoch: int) -> None:
+        self._epoch = epoch
+        self._since = time.monotonic()
+        restored, self._restored = self._restored, None
+        if restored is not None and epoch == restored[1].epoch and restored[1].batch:
+            # The epoch's loss goes on from its first batches; Keras has just set it to zero. tf_keras makes some
+            # of its metrics in the first batch: there it is added after it.
+            self._metrics = restored[0]
+            if self._setting.library == "keras":
+                self._restore_metrics(model)
+
+    def _restore_metrics(self, model: Any) -> None:
+        values, self._metrics = self._metrics, None
+        try:
+            if values is not None:
+                backup.add(model, values, "metrics")
+        except backup.Mismatch:
+            self._setting.said("metrics", "figures of the epoch that was interrupted are of its rest only")
+
+    def _end_batch(self, model: Any, batch: int) -> None:
+        if self._directory is None:
+            return
+        if self._metrics is not None:
+            self._restore_metrics(model)
+        self._steps += 1
+        if self._every is None:
+            if self._steps == FIRST_PACE_STEPS:
+                self._every = self._agreed_pace()
+                self._steps = 0
+            return
+        if self._steps >= self._every and batch + 1 != self._course.steps:
+            self._save(model, self._epoch, batch + 1)
+
+    def _agreed_pace(self) -> int:
+        pace_s = self._mean((time.monotonic() - self._since) / FIRST_PACE_STEPS)
+        return max(1, int(SAVE_INTERVAL_S / max(pace_s, 1e-6)))
+
+    def _save(self, model: Any, epoch: int, batch: int) -> None:
+        if self._directory is None:
+            return
+        self._steps = 0
+        values = backup.collect(model)
+        if not self._setting.chief:
+            return
+        position = backup.Position(epoch, batch)
+        position.history = {k: [float(n) for n in v] for k, v in model.history.history.items()}
+        position.history_epochs = [int(each) for each in model.history.epoch]
+        for callback in self.others:
+            kept = {n: vars(callback)[n] for n in _REMEMBERED if n in vars(callback)}
+            numbers = {n: float(v) if n == "best" else v for n, v in kept.items() if v is not None}
+            if numbers and type(callback).__module__.partition(".")[0] == self._setting.library:
+                position.callbacks[type(callback).__name__] = numbers
+        backup.write(self._directory, values, position)
+
+    def _end(self, model: Any) -> None:
+        if self._setting.library == "keras":
+            model._initial_epoch = None
+        # EarlyStopping ends before the last epoch: the backup says that this fit is over.
+        if self._directory is not None and self._epoch + 1 < self._epochs and self._restored is None:
+            self._save(model, self._epochs, 0)

@@ -1,0 +1,65 @@
+"""The strategy of a transparent run: built from the options of ORCH_RUNTIME, and the only one there may be."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from orchestrator.runtime.transparent.said import Said
+
+_NAMES = {
+    "mirrored": "MirroredStrategy",
+    "multi_worker_mirrored": "MultiWorkerMirroredStrategy",
+    "central_storage": "CentralStorageStrategy",
+}
+
+
+def build(options: dict[str, Any], said: Said) -> Any:
+    """The strategy that the options name."""
+    import tensorflow as tf
+
+    name = options.get("strategy") or "mirrored"
+    if name not in _NAMES:
+        raise said.unsupported(
+            f"transparent works with {', '.join(_NAMES)}; not with {name}: leave it out, or change the strategy"
+        )
+    # Without arguments: `runtime/devices.py` hands over logical CPUs and the communication of the plan.
+    space = tf.distribute.experimental if name == "central_storage" else tf.distribute
+    strategy = getattr(space, _NAMES[name])()
+    workers, replicas = workers_of(strategy), strategy.num_replicas_in_sync
+    said(
+        "strategy",
+        f"the script runs within the scope of a {_NAMES[name]}: {workers} worker(s), {replicas} replicas",
+    )
+    return strategy
+
+
+def workers_of(strategy: Any) -> int:
+    """How many processes train together."""
+    if getattr(strategy.extended, "_in_multi_worker_mode", lambda: False)():
+        return int(strategy.extended._num_workers)
+    return 1
+
+
+def refuse_others(said: Said, script: str) -> None:
+    """From now on, a strategy that the script makes is an error: two would each hold half of the devices' work."""
+    import tensorflow as tf
+
+    names: tuple[str, ...] = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "ParameterServerStrategy")
+    names += ("TPUStrategy", "CentralStorageStrategy", "OneDeviceStrategy")
+    classes: list[Any] = []
+    for space in (tf.distribute, tf.distribute.experimental):
+        classes += [getattr(space, name) for name in names if hasattr(space, name)]
+    for strategy_class in set(classes):
+        strategy_class.__init__ = _refusal(strategy_class.__name__, said, script)
+
+
+def _refusal(name: str, said: Said, script: str) -> Any:
+    def __init__(_self: Any, *_args: Any, **_options: Any) -> None:
+        raise said.unsupported(
+            f"{script} makes a {name} of its own, and transparent has made one: remove it from the script, "
+            "or `transparent: true` from the spec"
+        )
+
+    return __init__

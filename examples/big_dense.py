@@ -90,7 +90,7 @@ def main() -> None:
             f"{replicas} replicas do the work of {gain:.2f}: {'worth it' if gain > 1 else 'one alone is faster'}"
         )
     for workers in (2, 4, 8):
-        # A ring sends each byte once around to be added and once to be told, in as many pieces as workers.
+        # A ring sends each byte once around to be added and once to be told, in as many chunks as workers.
         sending = 2 * (workers - 1) / workers * size * 4 / (args.gbit * 1e9 / 8)
         gain = workers * alone / (alone + sending)
         even = args.batch * sending / alone

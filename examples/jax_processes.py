@@ -79,7 +79,7 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_epoch_end(self, _epoch, logs=None):  # noqa: ARG002 - Keras gives `logs` by name
         step = int(self.model.optimizer.iterations)
-        # All ranks bring the pieces together, for rank 0 has only its own; one writes.
+        # All ranks bring the chunks together, for rank 0 has only its own; one writes.
         whole = {
             path: np.asarray(multihost_utils.process_allgather(variable.value, tiled=True))
             for path, variable in self.variables.items()

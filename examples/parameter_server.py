@@ -83,7 +83,7 @@ def main() -> None:
         evaluate(directory, args.steps)
         return
 
-    # Large variables are cut in as many pieces as there are ps tasks, small ones stay whole.
+    # Large variables are cut in as many chunks as there are ps tasks, small ones stay whole.
     partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
         min_shard_bytes=64 << 10, max_shards=resolver.cluster_spec().num_tasks("ps")
     )

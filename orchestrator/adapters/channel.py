@@ -46,7 +46,7 @@ def encode(message: dict[str, Any], blob: bytes = b"") -> bytes:
 
 
 class Decoder:
-    """Puts frames together from bytes that arrive in any pieces."""
+    """Puts frames together from bytes that arrive in any chunks."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

@@ -117,7 +117,7 @@ class FakeTransport:
             raise self._refusals[host.name]
         link = self._link(host)
         if link.cut:
-            raise ConnectFailed(host.name, "does not answer", hint="mend() it")
+            raise ConnectFailed(host.name, "does not answer", hint="heal() it")
         channel = FakeChannel(host, link, self._programs.get(command, _not_found))
         channel.forget = self._channels.add(host, channel)
         return channel
@@ -130,7 +130,7 @@ class FakeTransport:
         """Stop everything on the wire, silently; programs go on."""
         self._set_cut(host, True)
 
-    def mend(self, host: HostPlan) -> None:
+    def heal(self, host: HostPlan) -> None:
         """Let pass again what waits, and what follows."""
         self._set_cut(host, False)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PURPOSES = {
     "Run": {
-        "validate": "Check cluster specs; all complaints at once.",
+        "validate": "Check cluster specs; all diagnostics at once.",
         "plan": "What a cluster spec resolves to, task by task.",
         "up": "Start a run, or say that it runs already.",
         "kill": "End runs, and prove that nothing is left.",
@@ -118,7 +118,7 @@ def run(argv: Sequence[str], session: Session) -> int:
     try:
         code = cli.main(list(argv), prog_name="orch", standalone_mode=False, obj=session)
     except SpecError as e:
-        # One complaint a line, each `file:line:column: …`, as compilers write them and editors read them.
+        # One diagnostic a line, each `file:line:column: …`, as compilers write them and editors read them.
         session.say(str(e))
         if e.hint:
             _say_hint(session, e.hint)

@@ -59,13 +59,13 @@ from orchestrator.core.model import (
 )
 from orchestrator.core.phases import checkpoints, final_verification
 from orchestrator.core.phases.individual import (
-    advance_alone,
-    end_alone,
-    may_start_alone,
+    advance_individual,
+    end_individually,
+    may_start_individually,
     overdue_at,
 )
 from orchestrator.core.phases.reports import absorb
-from orchestrator.core.phases.reschedule import obey
+from orchestrator.core.phases.reschedule import handle
 from orchestrator.core.phases.running import advance_running, lost_at, verification_failed
 from orchestrator.core.phases.stall import advance_stall, stacks_collected, stalled_at
 from orchestrator.core.phases.starting import (
@@ -84,7 +84,7 @@ from orchestrator.core.phases.stopping import (
     unproven,
 )
 from orchestrator.core.plan import TaskId
-from orchestrator.core.restart_scope import is_alone
+from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.turn import Turn
 
 _TURNS_MAX = 20
@@ -170,7 +170,7 @@ def _take(turn: Turn, event: Event) -> None:
         case KillRequested():
             _kill(turn, event)
         case DrainRequested() | UndrainRequested():
-            obey(turn, event)
+            handle(turn, event)
         case FaultInjected(fault=fault):
             turn.note("chaos", fault.sentence, fault.task)
         case Ticked():
@@ -192,7 +192,7 @@ def _advance(turn: Turn) -> None:
         case Phase.RUNNING:
             advance_running(turn)
             if turn.run.phase is Phase.RUNNING:
-                advance_alone(turn)
+                advance_individual(turn)
             advance_stall(turn)
         case Phase.STOPPING:
             advance_stopping(turn)
@@ -211,7 +211,7 @@ def next_deadline(run: Run) -> float | None:
     due += [host.retry_at for host in run.hosts]
     due += [host_state.lost_at(run, host) for host in run.hosts]
     if run.phase is Phase.RUNNING:
-        due += [task.start_at for task in run.tasks if may_start_alone(run, task)]
+        due += [task.start_at for task in run.tasks if may_start_individually(run, task)]
         due += [overdue_at(task) for task in run.tasks]
     return min((at for at in due if at is not None), default=None)
 
@@ -271,8 +271,8 @@ def _release_failed(turn: Turn, task: Task, problem: Problem) -> None:
     if task.phase is not TaskPhase.RELEASED or problem.code == "gone":
         return
     what = f"{task.id} on {task.host} was not released: {problem.message}"
-    if is_alone(turn.run, task):
-        end_alone(turn, task, Cause.START, what)
+    if is_individual(turn.run, task):
+        end_individually(turn, task, Cause.START, what)
         return
     turn.set(first_cause=FirstCause(task.id, task.generation, Cause.START, what))
     stop_all(turn, Intent.RESTART, what)

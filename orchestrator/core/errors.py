@@ -27,7 +27,7 @@ class UsageError(OrchestratorError):
 
 
 class SpecError(OrchestratorError):
-    """The cluster spec is wrong; the author of the file must act. One line per complaint, all at once."""
+    """The cluster spec is wrong; the author of the file must act. One line per diagnostic, all at once."""
 
     exit_code = 2
     code = "spec"

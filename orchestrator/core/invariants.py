@@ -7,14 +7,14 @@ from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.hosts import slots
 from orchestrator.core.model import Intent, Phase, Run, TaskPhase
 from orchestrator.core.phases.restart import IN_A_ROW_FACTOR
-from orchestrator.core.restart_scope import is_alone
+from orchestrator.core.restart_scope import is_individual
 
 
 def check(run: Run) -> None:
     """Raise InvariantViolated with the sentence that does not hold."""
     _check_phase(run)
     _check_tasks(run)
-    _check_seats(run)
+    _check_slots(run)
     budget, policy = run.budget, run.plan.restart
     _demand(budget.without_progress < policy.without_progress_max, "restarts stay within the budget")
     _demand(budget.in_a_row < IN_A_ROW_FACTOR * policy.without_progress_max, "so do those without fault")
@@ -24,8 +24,13 @@ def _check_phase(run: Run) -> None:
     _demand((run.phase is Phase.STOPPING) == (run.intent is not None), "STOPPING alone has an intent")
     _demand(run.force_at is None or run.phase is Phase.STOPPING, "only STOPPING is patient")
     _demand(run.verify_at is None or run.phase is Phase.RUNNING, "only RUNNING looks at checkpoints")
-    _demand(run.look_asked_at is None or run.proof is not None, "the last look is beside the proof")
-    _demand(run.look_asked_at is None or run.phase is Phase.STOPPING, "an end waits for no look any more")
+    _demand(
+        run.final_verification_asked_at is None or run.proof is not None, "the last look is beside the proof"
+    )
+    _demand(
+        run.final_verification_asked_at is None or run.phase is Phase.STOPPING,
+        "an end waits for no look any more",
+    )
     if run.phase in (Phase.PENDING, Phase.RENDEZVOUS, Phase.STOPPING):
         _demand(next_deadline(run) is not None, f"{run.phase.value} ends within a bound")
     if run.phase is Phase.FAILED:
@@ -38,7 +43,7 @@ def _check_tasks(run: Run) -> None:
     for task in run.tasks:
         started = task.phase is not TaskPhase.WAITING
         is_current = task.generation == run.generation
-        if is_alone(run, task):
+        if is_individual(run, task):
             is_current = run.generation <= task.generation <= run.generation_last
         _demand(not started or is_current, "all tasks are of the run's generation")
         _demand(task.phase is not TaskPhase.EXITED or task.exit is not None, "an end has its record")
@@ -48,7 +53,7 @@ def _check_tasks(run: Run) -> None:
     if run.phase is Phase.RUNNING:
         gate = (TaskPhase.WAITING, TaskPhase.STARTING)
         _demand(
-            all(t.phase not in gate or t.pid is not None or is_alone(run, t) for t in run.tasks),
+            all(t.phase not in gate or t.pid is not None or is_individual(run, t) for t in run.tasks),
             "none runs before all have joined",
         )
     if run.intent is Intent.SUCCEED:
@@ -56,15 +61,15 @@ def _check_tasks(run: Run) -> None:
         _demand(chief.exit is not None and chief.exit.code == 0, "only the chief's exit 0 is success")
 
 
-def _check_seats(run: Run) -> None:
+def _check_slots(run: Run) -> None:
     """Only where a generation begins may tasks change places; TensorFlow knows no gaps in their numbers."""
     placed = {task.id: task.host for task in run.placed.tasks}
     _demand(placed == {task.id: task.host for task in run.tasks}, "the tasks are where their seats are")
     for type_ in {task.type for task in placed}:
         numbers = sorted(task.index for task in placed if task.type == type_)
         _demand(numbers == list(range(len(numbers))), f"the {type_} tasks are numbered from 0 without gaps")
-    holders = [slots.holder(run, seat) for seat in run.plan.hosts_used]
-    taken = [name for name in holders if name is not None]
+    assignees = [slots.assignee(run, slot) for slot in run.plan.hosts_used]
+    taken = [name for name in assignees if name is not None]
     _demand(len(taken) == len(set(taken)), "no host holds two seats")
 
 

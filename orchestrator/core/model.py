@@ -15,7 +15,7 @@ from orchestrator.core.ends import Cause as Cause
 from orchestrator.core.ends import Exit as Exit
 from orchestrator.core.ends import FirstCause as FirstCause
 from orchestrator.core.ends import Follower as Follower
-from orchestrator.core.placement import seated
+from orchestrator.core.placement import assigned
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 
 
@@ -50,7 +50,7 @@ class Intent(Enum):
     SUCCEED = "succeed"
     FAIL = "fail"
     KILL = "kill"
-    REGROUP = "regroup"
+    RESCHEDULE = "regroup"
     """Nothing failed: the gang goes on in other places, or grows back. Asked gently; no budget is charged."""
 
 
@@ -89,7 +89,7 @@ class Link(Enum):
     UNREACHABLE = "UNREACHABLE"
 
 
-class Standing(Enum):
+class HostState(Enum):
     """Whether a host may be given tasks. Says nothing of its link."""
 
     OPEN = "open"
@@ -133,7 +133,7 @@ class Budget:
     """Restarts in a row without a newer verified checkpoint, whoever is to blame: sets the wait."""
     step: int | None = None
     """The verified step at the last restart; a newer one clears the counts."""
-    signature: str | None = None
+    common_line: str | None = None
     """The common last line of the last generation, where all its tasks failed alike and early."""
 
 
@@ -211,8 +211,8 @@ class Host:
     memory_percent: float | None = None
     back_at: float | None = None
     """When it was last heard again after it had been unreachable."""
-    standing: Standing = Standing.OPEN
-    standing_why: str = ""
+    state: HostState = HostState.OPEN
+    state_why: str = ""
     faults: int = 0
     """Generations in a row that this host ended, by its own fault and without progress."""
     untouched: bool = False
@@ -275,7 +275,7 @@ class Run:
     """Of the gang. A task that was restarted alone has a higher one."""
     generation_last: int = 0
     """The highest that was given out: to the gang, or to a task restarted alone."""
-    stand_ins: Mapping[str, str | None] = field(default_factory=dict)
+    replacements: Mapping[str, str | None] = field(default_factory=dict)
     """By host of the plan: who has its tasks in this generation; None: nobody, they are left out. Else it itself."""
     reason: str = ""
     intent: Intent | None = None
@@ -307,7 +307,7 @@ class Run:
     moved_at: float | None = None
     longest_pause_s: float | None = None
     """Between two moves of the position, in this run."""
-    look_asked_at: float | None = None
+    final_verification_asked_at: float | None = None
     """At the end, in STOPPING: since when the last look at the newest checkpoint has no answer."""
     evidence_at: float | None = None
     """Until when a stalled run waits for its tasks' stacks."""
@@ -320,10 +320,14 @@ class Run:
     @property
     def placed(self) -> Plan:
         """The plan with this generation's tasks: where they are now, and without those that are left out."""
-        return replace(self.plan, tasks=seated(self.plan, self.stand_ins)) if self.stand_ins else self.plan
+        return (
+            replace(self.plan, tasks=assigned(self.plan, self.replacements))
+            if self.replacements
+            else self.plan
+        )
 
     @property
-    def holders(self) -> tuple[Host, ...]:
+    def assignees(self) -> tuple[Host, ...]:
         """The hosts that hold the tasks of this generation."""
         holding = {task.host for task in self.tasks}
         return tuple(host for host in self.hosts if host.name in holding)

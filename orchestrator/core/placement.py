@@ -52,7 +52,7 @@ class Problem:
 
 
 @dataclass(slots=True)
-class _Seats:
+class _Capacity:
     """One host while it is being filled."""
 
     index: int
@@ -66,18 +66,18 @@ def place(
 ) -> tuple[tuple[TaskPlan, ...], tuple[Problem, ...]]:
     """The tasks with their places, in the order of their ids; or no task, and every problem found."""
     wanted = {ask.type: ask for ask in sorted(asks, key=lambda ask: TASK_TYPES.index(ask.type))}
-    seats = [_Seats(i, host, len(host.gpus)) for i, host in enumerate(hosts) if not host.spare]
-    problems = [*_too_many(seats, wanted), *_too_hungry(seats, wanted)]
+    capacities = [_Capacity(i, host, len(host.gpus)) for i, host in enumerate(hosts) if not host.spare]
+    problems = [*_too_many(capacities, wanted), *_too_hungry(capacities, wanted)]
     if not problems:
-        problems = _fill(seats, wanted)
+        problems = _fill(capacities, wanted)
     if problems:
         return (), tuple(problems)
-    tasks = _hand_out(seats, wanted)
+    tasks = _hand_out(capacities, wanted)
     unequal = _unequal(tasks) if equal_gpus else []
     return ((), tuple(unequal)) if unequal else (tasks, ())
 
 
-def seated(plan: Plan, stand_ins: Mapping[str, str | None]) -> tuple[TaskPlan, ...]:
+def assigned(plan: Plan, replacements: Mapping[str, str | None]) -> tuple[TaskPlan, ...]:
     """The plan's tasks where they are now, in the order of their ids.
 
     A stand-in takes all the tasks of the host that it replaces, with the GPUs at the same places of its own list.
@@ -86,7 +86,7 @@ def seated(plan: Plan, stand_ins: Mapping[str, str | None]) -> tuple[TaskPlan, .
     numbered = dict.fromkeys(TASK_TYPES, 0)
     tasks = []
     for task in sorted(plan.tasks, key=lambda task: task.id):
-        name = stand_ins.get(task.host, task.host)
+        name = replacements.get(task.host, task.host)
         if name is None:
             continue
         own, used = plan.host(task.host).gpus, plan.host(name).gpus
@@ -96,21 +96,21 @@ def seated(plan: Plan, stand_ins: Mapping[str, str | None]) -> tuple[TaskPlan, .
     return tuple(tasks)
 
 
-def has_room(plan: Plan, seat: str, host: str) -> bool:
+def has_room(plan: Plan, capacity: str, host: str) -> bool:
     """Whether a host could take all the tasks that the plan gives to another."""
-    tasks, other = [task for task in plan.tasks if task.host == seat], plan.host(host)
-    own = plan.host(seat).gpus
+    tasks, other = [task for task in plan.tasks if task.host == capacity], plan.host(host)
+    own = plan.host(capacity).gpus
     gpus = max((own.index(gpu) + 1 for task in tasks for gpu in task.gpus), default=0)
-    return seat == host or (other.slots >= len(tasks) and len(other.gpus) >= gpus)
+    return capacity == host or (other.slots >= len(tasks) and len(other.gpus) >= gpus)
 
 
-def _too_many(seats: Sequence[_Seats], wanted: dict[str, Ask]) -> list[Problem]:
+def _too_many(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[Problem]:
     tasks = sum(ask.replicas for ask in wanted.values())
-    slots = sum(seat.host.slots for seat in seats)
+    slots = sum(capacity.host.slots for capacity in capacities)
     if tasks <= slots:
         return []
     most = max(wanted.values(), key=lambda ask: ask.replicas)
-    have = _listed([f"{seat.host.name} {seat.host.slots}" for seat in seats])
+    have = _listed([f"{capacity.host.name} {capacity.host.slots}" for capacity in capacities])
     return [
         Problem(
             "slots",
@@ -121,9 +121,9 @@ def _too_many(seats: Sequence[_Seats], wanted: dict[str, Ask]) -> list[Problem]:
     ]
 
 
-def _too_hungry(seats: Sequence[_Seats], wanted: dict[str, Ask]) -> list[Problem]:
+def _too_hungry(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[Problem]:
     """A number that no host has, whatever the others ask for."""
-    most = max(seats, key=lambda seat: seat.free_gpus, default=None)
+    most = max(capacities, key=lambda capacity: capacity.free_gpus, default=None)
     if most is None:
         return []
     return [
@@ -138,33 +138,33 @@ def _too_hungry(seats: Sequence[_Seats], wanted: dict[str, Ask]) -> list[Problem
     ]
 
 
-def _fill(seats: Sequence[_Seats], wanted: dict[str, Ask]) -> list[Problem]:
-    """Take a seat for each task, the hungriest first. Who shares comes next, who needs no GPU last."""
+def _fill(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[Problem]:
+    """Take a capacity for each task, the hungriest first. Who shares comes next, who needs no GPU last."""
     problems = []
     for ask in sorted(wanted.values(), key=lambda ask: (-ask.needs, not ask.shares)):
         for number in range(ask.replicas):
-            seat = _best_seat(seats, ask)
-            if seat is None:
-                problems.append(_no_room(seats, ask, number))
+            capacity = _best_capacity(capacities, ask)
+            if capacity is None:
+                problems.append(_no_room(capacities, ask, number))
                 break
-            seat.taken.append(ask.type)
-            seat.free_gpus -= ask.needs
+            capacity.taken.append(ask.type)
+            capacity.free_gpus -= ask.needs
     return problems
 
 
-def _best_seat(seats: Sequence[_Seats], ask: Ask) -> _Seats | None:
-    fitting = (s for s in seats if len(s.taken) < s.host.slots and s.free_gpus >= ask.needs)
+def _best_capacity(capacities: Sequence[_Capacity], ask: Ask) -> _Capacity | None:
+    fitting = (s for s in capacities if len(s.taken) < s.host.slots and s.free_gpus >= ask.needs)
     if ask.shares:
         return min(fitting, key=lambda s: (len(s.taken), s.free_gpus == 0, s.index), default=None)
     return min(fitting, key=lambda s: (len(s.taken), s.free_gpus - ask.needs, s.index), default=None)
 
 
-def _no_room(seats: Sequence[_Seats], ask: Ask, placed: int) -> Problem:
+def _no_room(capacities: Sequence[_Capacity], ask: Ask, placed: int) -> Problem:
     left = [
-        f"{seat.host.name} has {_count(seat.host.slots - len(seat.taken), 'slot')} and "
-        f"{_count(seat.free_gpus, 'GPU')} left"
-        for seat in seats
-        if len(seat.taken) < seat.host.slots
+        f"{capacity.host.name} has {_count(capacity.host.slots - len(capacity.taken), 'slot')} and "
+        f"{_count(capacity.free_gpus, 'GPU')} left"
+        for capacity in capacities
+        if len(capacity.taken) < capacity.host.slots
     ]
     return Problem(
         "gpus",
@@ -174,18 +174,18 @@ def _no_room(seats: Sequence[_Seats], ask: Ask, placed: int) -> Problem:
     )
 
 
-def _hand_out(seats: Sequence[_Seats], wanted: dict[str, Ask]) -> tuple[TaskPlan, ...]:
+def _hand_out(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> tuple[TaskPlan, ...]:
     """Number the tasks in the order of the hosts, and give each its GPUs."""
     numbered: dict[str, int] = dict.fromkeys(wanted, 0)
     tasks: list[TaskPlan] = []
-    for seat in seats:
-        sharing = sum(wanted[type_].shares for type_ in seat.taken)
-        share = seat.free_gpus // sharing if sharing else 0
+    for capacity in capacities:
+        sharing = sum(wanted[type_].shares for type_ in capacity.taken)
+        share = capacity.free_gpus // sharing if sharing else 0
         first = 0
-        for slot, type_ in enumerate(sorted(seat.taken, key=TASK_TYPES.index)):
+        for slot, type_ in enumerate(sorted(capacity.taken, key=TASK_TYPES.index)):
             count = share if wanted[type_].shares else wanted[type_].needs
-            gpus = seat.host.gpus[first : first + count]
-            tasks.append(TaskPlan(TaskId(type_, numbered[type_]), seat.host.name, gpus, slot))
+            gpus = capacity.host.gpus[first : first + count]
+            tasks.append(TaskPlan(TaskId(type_, numbered[type_]), capacity.host.name, gpus, slot))
             numbered[type_] += 1
             first += count
     return tuple(sorted(tasks, key=lambda task: task.id))

@@ -24,7 +24,7 @@ from orchestrator.core.phases.running import next_verification
 from orchestrator.core.phases.starting import is_seeded
 from orchestrator.core.placement import has_room
 from orchestrator.core.plan import TaskId
-from orchestrator.core.restart_scope import is_alone
+from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.strategy import STRATEGIES
 
 Told = Mapping[str, Sequence[TaskReport]]
@@ -57,7 +57,7 @@ def unaccounted(record: Run, told: Told) -> list[str]:
         unknown = {task.host for task in record.tasks if task.pid is None}
         return [name for name in silent if name in unknown]
     shown = _places(record, gang, told)
-    complete = all(task.id in shown for task in record.tasks) and None not in record.stand_ins.values()
+    complete = all(task.id in shown for task in record.tasks) and None not in record.replacements.values()
     return [] if complete else silent
 
 
@@ -123,17 +123,21 @@ def _caught_up(run: Run, gang: int, told: Told) -> Run:
     """
     shown = _places(run, gang, told)
     has_grown = not shown.keys() <= {task.id for task in run.tasks}
-    stand_ins = {seat: name for seat, name in run.stand_ins.items() if name is not None or not has_grown}
-    for seat in run.plan.hosts_used:
-        there = {shown.get(task.id) for task in run.tasks if task.host == slots.holder(run, seat)}
+    replacements = {
+        slot: name for slot, name in run.replacements.items() if name is not None or not has_grown
+    }
+    for slot in run.plan.hosts_used:
+        there = {shown.get(task.id) for task in run.tasks if task.host == slots.assignee(run, slot)}
         name = there.pop() if len(there) == 1 else None
-        if name is not None and has_room(run.plan, seat, name):
-            stand_ins[seat] = name
-    holders = [stand_ins.get(seat, seat) for seat in run.plan.hosts_used]
-    taken = [name for name in holders if name is not None]
-    if len(set(taken)) < len(taken):  # tasks were numbered anew: who had which seat cannot be told
-        stand_ins = dict(run.stand_ins)
-    run = replace(run, stand_ins={seat: name for seat, name in stand_ins.items() if name != seat}, seed=None)
+        if name is not None and has_room(run.plan, slot, name):
+            replacements[slot] = name
+    assignees = [replacements.get(slot, slot) for slot in run.plan.hosts_used]
+    taken = [name for name in assignees if name is not None]
+    if len(set(taken)) < len(taken):  # tasks were numbered anew: who had which slot cannot be told
+        replacements = dict(run.replacements)
+    run = replace(
+        run, replacements={slot: name for slot, name in replacements.items() if name != slot}, seed=None
+    )
     budgets = {task.id: task.budget for task in run.tasks}
     fresh = [
         Task(planned.id, planned.host, gang)
@@ -158,7 +162,7 @@ def _task(
         return _lost(task, at, "nothing of it was found on any host")
     if not released:
         return task
-    if task.phase is TaskPhase.STARTING and not is_alone(run, task):
+    if task.phase is TaskPhase.STARTING and not is_individual(run, task):
         if not_found:
             return _lost(task, at, "nothing of it was found although its peers were released")
         return replace(task, phase=TaskPhase.RUNNING)  # it has ended, or does not speak
@@ -177,7 +181,7 @@ def _told(run: Run, task: Task, report: TaskReport | None, at: float) -> Task:
     fresh = task
     if report.generation > task.generation:
         # Its wait to join is bounded anew, where it is one of its own.
-        deadline_at = at + run.plan.timing.start_after_s if is_alone(run, task) else None
+        deadline_at = at + run.plan.timing.start_after_s if is_individual(run, task) else None
         fresh = Task(task.id, task.host, report.generation, deadline_at=deadline_at)
     return replace(
         fresh,
@@ -202,7 +206,7 @@ def _phase(known: TaskPhase, report: TaskReport) -> TaskPhase:
 
 def _is_released(run: Run, told: Told) -> bool:
     """Whether the gang has passed its gates: one of it runs, or did when it was recorded, or all that is left ended."""
-    gang = {task.id for task in run.tasks if not is_alone(run, task)}
+    gang = {task.id for task in run.tasks if not is_individual(run, task)}
     phases = {
         report.phase
         for reports in told.values()

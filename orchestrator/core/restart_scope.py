@@ -6,7 +6,7 @@ from orchestrator.core.model import Run, Task
 from orchestrator.core.strategy import STRATEGIES
 
 
-def is_alone(run: Run, task: Task) -> bool:
+def is_individual(run: Run, task: Task) -> bool:
     """Whether its end leaves the others training."""
     return task.id.type in STRATEGIES[run.plan.strategy].alone
 
@@ -18,4 +18,4 @@ def is_served(run: Run, task: Task) -> bool:
 
 def gang(run: Run) -> list[Task]:
     """The tasks that share one fate."""
-    return [task for task in run.tasks if not is_alone(run, task)]
+    return [task for task in run.tasks if not is_individual(run, task)]

@@ -30,7 +30,7 @@ def install(link: Link, progress: Progress) -> None:
     def patch_keras3(module: ModuleType) -> None:
         from orchestrator.runtime import keras3
 
-        keras3.mend(module, link)
+        keras3.patch(module, link)
         wrap_fit(module.TensorFlowTrainer, "keras", progress)
 
     def patch_keras3_jax(module: ModuleType) -> None:
@@ -42,7 +42,7 @@ def install(link: Link, progress: Progress) -> None:
     def patch_keras3_core(module: ModuleType) -> None:
         from orchestrator.runtime import keras3_central
 
-        keras3_central.mend(module, link)
+        keras3_central.patch(module, link)
 
     patches: dict[str, Callable[[ModuleType], None]] = {
         KERAS3: patch_keras3,

@@ -33,15 +33,15 @@ class UnsupportedKeras(RuntimeError):
     """This Keras cannot train under this strategy, and ours was not tested to help it."""
 
 
-def mend(trainer: ModuleType, link: Link) -> None:
+def patch(trainer: ModuleType, link: Link) -> None:
     """Replace the two functions in the module `keras.src.backend.tensorflow.trainer`."""
     version = _version()
     _refuse_parameter_servers(trainer, version, link)
-    if keras_versions.mended(version):
+    if keras_versions.patched(version):
         say = _once(lambda: _say(link, version))
-        _mend_build(trainer, say)
-        _mend_reduce(trainer)
-        _mend_several_steps(trainer)
+        _patch_build(trainer, say)
+        _patch_reduce(trainer)
+        _patch_several_steps(trainer)
         _average_statistics_after_epochs(trainer)
     else:
         _refuse(trainer, version, link)
@@ -58,7 +58,7 @@ def multi_worker(strategy: Any) -> bool:
     return bool(strategy.extended._in_multi_worker_mode())
 
 
-def _mend_build(trainer: Any, say: Callable[[], None]) -> None:
+def _patch_build(trainer: Any, say: Callable[[], None]) -> None:
     original = trainer.TensorFlowTrainer._maybe_symbolic_build
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
@@ -79,7 +79,7 @@ def _mend_build(trainer: Any, say: Callable[[], None]) -> None:
     trainer.TensorFlowTrainer._maybe_symbolic_build = _maybe_symbolic_build
 
 
-def _mend_reduce(trainer: Any) -> None:
+def _patch_reduce(trainer: Any) -> None:
     original = trainer.reduce_per_replica
 
     def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
@@ -106,7 +106,7 @@ class _StepInline:
         return self._tf.function(function, **options)
 
 
-def _mend_several_steps(trainer: Any) -> None:
+def _patch_several_steps(trainer: Any) -> None:
     original = trainer.TensorFlowTrainer._make_function
 
     def _make_function(self: Any, step_function: Any) -> Any:
@@ -174,7 +174,7 @@ def _refuse(trainer: Any, version: str, link: Link) -> None:
     original = trainer.TensorFlowTrainer._maybe_symbolic_build
 
     def _maybe_symbolic_build(self: Any, *args: Any, **kwargs: Any) -> Any:
-        name = _needs_mending(getattr(self, "_distribute_strategy", None))
+        name = _needs_patch(getattr(self, "_distribute_strategy", None))
         if name is not None:
             raise _unsupported(trainer, name, version, link)
         return original(self, *args, **kwargs)
@@ -201,7 +201,7 @@ def _unsupported(trainer: Any, strategy: str, version: str, link: Link) -> Unsup
     return UnsupportedKeras(sentence)
 
 
-def _needs_mending(strategy: Any) -> str | None:
+def _needs_patch(strategy: Any) -> str | None:
     if strategy is not None and multi_worker(strategy):
         return "multi_worker_mirrored"
     return "central_storage" if keras3_central.several_replicas(strategy) else None
@@ -209,10 +209,10 @@ def _needs_mending(strategy: Any) -> str | None:
 
 def _say(link: Link, version: str) -> None:
     message = (
-        f"Keras {version} was mended for MultiWorkerMirroredStrategy "
+        f"Keras {version} was patched for MultiWorkerMirroredStrategy "
         "(model.fit fails there without it: keras-team/keras#20585)"
     )
-    link.say("keras3-mended", message)
+    link.say("keras3-patched", message)
 
 
 def _once(action: Callable[[], None]) -> Callable[[], None]:

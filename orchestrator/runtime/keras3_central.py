@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from orchestrator.runtime.link import Link
 
 
-def mend(core: ModuleType, link: Link) -> None:
+def patch(core: ModuleType, link: Link) -> None:
     """Replace two methods of the class `Variable` in the module `keras.src.backend.tensorflow.core`."""
-    _mend_aggregation(core, link)
-    _mend_assign(core)
+    _patch_aggregation(core, link)
+    _patch_assign(core)
 
 
 def several_replicas(strategy: Any) -> bool:
@@ -35,15 +35,15 @@ def several_replicas(strategy: Any) -> bool:
 
 
 def _ours(strategy: Any) -> bool:
-    # Keras imports its version after this module, so it is asked here and not in `mend`.
-    return several_replicas(strategy) and keras_versions.mended(_version())
+    # Keras imports its version after this module, so it is asked here and not in `patch`.
+    return several_replicas(strategy) and keras_versions.patched(_version())
 
 
 def _version() -> str:
     return str(sys.modules["keras.src.version"].__version__)
 
 
-def _mend_aggregation(core: Any, link: Link) -> None:
+def _patch_aggregation(core: Any, link: Link) -> None:
     original = core.Variable._map_aggregation
     said: list[bool] = []
 
@@ -59,7 +59,7 @@ def _mend_aggregation(core: Any, link: Link) -> None:
     core.Variable._map_aggregation = _map_aggregation
 
 
-def _mend_assign(core: Any) -> None:
+def _patch_assign(core: Any) -> None:
     tf = core.tf
     original = core.Variable._direct_assign
 
@@ -79,7 +79,7 @@ def _mend_assign(core: Any) -> None:
 
 def _say(link: Link, version: str) -> None:
     message = (
-        f"Keras {version} was mended for CentralStorageStrategy with several replicas "
+        f"Keras {version} was patched for CentralStorageStrategy with several replicas "
         "(metrics are wrong there without it, and BatchNormalization and Dropout fail)"
     )
-    link.say("keras3-mended", message)
+    link.say("keras3-patched", message)

@@ -30,8 +30,8 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def mended(keras: str) -> bool:
-    """Whether our mending of Keras 3 was tested on this version."""
+def patched(keras: str) -> bool:
+    """Whether our patch of Keras 3 was tested on this version."""
     return MENDED_FROM <= numbers(keras) < MENDED_BEFORE
 
 
@@ -51,11 +51,10 @@ def unsupported(strategy: str, versions: Mapping[str, str | None], legacy_keras:
     way_out = f"set TF_USE_LEGACY_KERAS=1 and {_install_tf_keras(versions.get('tensorflow'))}"
     if strategy == "parameter_server":
         return f"Keras {keras} {fails}: {way_out}, or write the loop with ClusterCoordinator"
-    if mended(keras):
+    if patched(keras):
         return None
     return (
-        f"Keras {keras} {fails}, and the mending was tested on 3.12.0 up to 3.15 only: "
-        f"{INSTALL}, or {way_out}"
+        f"Keras {keras} {fails}, and the patch was tested on 3.12.0 up to 3.15 only: {INSTALL}, or {way_out}"
     )
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 
 from orchestrator import runtime
-from orchestrator.runtime import beat, options, server
+from orchestrator.runtime import heartbeat, options, server
 from orchestrator.runtime.link import Link
 from orchestrator.runtime.orders import STOPPED, Orders, Stopped, end
 from orchestrator.runtime.progress import Progress
@@ -67,7 +67,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         runtime._progress = progress
         link.send({"ready": {"versions": _versions()}}, wait_s=ERROR_WAIT_S)
         os.environ.update(orders.wait_for_release())
-        beat.begin(link, progress)
+        heartbeat.begin(link, progress)
     else:
         from orchestrator.runtime import hooks
 

@@ -62,7 +62,7 @@ def patches(options: Mapping[str, Any], link: Link) -> dict[str, Callable[[Modul
 class Watch:
     """Ends the task if its TPU does not answer in time; as a context, says of an error that it is the TPU's.
 
-    What to check is in `core/signs.py`, which knows these words.
+    What to check is in `core/signatures.py`, which knows these words.
     """
 
     def __init__(self, name: str, wait_s: float, link: Link) -> None:

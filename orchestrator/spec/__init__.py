@@ -1,1 +1,1 @@
-"""Reads people's files: cluster.yaml in, a plan or precise complaints out."""
+"""Reads people's files: cluster.yaml in, a plan or precise diagnostics out."""

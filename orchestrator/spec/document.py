@@ -5,7 +5,7 @@ Rules:
   anything is built, and nothing is expanded or constructed.
 - No tags, no anchors, no aliases, one document. A key is plain text and is given once.
 - `yes`, `no`, `on`, `off` without quotes are what YAML 1.1 makes of them, true and false, and the tree remembers
-  that they were written so: Norway is not false, and a complaint can say it.
+  that they were written so: Norway is not false, and a diagnostic can say it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.spec.complaints import Complaint, Loc, shown_key, where
+from orchestrator.spec.diagnostics import Diagnostic, Loc, shown_key, where
 
 DEPTH_MAX = 16
 NODES_MAX = 20_000
@@ -44,7 +44,7 @@ class Node:
     bare: str | None = None
     """Of a scalar without quotes: its text, where that reads as something other than text."""
     broken: bool = False
-    """There is a complaint about it already."""
+    """There is a diagnostic about it already."""
 
     def data(self) -> Any:
         """The plain value, without places."""
@@ -91,32 +91,32 @@ class _Stop(Exception):
     """The document is given up: what follows cannot be read."""
 
 
-def parse(text: str) -> tuple[Node | None, list[Complaint]]:
+def parse(text: str) -> tuple[Node | None, list[Diagnostic]]:
     """The tree, and what is wrong with it as YAML. No tree where the text cannot be read to its end."""
     if found := list(_forbidden_characters(text)):
         return None, found
     builder = _Builder(text)
     try:
-        return builder.document(), builder.complaints
+        return builder.document(), builder.diagnostics
     except _Stop:
-        return None, builder.complaints
+        return None, builder.diagnostics
     except yaml.MarkedYAMLError as error:
-        return None, [*builder.complaints, _syntax(error, text)]
+        return None, [*builder.diagnostics, _syntax(error, text)]
 
 
-def _forbidden_characters(text: str) -> Iterator[Complaint]:
+def _forbidden_characters(text: str) -> Iterator[Diagnostic]:
     for match in _FORBIDDEN.finditer(text):
         line = text.count("\n", 0, match.start()) + 1
         column = match.start() - text.rfind("\n", 0, match.start())
-        yield Complaint(line, column, "yaml", f"the character U+{ord(match[0]):04X} must not be here")
-        return  # a binary file would be a complaint per byte
+        yield Diagnostic(line, column, "yaml", f"the character U+{ord(match[0]):04X} must not be here")
+        return  # a binary file would be a diagnostic per byte
 
 
 class _Builder:
-    """Reads events into nodes, and collects complaints on the way."""
+    """Reads events into nodes, and collects diagnostics on the way."""
 
     def __init__(self, text: str) -> None:
-        self.complaints: list[Complaint] = []
+        self.diagnostics: list[Diagnostic] = []
         self._text = text
         self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
         self._nodes = 0
@@ -126,8 +126,8 @@ class _Builder:
             if isinstance(event, yaml.DocumentStartEvent):
                 break
         else:
-            self.complaints.append(
-                Complaint(1, 1, "yaml", "the file is empty; it needs at least hosts and run")
+            self.diagnostics.append(
+                Diagnostic(1, 1, "yaml", "the file is empty; it needs at least hosts and run")
             )
             return None
         root = self._node(next(self._events), ())
@@ -139,7 +139,7 @@ class _Builder:
 
     def _complain(self, event: Any, at: str, sentence: str) -> None:
         mark = event.start_mark
-        self.complaints.append(Complaint(mark.line + 1, mark.column + 1, at, sentence))
+        self.diagnostics.append(Diagnostic(mark.line + 1, mark.column + 1, at, sentence))
 
     def _node(self, event: Any, loc: Loc) -> Node:
         self._nodes += 1
@@ -226,7 +226,7 @@ class _Builder:
         lines = self._text.splitlines()
         for number in range(event.start_mark.line + 1, event.end_mark.line + 1):
             if number < len(lines) and (column := _tab_in_indentation(lines[number])):
-                self.complaints.append(Complaint(number + 1, column, where(loc), _TAB))
+                self.diagnostics.append(Diagnostic(number + 1, column, where(loc), _TAB))
                 return
 
 
@@ -268,22 +268,22 @@ _SYNTAX = (
 )
 
 
-def _syntax(error: yaml.MarkedYAMLError, text: str) -> Complaint:
-    """The parser's complaint in our words, at the place where the mistake is, not where it was noticed."""
+def _syntax(error: yaml.MarkedYAMLError, text: str) -> Diagnostic:
+    """The parser's diagnostic in our words, at the place where the mistake is, not where it was noticed."""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
     problem = error.problem or "not YAML"
     lines = text.splitlines()
     for near in (line, line - 1):
         if 0 <= near < len(lines) and (tab := _tab_in_indentation(lines[near])):
-            return Complaint(near + 1, tab, "yaml", _TAB)
+            return Diagnostic(near + 1, tab, "yaml", _TAB)
     if (
         "scanning a quoted scalar" in (error.context or "")
         and error.context_mark
         and "end of stream" in problem
     ):
         start = error.context_mark
-        return Complaint(start.line + 1, start.column + 1, "yaml", "these quotes are never closed")
+        return Diagnostic(start.line + 1, start.column + 1, "yaml", "these quotes are never closed")
     if "could not find expected ':'" in problem and error.context_mark:
         line, column = (
             error.context_mark.line,
@@ -291,11 +291,11 @@ def _syntax(error: yaml.MarkedYAMLError, text: str) -> Complaint:
         )  # noticed only at the next line's start
     if "cannot start any token" in problem:
         here = lines[line][column : column + 1] if line < len(lines) else ""
-        return Complaint(
+        return Diagnostic(
             line + 1, column + 1, "yaml", f"a value cannot start with {shown_key(here)}; put it in quotes"
         )
     said = next((sentence for start, sentence in _SYNTAX if start in problem), problem)
-    return Complaint(line + 1, column + 1, "yaml", said)
+    return Diagnostic(line + 1, column + 1, "yaml", said)
 
 
 def _tab_in_indentation(line: str) -> int:

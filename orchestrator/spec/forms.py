@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from orchestrator.core.strategy import STRATEGIES
-from orchestrator.spec.complaints import did_you_mean, shown
+from orchestrator.spec.diagnostics import did_you_mean, shown
 from orchestrator.spec.durations import PATTERN as DURATION_PATTERN
 from orchestrator.spec.durations import parse_duration, show_duration
 
@@ -33,7 +33,7 @@ GPUS_MAX = 128
 _DURATION_FORMS = [{"type": "number", "minimum": 0}, {"type": "string", "pattern": DURATION_PATTERN}]
 
 
-def complain(sentence: str) -> PydanticCustomError:
+def diagnose(sentence: str) -> PydanticCustomError:
     """An error whose message is this sentence."""
     return PydanticCustomError(SAID, "{sentence}", {"sentence": sentence})
 
@@ -64,7 +64,7 @@ def _text(pattern: str, sentence: str, *, max_length: int = 255) -> _Checked:
 
     def check(value: str) -> str:
         if len(value) > max_length or not compiled.fullmatch(value):
-            raise complain(f"{sentence}; got {shown(value)}")
+            raise diagnose(f"{sentence}; got {shown(value)}")
         return value
 
     schema = {"type": "string", "pattern": f"^(?:{pattern})$", "maxLength": max_length}
@@ -76,7 +76,7 @@ def path_of(what: str) -> AfterValidator:
 
     def check(value: str) -> str:
         if not value or value.startswith("-") or not value.isprintable():
-            raise complain(
+            raise diagnose(
                 f"must be the path of {what}, without control characters and not beginning with a dash"
             )
         return value
@@ -98,10 +98,10 @@ def _seconds(value: object, min_s: float, max_s: float) -> float:
         seconds = parse_duration(value)
     except ValueError as error:
         got = "" if isinstance(value, (dict, list)) else f"; got {shown(value)}"
-        raise complain(f"{error}{got}") from None
+        raise diagnose(f"{error}{got}") from None
     if not min_s <= seconds <= max_s:
         between = f"between {show_duration(min_s)} and {show_duration(max_s)}"
-        raise complain(f"must be {between}; got {show_duration(seconds)}")
+        raise diagnose(f"must be {between}; got {show_duration(seconds)}")
     return seconds
 
 
@@ -116,9 +116,9 @@ def _gpus(value: object) -> tuple[int, ...]:
         return tuple(range(value))
     if isinstance(value, list) and all(type(gpu) is int and 0 <= gpu < 1024 for gpu in value):
         if len(set(value)) < len(value):
-            raise complain("lists a GPU twice")
+            raise diagnose("lists a GPU twice")
         return tuple(value)
-    raise complain(sentence if isinstance(value, (dict, list)) else f"{sentence}; got {shown(value)}")
+    raise diagnose(sentence if isinstance(value, (dict, list)) else f"{sentence}; got {shown(value)}")
 
 
 def _ports(value: object) -> tuple[int, int]:
@@ -126,19 +126,19 @@ def _ports(value: object) -> tuple[int, int]:
         re.fullmatch(r"([0-9]{1,9}) ?- ?([0-9]{1,9})", value, re.ASCII) if isinstance(value, str) else None
     )
     if match is None:
-        raise complain(f"must be a range of ports such as 20000-20999; got {shown(value)}")
+        raise diagnose(f"must be a range of ports such as 20000-20999; got {shown(value)}")
     first, last = int(match[1]), int(match[2])
     if first < 1024 or last > 65535:
-        raise complain(f"ports go from 1024 (below it they need root) to 65535; got {first}-{last}")
+        raise diagnose(f"ports go from 1024 (below it they need root) to 65535; got {first}-{last}")
     if first > last:
-        raise complain(f"the first port is above the last; did you mean {last}-{first}?")
+        raise diagnose(f"the first port is above the last; did you mean {last}-{first}?")
     return first, last
 
 
 def _strategy(value: str) -> str:
     if value not in STRATEGIES:
         hint = did_you_mean(value, STRATEGIES)
-        raise complain(f"must be one of {', '.join(STRATEGIES)}; got {shown(value)}{hint}")
+        raise diagnose(f"must be one of {', '.join(STRATEGIES)}; got {shown(value)}{hint}")
     return value
 
 
@@ -147,24 +147,24 @@ def _on_off(value: object) -> bool:
     known = {"on": True, "off": False}.get(value) if isinstance(value, str) else value
     if not isinstance(known, bool):
         got = "" if isinstance(value, (dict, list)) or value is None else f"; got {shown(value)}"
-        raise complain(f"must be on or off{got}")
+        raise diagnose(f"must be on or off{got}")
     return known
 
 
 def _relative(value: str) -> str:
     steps = value.split("/")
     if not value or value.startswith(("-", "/", "~")) or ".." in steps or not value.isprintable():
-        raise complain(f"must be a path inside workdir, such as train.py or src/train.py; got {shown(value)}")
+        raise diagnose(f"must be a path inside workdir, such as train.py or src/train.py; got {shown(value)}")
     return value
 
 
 def _argument(value: str) -> str:
     if "\0" in value:
-        raise complain("must not hold a NUL character")
+        raise diagnose("must not hold a NUL character")
     return value
 
 
-def env_name_complaint(name: str) -> str | None:
+def env_name_diagnostic(name: str) -> str | None:
     """Why a name cannot be set in `env` or `secrets`; None where it can."""
     if not _ENV_NAME.fullmatch(name):
         return (

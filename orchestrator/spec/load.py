@@ -1,6 +1,6 @@
-"""cluster.yaml in, a checked spec or every complaint about it out.
+"""cluster.yaml in, a checked spec or every diagnostic about it out.
 
-A complaint reads `file:line:col: where: sentence`. All of them are told at once, in the order of the file.
+A diagnostic reads `file:line:col: where: sentence`. All of them are told at once, in the order of the file.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from orchestrator.core.errors import SpecError
-from orchestrator.spec.complaints import SHOWN_MAX, Complaint, Loc, render, where
+from orchestrator.spec.diagnostics import SHOWN_MAX, Diagnostic, Loc, render, where
 from orchestrator.spec.document import Node, parse
-from orchestrator.spec.forms import env_name_complaint
+from orchestrator.spec.forms import env_name_diagnostic
 from orchestrator.spec.models import ClusterSpec
 from orchestrator.spec.parts import parts_of
 from orchestrator.spec.relations import relations
@@ -30,31 +30,31 @@ def load_spec(path: str | Path) -> ClusterSpec:
     """The spec of a file.
 
     Raises:
-        SpecError: every complaint about it, a line each.
+        SpecError: every diagnostic about it, a line each.
     """
-    spec, complaints = check_spec(path)
+    spec, diagnostics = check_spec(path)
     if spec is None:
-        raise SpecError(render(str(path), complaints))
+        raise SpecError(render(str(path), diagnostics))
     return spec
 
 
-def check_spec(path: str | Path) -> tuple[ClusterSpec | None, list[Complaint]]:
+def check_spec(path: str | Path) -> tuple[ClusterSpec | None, list[Diagnostic]]:
     """The spec of a file; or none, and what is wrong with it, in the order of the file."""
     text, said = _read(path)
     if text is None:
         return None, said
-    root, complaints = parse(text)
+    root, diagnostics = parse(text)
     if root is None:
-        return None, sorted(complaints)
+        return None, sorted(diagnostics)
     spec: ClusterSpec | None = None
     data = root.data()
     try:
         spec = ClusterSpec.model_validate(data)
     except ValidationError as error:
-        complaints += _told(error, root)
+        diagnostics += _told(error, root)
     for loc, words in relations(parts_of(data, Path(path).absolute().parent)):
-        complaints += _complaint(root, loc, words)
-    return (None, sorted(set(complaints))) if complaints else (spec, [])
+        diagnostics += _diagnostic(root, loc, words)
+    return (None, sorted(set(diagnostics))) if diagnostics else (spec, [])
 
 
 def located(path: str | Path, loc: Loc, words: str) -> str:
@@ -63,11 +63,11 @@ def located(path: str | Path, loc: Loc, words: str) -> str:
     root = parse(text)[0] if text is not None else None
     if root is None:
         return render(str(path), said) if said else words
-    return render(str(path), list(_complaint(root, loc, words)))
+    return render(str(path), list(_diagnostic(root, loc, words)))
 
 
-def _told(error: ValidationError, root: Node) -> Iterator[Complaint]:
-    """pydantic's errors as complaints. The values stay out: one of env may be among them."""
+def _told(error: ValidationError, root: Node) -> Iterator[Diagnostic]:
+    """pydantic's errors as diagnostics. The values stay out: one of env may be among them."""
     found = [(tuple(e["loc"]), e) for e in error.errors(include_url=False, include_input=False)]
     found.sort(key=lambda pair: root.place(pair[0]))
     for number, (loc, about) in enumerate(found):
@@ -76,18 +76,18 @@ def _told(error: ValidationError, root: Node) -> Iterator[Complaint]:
             loc, of_key = loc[:-1], True
         # looking for what was meant takes time; what is not shown is only counted
         words = sentence(about, root.find(loc)) if number < SHOWN_MAX else "one of many"
-        yield from _complaint(root, loc, words, of_key=of_key)
+        yield from _diagnostic(root, loc, words, of_key=of_key)
 
 
-def _complaint(root: Node, loc: Loc, words: str, *, of_key: bool = False) -> Iterator[Complaint]:
-    """A complaint with its place; none about what YAML's own complaints have taken out."""
+def _diagnostic(root: Node, loc: Loc, words: str, *, of_key: bool = False) -> Iterator[Diagnostic]:
+    """A diagnostic with its place; none about what YAML's own diagnostics have taken out."""
     node = root.find(loc)
     if node is not None and node.broken:
         return
-    if loc[:2] in _NAMED_BY_USERS and env_name_complaint(str(loc[-1])):
+    if loc[:2] in _NAMED_BY_USERS and env_name_diagnostic(str(loc[-1])):
         of_key = True
     line, column = root.place(loc, of_key=of_key)
-    yield Complaint(line, column, where(_shown(loc)), words)
+    yield Diagnostic(line, column, where(_shown(loc)), words)
 
 
 def _shown(loc: Loc) -> Loc:
@@ -95,11 +95,11 @@ def _shown(loc: Loc) -> Loc:
     return loc[:2] if loc[:2] in _NAMED_BY_USERS and not str(loc[-1]).isidentifier() else loc
 
 
-def _read(path: str | Path) -> tuple[str | None, list[Complaint]]:
+def _read(path: str | Path) -> tuple[str | None, list[Diagnostic]]:
     """The text of the file, if it is one. Its size is looked at before it is read."""
 
-    def no(words: str, line: int = 1, column: int = 1) -> tuple[None, list[Complaint]]:
-        return None, [Complaint(line, column, "file", words)]
+    def no(words: str, line: int = 1, column: int = 1) -> tuple[None, list[Diagnostic]]:
+        return None, [Diagnostic(line, column, "file", words)]
 
     try:
         # O_NONBLOCK: a named pipe must be refused, not waited for

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from orchestrator.core.placement import Ask
 from orchestrator.core.strategy import STRATEGIES
-from orchestrator.spec.complaints import closest
+from orchestrator.spec.diagnostics import closest
 from orchestrator.spec.models import Host, Restart, Run, Ssh, Tasks, TaskType, TimingSpec
 
 LOCAL_ADDRESS = "127.0.0.1"

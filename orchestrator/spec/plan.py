@@ -21,7 +21,7 @@ def load_plan(path: str | Path) -> tuple[Plan, dict[str, str]]:
     """The plan of a cluster.yaml, and the values of its secrets by name.
 
     Raises:
-        SpecError: every complaint about the file, a line each.
+        SpecError: every diagnostic about the file, a line each.
     """
     spec = load_spec(path)
     base_dir = Path(path).absolute().parent

@@ -15,9 +15,9 @@ from orchestrator.core.launch import ports_needed
 from orchestrator.core.placement import place
 from orchestrator.core.plan import HostPlan, Plan, TaskPlan
 from orchestrator.core.strategy import STRATEGIES, Strategy
-from orchestrator.spec.complaints import Loc
+from orchestrator.spec.diagnostics import Loc
 from orchestrator.spec.durations import show_duration
-from orchestrator.spec.forms import env_name_complaint
+from orchestrator.spec.forms import env_name_diagnostic
 from orchestrator.spec.models import Run, TimingSpec
 from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute, asks, tasks_of
 from orchestrator.spec.secrets import read_secret
@@ -309,10 +309,10 @@ def _checkpoint(parts: Parts) -> Said:
 
 def _env(parts: Parts) -> Said:
     for name in parts.env:
-        if said := env_name_complaint(name):
+        if said := env_name_diagnostic(name):
             yield ("run", "env", name), said
     for name, written in parts.secrets.items():
-        if said := env_name_complaint(name):
+        if said := env_name_diagnostic(name):
             yield ("run", "secrets", name), said
         elif name in parts.env:
             yield ("run", "secrets", name), f"{name} stands in env too; keep one"

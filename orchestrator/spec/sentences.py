@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from orchestrator.spec.complaints import Loc, did_you_mean, shown
+from orchestrator.spec.diagnostics import Loc, did_you_mean, shown
 from orchestrator.spec.document import Node
 from orchestrator.spec.forms import SAID
 from orchestrator.spec.models import ClusterSpec

@@ -61,7 +61,7 @@ def local_cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def victim(cluster: Cluster) -> Iterator[Callable[[int], LabHost]]:
-    """Hosts that the test may cut; they are mended whatever happens, for the tests that follow."""
+    """Hosts that the test may cut; they are healed whatever happens, for the tests that follow."""
     taken: list[LabHost] = []
 
     def take(index: int) -> LabHost:
@@ -71,4 +71,4 @@ def victim(cluster: Cluster) -> Iterator[Callable[[int], LabHost]]:
 
     yield take
     for host in taken:
-        host.mend()
+        host.heal()

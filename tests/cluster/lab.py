@@ -167,7 +167,7 @@ class LabHost:
         self._need_cut()
         _run("ip", "link", "set", self._link, "down")
 
-    def mend(self) -> None:
+    def heal(self) -> None:
         """Plug it in again, and forget what was dropped."""
         self._need_cut()
         _run("ip", "link", "set", self._link, "up")

@@ -91,7 +91,7 @@ class Proxy:
     def _carry(
         self, connection: _Connection, source: socket.socket, target: socket.socket, limit: int | None
     ) -> None:
-        """Until the end of the stream, or `limit` bytes: each piece at its own time, none before another."""
+        """Until the end of the stream, or `limit` bytes: each chunk at its own time, none before another."""
         line: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
         _start(_deliver, line, target)
         carried, due = 0, 0.0

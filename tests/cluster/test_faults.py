@@ -302,7 +302,7 @@ def test_row_24_the_head_is_cut_off_from_a_host(cluster: Cluster, fault_times: F
         fault_times.noticed_by(cluster.events(kind="host-unreachable"))
         assert "still training" in cluster.wait_step(cut["global_step"] + 200)["reason"]
     finally:
-        victim.mend()
+        victim.heal()
     after = cluster.wait(lambda run: run["tasks"][1]["phase"] == "RUNNING", timeout=40)
     assert (after["restarts"], after["phase"]) == (0, "RUNNING")
     assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]

@@ -43,12 +43,12 @@ def test_cut_mend_and_drop(make_lab: MakeLab) -> None:
     lab.host(0).cut()
     assert not answers(lab, 0)
     assert answers(lab, 1)
-    lab.host(0).mend()
+    lab.host(0).heal()
     assert answers(lab, 0)
     lab.host(1).drop(source=lab.head_address)
     assert not answers(lab, 1)
     assert answers(lab, 0)
-    lab.host(1).mend()
+    lab.host(1).heal()
     assert answers(lab, 1)
 
 

@@ -142,7 +142,7 @@ def test_a_damaged_journal_is_put_aside_and_rebuilt_over_ssh(cluster: Cluster) -
     nothing_lost = cluster.orch("recover", "--hosts", spec, "--yes")
     assert "nothing is lost: `orch coordinator start` takes them up" in nothing_lost.stderr
     journal.write_bytes(b"\xff" * 4096)
-    Path(f"{journal}-wal").unlink()  # SQLite would mend the file from it
+    Path(f"{journal}-wal").unlink()  # SQLite would heal the file from it
     started = cluster.orch("coordinator", "start")
     assert started.returncode != 0
     assert f"the journal {journal} is damaged" in started.stderr

@@ -49,7 +49,7 @@ def test_row_25_a_host_that_is_cut_off_from_everyone_is_lost_and_waited_for(
         "nobody is left at a gate that never opens"
     )
     assert lost["first_cause"]["cause"] == "host lost"
-    host.mend()
+    host.heal()
     after = fault_times.wait_again(cluster)
     assert after["restarts"] == 1
     (resumed,) = cluster.events(kind="resumed")
@@ -71,7 +71,7 @@ def test_row_26_a_cut_in_one_direction_changes_the_state_once_each_way(
     cut = cluster.wait(lambda run: placed_on(run, "host-1")["phase"] == "UNREACHABLE", timeout=20)
     fault_times.noticed_by(cluster.events(kind="host-unreachable"))
     cluster.wait_step(cut["global_step"] + 150)
-    host.mend()
+    host.heal()
     after = cluster.wait(lambda run: placed_on(run, "host-1")["phase"] == "RUNNING", timeout=40)
     assert (after["restarts"], after["phase"]) == (0, "RUNNING")
     assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]
@@ -93,7 +93,7 @@ def test_row_32_when_most_hosts_vanish_it_is_the_head_that_is_cut_off(
     fault_times.noticed_by(cluster.events(kind="cut-off"))
     time.sleep(4.0)  # longer than lost_after: that nothing happens takes its time
     for host in hosts:
-        host.mend()
+        host.heal()
     after = cluster.wait_step(before["global_step"] + 100, timeout=60)
     assert (after["restarts"], after["phase"]) == (0, "RUNNING")
     assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]
@@ -150,7 +150,7 @@ def test_row_27_what_comes_back_is_killed_and_has_not_touched_the_new_files(
         lambda: (old / "model.weights.h5").stat().st_mtime_ns > stamp, "the zombie saves, into its own"
     )
     fault_times.inject()
-    host.mend()
+    host.heal()
     wait_until(lambda: not host_lives(before), "it is ended")
     fault_times.noticed()
     assert digests(new) == files, "bit for bit"

@@ -44,7 +44,7 @@ def test_the_head_carries_checkpoints_and_a_lost_chiefs_host_takes_none_away(clu
             lambda run: run["generation"] > before["generation"] and run["phase"] == "RUNNING", timeout=60
         )
     finally:
-        cluster.lab.hosts[0].mend()
+        cluster.lab.hosts[0].heal()
     assert after["tasks"][0]["host"] == "host-2"
     given = int(cluster.events(kind="resumed")[-1]["data"]["global_step"])
     assert given >= before["checkpoint"]["global_step"]

@@ -47,7 +47,7 @@ def test_a_host_cut_off_from_everyone_is_replaced_by_the_spare(
     (moved,) = cluster.events(kind="moved")
     assert "the tasks of host-1 are on host-2, since host-1 is lost" in moved["message"]
     assert "host-1 lost" in cluster.ok("status")
-    host.mend()
+    host.heal()
     back = cluster.wait(lambda run: states(run)["host-1"] == "spare", timeout=30)
     assert (back["generation"], places(back)) == (after["generation"], places(after)), "nobody moves back"
     assert cluster.orch("kill", "t").returncode == 0
@@ -69,7 +69,7 @@ def test_without_a_spare_fewer_go_on_and_grow_back_at_a_checkpoint(
         "numbered anew, and worker:0 is there"
     )
     assert "2 of 3 workers: the global batch is 2/3 of what it was" in fewer["reason"]
-    host.mend()
+    host.heal()
     grown = cluster.wait(lambda run: len(run["tasks"]) == 3 and run["phase"] == "RUNNING", timeout=60)
     assert places(grown) == {"worker:0": "host-0", "worker:1": "host-1", "worker:2": "host-2"}
     resumed = [event["data"]["global_step"] for event in cluster.events(kind="resumed")]

@@ -156,7 +156,7 @@ def test_row_25_a_host_that_is_cut_off_is_waited_for_and_the_run_goes_on(
     fault_times.noticed_by(cluster.events(kind="host-unreachable"))
     assert lost["first_cause"]["cause"] == "host lost"
     assert lost["tasks"][0]["phase"] in ("EXITED", "LOST"), "nobody is left in an all-reduce that never ends"
-    host.mend()
+    host.heal()
     fault_times.wait_again(cluster, timeout=START_S)
     run = ended(cluster, "SUCCEEDED")
     assert run["restarts"] == 1

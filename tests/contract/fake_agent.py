@@ -107,12 +107,12 @@ class FakeAgent:
         data = reader.rest()
         while True:
             for order, blob in decoder.feed(data):
-                self._obey(process, order, blob)
+                self._handle(process, order, blob)
             data = process.stdin.read(1 << 16)
             if not data:
                 return 0
 
-    def _obey(self, process: FakeProcess, order: dict[str, Any], blob: bytes) -> None:
+    def _handle(self, process: FakeProcess, order: dict[str, Any], blob: bytes) -> None:
         with self._changed:
             self.orders.append(order)
             self._changed.notify_all()
@@ -169,8 +169,8 @@ class FakeHosts:
     def cut(self, name: str) -> None:
         self.transport.cut(self.plans[name])
 
-    def mend(self, name: str) -> None:
-        self.transport.mend(self.plans[name])
+    def heal(self, name: str) -> None:
+        self.transport.heal(self.plans[name])
 
 
 def until(condition: Callable[[], object], what: str = "", *, timeout_s: float = SOON_S) -> None:

@@ -202,7 +202,7 @@ def test_an_older_coordinator_is_refused_by_every_verb_that_changes_something(co
         ("release", {"generation": 1, "task": "worker:0", "env": {}, "seed": None}, "no-task"),
         ("blob", {"sha256": "../../x", "offset": 0, "last": True}, "bad-order"),
         ("highest", {"dir": "/proc/self/mem/x"}, "os"),
-        ("_obey", {}, "unknown-order"),
+        ("_handle", {}, "unknown-order"),
     ],
 )
 def test_an_order_that_cannot_be_is_answered(

@@ -81,7 +81,7 @@ def rig() -> Iterator[Rig]:
     before = set(threading.enumerate())
     made = Rig()
     yield made
-    made.hosts.mend("a")
+    made.hosts.heal("a")
     for link in made.links:
         link.close()
     until(
@@ -155,7 +155,7 @@ def test_orders_are_dropped_and_questions_refused_while_there_is_no_connection(r
     link.send({"order": "stop"}, on_reply=lambda _: rig.ear.heard.append(("reply", "r")))
     with pytest.raises(LinkDown, match="a is not connected"):
         link.ask({"order": "probe"})
-    rig.hosts.mend("a")
+    rig.hosts.heal("a")
     rig.agent.wait_order("watch")
     assert link.ask({"order": "after"}).ok == {}
     assert rig.agent.verbs() == ["watch", "after"]
@@ -168,7 +168,7 @@ def test_a_cut_is_noticed_by_the_silence_and_what_was_asked_is_not_waited_for(ri
         link.ask({"order": "probe"}, timeout_s=60.0)
     until(lambda: "down" in rig.ear.kinds())
     assert rig.ear.heard[-1][3].startswith(("nothing was heard for", "a: does not answer"))
-    rig.hosts.mend("a")
+    rig.hosts.heal("a")
     until(lambda: rig.ear.kinds().count("up") == 2)
     assert link.ask({"order": "probe"}).ok == {}, "a late answer to the first is not taken for this one"
 

@@ -131,7 +131,7 @@ def test_keras_3_trains_under_mwms_with_the_same_weights_on_both_workers(
     assert one[-1] == 8
     assert 24 in run.steps()
     said = [message["say"] for message in run.heard[0] if "say" in message]
-    assert [each["kind"] for each in said] == ["keras3-mended"]
+    assert [each["kind"] for each in said] == ["keras3-patched"]
     told = [message for message in run.heard[0] if "accuracy" in message.get("metrics", ())][-1]
     assert told["epoch"] == 0
     assert {"loss", "accuracy", "val_loss"} <= set(told["metrics"])

@@ -96,7 +96,7 @@ def test_secrets_are_nowhere_but_in_the_process(host: Host) -> None:
 def test_the_runtime_says_ready_hears_go_and_its_steps_are_reported(host: Host) -> None:
     script = UNDER_RUNTIME + (
         "print(sorted(go['go']['env'].items()), flush=True)\n"
-        "say(step=10, epoch=0, metrics={'loss': 0.5})\nsay(say={'kind': 'keras', 'message': 'mended'})\n"
+        "say(step=10, epoch=0, metrics={'loss': 0.5})\nsay(say={'kind': 'keras', 'message': 'patched'})\n"
         "say(step=20, epoch=1, metrics={'loss': 0.25})\nhear()\n"
     )
     host.start(script, hold=True)
@@ -106,7 +106,7 @@ def test_the_runtime_says_ready_hears_go_and_its_steps_are_reported(host: Host) 
     assert agent.order("release", env={"TF_CONFIG": "x"})["ok"] == {}
     report = agent.until(lambda report: report["global_step"] == 20 and report["said"])
     assert (report["phase"], report["epoch"], report["metrics"]) == ("running", 1, {"loss": 0.25})
-    assert report["said"] == [{"kind": "keras", "message": "mended"}]
+    assert report["said"] == [{"kind": "keras", "message": "patched"}]
     assert agent.order("release", env={})["ok"] == {}, "asked twice, done once"
     assert agent.order("stop", grace_s=0)["ok"] == {}
     last = agent.until_closed()
@@ -496,7 +496,7 @@ def test_it_runs_on_python_3_10(host: Host) -> None:
 
 @pytest.mark.fault(35)
 def test_how_a_task_ended_is_told_and_kept_although_the_disk_is_full(tmp_path: Path) -> None:
-    """Its log has no lines that could make room, and the shim's own complaint has nowhere to go either."""
+    """Its log has no lines that could make room, and the shim's own diagnostic has nowhere to go either."""
     with mounted(tmp_path / "small", megabytes=2) as disk:
         host = Host(disk.path / "host")
         go = tmp_path / "go"

@@ -91,11 +91,13 @@ def test_tf_keras_fits_with_cut_variables_and_servers_of_its_own(cluster: Start,
     chief = run["chief:0"]
     assert chief.ended() == 0, chief.task.err
     result = json.loads(chief.task.out.strip().splitlines()[-1])
-    assert result["pieces"] == ["/job:ps/replica:0/task:0", "/job:ps/replica:0/task:1"]
+    assert result["chunks"] == ["/job:ps/replica:0/task:0", "/job:ps/replica:0/task:1"]
     assert (result["steps"], chief.step()) == (60, 60)
     assert verify(str(tmp_path / "chief-0"))["checkpoint"]["global_step"] == 60
     assert not run["worker:0"].all_of("say")
-    assert len(run["worker:0"].all_of("beat")) >= 2, "a server in TensorFlow's own join() gives signs of life"
+    assert len(run["worker:0"].all_of("heartbeat")) >= 2, (
+        "a server in TensorFlow's own join() gives signatures of life"
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,8 +125,8 @@ def test_a_local_strategy_without_arguments_has_a_replica_on_each_cpu(
     for told, computed in (result["loss"], result["accuracy"]):
         assert told == pytest.approx(computed, abs=1e-4)
     kinds = [each["kind"] for each in task.all_of("say")]
-    mended = ["keras3-mended"] if (strategy, keras) == ("central_storage", 3) else []
-    assert kinds == ["replicas-on-cpu", *mended]
+    patched = ["keras3-patched"] if (strategy, keras) == ("central_storage", 3) else []
+    assert kinds == ["replicas-on-cpu", *patched]
 
 
 def test_chief_and_worker_have_two_cpus_each_and_the_plans_communication_and_an_evaluator_works_alone(

@@ -61,7 +61,7 @@ class Rig:
     transport: Transport
     host: HostPlan
     cut: Callable[[], None] | None = None
-    mend: Callable[[], None] | None = None
+    heal: Callable[[], None] | None = None
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +74,14 @@ def shared_lab() -> Iterator[Lab]:
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     if request.param == "fake":
         fake, host = FakeTransport(FAKES), HostPlan("fake-a")
-        yield Rig(fake, host, lambda: fake.cut(host), lambda: fake.mend(host))
+        yield Rig(fake, host, lambda: fake.cut(host), lambda: fake.heal(host))
     elif request.param == "local":
         yield Rig(LocalTransport(), HostPlan("here", transport="local"))
     else:
         lab: Lab = request.getfixturevalue("shared_lab")
         there = lab.host(0)
         ssh = SshTransport(tmp_path / "known_hosts", home=tmp_path, config_files=(tmp_path / "config",))
-        yield Rig(ssh, there.plan(), *((there.cut, there.mend) if lab.can_cut else (None, None)))
+        yield Rig(ssh, there.plan(), *((there.cut, there.heal) if lab.can_cut else (None, None)))
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def test_the_command_learns_that_the_channel_was_closed(start: Callable[[str], C
 
 
 def test_a_cut_is_silent_and_close_still_wakes_the_reader(start: Callable[[str], Channel], rig: Rig) -> None:
-    if rig.cut is None or rig.mend is None:
+    if rig.cut is None or rig.heal is None:
         pytest.skip("this transport has no link that could be cut")
     channel = start(ECHO)
     channel.write(b"a")
@@ -241,14 +241,14 @@ def test_a_cut_is_silent_and_close_still_wakes_the_reader(start: Callable[[str],
         reader.join(SOON_S)
         assert results == [b""]
     finally:
-        rig.mend()
+        rig.heal()
 
 
 def test_a_short_cut_loses_nothing(start: Callable[[str], Channel], rig: Rig) -> None:
-    if rig.cut is None or rig.mend is None:
+    if rig.cut is None or rig.heal is None:
         pytest.skip("this transport has no link that could be cut")
     channel = start(ECHO)
     rig.cut()
     channel.write(b"kept")
-    rig.mend()
+    rig.heal()
     assert read_exactly(channel, 4) == b"kept"

@@ -88,7 +88,7 @@ class Agent:
             self.end()
         else:
             for order, _ in self.decoder.feed(data):
-                self.obey(order)
+                self.take(order)
 
     def send(self, message: dict[str, Any]) -> None:
         """To the head."""
@@ -157,7 +157,7 @@ class Agent:
 
     # -- orders --------------------------------------------------------------------------------------------
 
-    def obey(self, order: Order) -> None:
+    def take(self, order: Order) -> None:
         """One order, answered once."""
         number = order.get("id")
         self.handle(
@@ -170,7 +170,7 @@ class Agent:
             if order["order"] in FENCED:
                 refuse_superseded(str(order["run"]), self.machine.epoch, int(order["epoch"]))
                 self.machine.epoch = max(self.machine.epoch, int(order["epoch"]))
-                self.world.checks.obeys(self.machine, order)
+                self.world.checks.handles(self.machine, order)
             do = getattr(self, f"_on_{order['order']}", None)
             if do is None:
                 raise HostFault("unknown-order", f"this agent does not know the order {order['order']!r}")

@@ -11,7 +11,7 @@ from orchestrator.core.invariants import check
 from orchestrator.core.model import Cause, Intent, Link, Phase, Run, TaskPhase
 from orchestrator.core.phases.restart import IN_A_ROW_FACTOR, NOT_THE_SCRIPTS_FAULT
 from orchestrator.core.plan import TaskId
-from orchestrator.core.restart_scope import gang, is_alone
+from orchestrator.core.restart_scope import gang, is_individual
 from tests.sim.heap import Violation
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Checks:
             same = other.directory == chief.directory and other.task.type != "evaluator"
             demand(other is chief or not other.alive or not same, "one-writer", f"{chief!r} and {other!r}")
 
-    def obeys(self, machine: Machine, order: dict[str, Any]) -> None:
+    def handles(self, machine: Machine, order: dict[str, Any]) -> None:
         """An agent does what a coordinator says: none that is older than one it has obeyed."""
         epoch = int(order["epoch"])
         seen = self._epochs.get(machine.name, 0)
@@ -87,7 +87,7 @@ class Checks:
         )
         self._epochs[machine.name] = epoch
 
-    def obeyed(self, machine: Machine, record: Record, order: dict[str, Any]) -> None:
+    def handled(self, machine: Machine, record: Record, order: dict[str, Any]) -> None:
         """A shim does what is meant for its generation."""
         demand(
             int(order["generation"]) == record.key[1],
@@ -304,7 +304,7 @@ class Checks:
         demand(action.generation == task.generation, "older-generation", f"{action}")
         known = run.host(action.host).facts is not None
         demand(known, "started-unprepared", f"{action} on a host of which nothing is known")
-        beside = [task] if is_alone(run, task) and task.generation > run.generation else list(run.tasks)
+        beside = [task] if is_individual(run, task) and task.generation > run.generation else list(run.tasks)
         for other in beside:
             if run.host(other.host).link is not Link.CONNECTED:
                 continue

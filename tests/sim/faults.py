@@ -14,7 +14,7 @@ from tests.sim.process import Process
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-Mend = Callable[[], None]
+Heal = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Fault:
 
     name: str
     weight: int
-    happen: Callable[[World, float], Mend | None]
+    happen: Callable[[World, float], Heal | None]
     """Given how long it lasts."""
     harmless: bool = False
     alone: bool = False
@@ -39,37 +39,37 @@ def _process(world: World) -> Process | None:
     return world.chance.choice(living) if living else None
 
 
-def _cut(world: World, machines: list[Machine], up: bool, down: bool, peers: bool) -> Mend:
+def _cut(world: World, machines: list[Machine], up: bool, down: bool, peers: bool) -> Heal:
     for machine in machines:
         machine.cut_up |= up
         machine.cut_down |= down
         machine.cut_peers |= peers
     world.training.network_changed()
 
-    def mend() -> None:
+    def heal() -> None:
         for machine in machines:
             machine.cut_up = machine.cut_down = machine.cut_peers = False
             for wire in world.wires[machine.name]:
-                wire.mend()
+                wire.heal()
         world.training.network_changed()
 
-    return mend
+    return heal
 
 
-def _cut_from_head(world: World, _lasts_s: float) -> Mend:
+def _cut_from_head(world: World, _lasts_s: float) -> Heal:
     return _cut(world, [_machine(world)], True, True, False)
 
 
-def _cut_one_way(world: World, _lasts_s: float) -> Mend:
+def _cut_one_way(world: World, _lasts_s: float) -> Heal:
     up = world.chance.random() < 0.5
     return _cut(world, [_machine(world)], up, not up, False)
 
 
-def _cut_from_all(world: World, _lasts_s: float) -> Mend:
+def _cut_from_all(world: World, _lasts_s: float) -> Heal:
     return _cut(world, [_machine(world)], True, True, True)
 
 
-def _cut_head_off(world: World, _lasts_s: float) -> Mend:
+def _cut_head_off(world: World, _lasts_s: float) -> Heal:
     machines = list(world.machines.values())
     world.chance.shuffle(machines)
     most = machines[: len(machines) // 2 + 1]
@@ -87,20 +87,20 @@ def _kill_agent(world: World, _lasts_s: float) -> None:
         agent.end()
 
 
-def _freeze_agent(world: World, _lasts_s: float) -> Mend:
+def _freeze_agent(world: World, _lasts_s: float) -> Heal:
     agents = list(_machine(world).agents)
     for agent in agents:
         agent.freeze(True)
 
-    def mend() -> None:
+    def heal() -> None:
         for agent in agents:
             if agent.alive:
                 agent.freeze(False)
 
-    return mend
+    return heal
 
 
-def _freeze_shim(world: World, _lasts_s: float) -> Mend | None:
+def _freeze_shim(world: World, _lasts_s: float) -> Heal | None:
     process = _process(world)
     if process is None or not process.shim.alive:
         return None
@@ -109,7 +109,7 @@ def _freeze_shim(world: World, _lasts_s: float) -> Mend | None:
     return lambda: shim.freeze(False)
 
 
-def _freeze_process(world: World, _lasts_s: float) -> Mend | None:
+def _freeze_process(world: World, _lasts_s: float) -> Heal | None:
     process = _process(world)
     if process is None:
         return None
@@ -124,19 +124,19 @@ def _stick(world: World, _lasts_s: float) -> None:
         world.training.changed(process)
 
 
-def _unkillable(world: World, _lasts_s: float) -> Mend | None:
+def _unkillable(world: World, _lasts_s: float) -> Heal | None:
     process = _process(world)
     if process is None:
         return None
     process.unkillable = process.stuck = True
     world.training.changed(process)
 
-    def mend() -> None:
+    def heal() -> None:
         process.unkillable = False
         if process.alive and not process.shim.alive:
             process.end(signal=9)  # the kernel lets it go, and the SIGKILL that waited for it is done
 
-    return mend
+    return heal
 
 
 def _kill_process(world: World, _lasts_s: float) -> None:
@@ -167,7 +167,7 @@ def _exit(code: int, line: str) -> Callable[[World, float], None]:
     return happen
 
 
-def _reboot(world: World, lasts_s: float) -> Mend:
+def _reboot(world: World, lasts_s: float) -> Heal:
     machine = _machine(world)
     if not machine.up:
         return lambda: None
@@ -186,34 +186,34 @@ def _die(world: World, _lasts_s: float) -> None:
     world.head_dies(whole_machine=world.chance.random() < 0.3)
 
 
-def _fill_disk(world: World, _lasts_s: float) -> Mend:
+def _fill_disk(world: World, _lasts_s: float) -> Heal:
     world.disk_full = True
 
-    def mend() -> None:
+    def heal() -> None:
         world.disk_full = False
 
-    return mend
+    return heal
 
 
-def _hang_share(world: World, _lasts_s: float) -> Mend:
+def _hang_share(world: World, _lasts_s: float) -> Heal:
     for machine in world.machines.values():
         machine.share_hangs = True
 
-    def mend() -> None:
+    def heal() -> None:
         for machine in world.machines.values():
             machine.share_hangs = False
 
-    return mend
+    return heal
 
 
-def _start_fails(world: World, _lasts_s: float) -> Mend:
+def _start_fails(world: World, _lasts_s: float) -> Heal:
     machine = _machine(world)
     machine.start_fails = True
 
-    def mend() -> None:
+    def heal() -> None:
         machine.start_fails = False
 
-    return mend
+    return heal
 
 
 def _tear(world: World, _lasts_s: float) -> None:
@@ -256,7 +256,7 @@ class Injector:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._mends: list[Mend] = []
+        self._heals: list[Heal] = []
         kind = world.scenario.kind
         self._table = [
             fault
@@ -287,20 +287,20 @@ class Injector:
         )
         self._world.say(f"** {fault.name}, {lasts_s:.0f} s")
         self._world.counts[fault.name] = self._world.counts.get(fault.name, 0) + 1
-        mend = fault.happen(self._world, lasts_s)
-        if mend is not None:
-            self._mends.append(mend)
-            self._world.heap.after(lasts_s, lambda: self._mend(mend))
+        heal = fault.happen(self._world, lasts_s)
+        if heal is not None:
+            self._heals.append(heal)
+            self._world.heap.after(lasts_s, lambda: self._heal(heal))
         self._again()
 
-    def _mend(self, mend: Mend) -> None:
-        if mend in self._mends:
-            self._mends.remove(mend)
-            self._world.say("** mended")
-            mend()
+    def _heal(self, heal: Heal) -> None:
+        if heal in self._heals:
+            self._heals.remove(heal)
+            self._world.say("** patched")
+            heal()
 
     def heal(self) -> None:
         """All of it, for good."""
         self._over = True
-        for mend in list(self._mends):
-            self._mend(mend)
+        for heal in list(self._heals):
+            self._heal(heal)

@@ -1,4 +1,4 @@
-"""The coordinator: the real loop, journal, performer and wire over fake links, until it dies at a write."""
+"""The coordinator: the real loop, journal, executor and wire over fake links, until it dies at a write."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from orchestrator.daemon.connection.link import (
     Watch,
 )
 from orchestrator.daemon.connection.wire import problem
-from orchestrator.daemon.coordinator.executor import Performer
+from orchestrator.daemon.coordinator.executor import Executor
 from orchestrator.daemon.coordinator.loop import Loop
 from orchestrator.daemon.transfer.logcopy import LogCopier
 from tests.sim.agent import Agent
@@ -110,7 +110,7 @@ class NoLogs(LogCopier):
 
 
 class Job:
-    """The performer's workers: jobs that take a while, in this one thread."""
+    """The executor's workers: jobs that take a while, in this one thread."""
 
     def __init__(self, head: Head) -> None:
         self._head = head
@@ -126,7 +126,7 @@ class Job:
         """As ThreadPoolExecutor."""
 
 
-class SimPerformer(Performer):
+class SimPerformer(Executor):
     """Stacks are asked of all at once, in threads: here nobody answers."""
 
     def stacks(self, run: Run) -> dict[str, str]:
@@ -324,11 +324,11 @@ class Connection:
         def of_another_boot() -> bool:
             return machine.boot != boot or not machine.up
 
-        def obeyed(data: bytes | None) -> None:
+        def handled(data: bytes | None) -> None:
             if not of_another_boot():
                 self.agent.receive(data)
 
-        self.down = Wire(world.heap, world.chance, *times, lambda: machine.cut_down, obeyed)
+        self.down = Wire(world.heap, world.chance, *times, lambda: machine.cut_down, handled)
         self.up = Wire(
             world.heap, world.chance, *times, lambda: machine.cut_up, lambda data: link.heard(self, data)
         )
@@ -368,10 +368,10 @@ class Head:
         self.clock = Clock(world.heap, 1.0 + chance.uniform(-skew, skew), chance.uniform(0.0, 1e6))
         self.journal = SimJournal(world, path)
         self.epoch = self.journal.take_epoch()
-        self.loop = Loop(self.journal, self._perform, changed=self._changed, now=self.clock)
+        self.loop = Loop(self.journal, self._execute, changed=self._changed, now=self.clock)
         transports: dict[str, Transport] = {"ssh": None}  # type: ignore[dict-item]
         self.links: list[SimLink] = []
-        self.performer = SimPerformer(
+        self.executor = SimPerformer(
             transports,
             world.no_bundle,
             NoLogs(),
@@ -400,7 +400,7 @@ class Head:
         self.loop.take_up(self.journal.runs(), self.epoch)
         for run in self.loop.runs.values():
             names = unproven(run) if run.phase.is_terminal else [host.name for host in run.hosts]
-            self.performer.open(run, names)
+            self.executor.open(run, names)
         self.look()
 
     def _post(self, run_id: str, event: Event) -> None:
@@ -420,11 +420,11 @@ class Head:
             float("inf") if sleep_s is None else self.world.heap.now + sleep_s / self.clock.rate + 1e-6
         )
 
-    def _perform(self, run: Run, action: Action) -> None:
+    def _execute(self, run: Run, action: Action) -> None:
         self.world.checks.performed(run, action)
         if self.world.dies_between():
             raise Died
-        self.performer.perform(run, action)
+        self.executor.execute(run, action)
 
     def _changed(self, before: Run, after: Run) -> None:
         self.world.checks.changed(before, after)

@@ -93,11 +93,11 @@ class Machine:
 
     # -- pids ----------------------------------------------------------------------------------------------
 
-    def new_pid(self, holder: Process | Shim) -> Identity:
+    def new_pid(self, assignee: Process | Shim) -> Identity:
         """Starts a process."""
         pid = self._next_pid
         self._next_pid += 1
-        self._pids[pid] = holder
+        self._pids[pid] = assignee
         return self._identity(pid)
 
     def free_pid(self, who: Identity) -> None:
@@ -111,10 +111,10 @@ class Machine:
         """SIGKILL to that very process, as `process.signal` does it. False where it is gone."""
         if who.pid not in self._pids or self._identity(who.pid) != who:
             return False
-        holder = self._pids[who.pid]
-        if holder is None:
+        assignee = self._pids[who.pid]
+        if assignee is None:
             raise Violation("foreign-pid", f"{self.name}: pid {who.pid} belongs to a stranger and was killed")
-        holder.killed()
+        assignee.killed()
         return True
 
     # -- life ----------------------------------------------------------------------------------------------

@@ -175,7 +175,7 @@ MUTANTS = (
         "daemon/coordinator/loop.py",
         "        if _is_worth_keeping(before, after, event, actions):\n",
         "        for action in actions:\n            if not isinstance(action, Note):\n"
-        "                self._perform(after, action)\n"
+        "                self._execute(after, action)\n"
         "        if _is_worth_keeping(before, after, event, actions):\n",
     ),
     Mutant(
@@ -196,8 +196,8 @@ MUTANTS = (
     Mutant(
         "drained host is given tasks again",
         "core/hosts/slots.py",
-        "host is None or host.standing is not Standing.OPEN or",
-        "host is None or host.standing is Standing.LOST or",
+        "host is None or host.state is not HostState.OPEN or",
+        "host is None or host.state is HostState.LOST or",
         seeds=120,
     ),
     Mutant(

@@ -146,7 +146,7 @@ class Shim:
             int(start["generation"]), int(start["epoch"]), bool(start["hold"])
         )
         for action, value in first:
-            self._perform(action, value, None, {})
+            self._execute(action, value, None, {})
         self._decide()
 
     def tell(
@@ -204,7 +204,7 @@ class Shim:
             event.at = self.machine.clock()
             self.state, actions = shim_state.decide(self.state, event)
             for action, value in actions:
-                self._perform(action, value, answer, order)
+                self._execute(action, value, answer, order)
         self._busy = False
         self._arm()
 
@@ -221,7 +221,7 @@ class Shim:
 
         self.machine.world.heap.at(self.machine.clock.when(due) + 1e-6, expire)
 
-    def _perform(self, action: Do, value: Any, answer: Answer | None, order: dict[str, Any]) -> None:
+    def _execute(self, action: Do, value: Any, answer: Answer | None, order: dict[str, Any]) -> None:
         process = self.record.process
         if action is Do.SPAWN:
             self.record.process = Process(self, self.record.start["env"])
@@ -239,7 +239,7 @@ class Shim:
             self.record.was_ready |= self.state.shown in ("ready", "running")
             self.machine.changed(self.record)
         elif action is Do.ACCEPT and answer is not None:
-            self.machine.world.checks.obeyed(self.machine, self.record, order)
+            self.machine.world.checks.handled(self.machine, self.record, order)
             answer({"ok": {}})
         elif action is Do.REFUSE and answer is not None:
             code, message, hint = value

@@ -44,7 +44,7 @@ class Wire:
         if not self._armed:
             self._arm(self._ready_at)
 
-    def mend(self) -> None:
+    def heal(self) -> None:
         """The cut is over: TCP sends again, when its timer says so."""
         if self._queue and not self._armed and not self.dead:
             self._arm(self._heap.now + self._chance.uniform(0.1, 8.0))

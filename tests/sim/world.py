@@ -169,7 +169,7 @@ class World:
 
         def work() -> None:
             head.loop.submit(run)
-            head.performer.open(run, [host.name for host in run.hosts])
+            head.executor.open(run, [host.name for host in run.hosts])
 
         try:
             if self.guarded(head, work):

@@ -18,7 +18,7 @@ SHOWN = "for people to read, and compared with nothing"
 
 ALLOWED = {
     "adapters/checkpoints/records.py": SHOWN,
-    "adapters/checkpoints/safe.py": "the age of pieces that nobody carries on with: a day, then pulled again",
+    "adapters/checkpoints/safe.py": "the age of chunks that nobody carries on with: a day, then pulled again",
     "adapters/host/codestore.py": "the age of unused blobs: hours, and what is removed too early is pushed again",
     "adapters/head/journal.py": "times of records and names of files; their order is that of their numbers",
     "cli/session.py": SHOWN,

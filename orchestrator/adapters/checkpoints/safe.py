@@ -1,8 +1,8 @@
 """Checkpoints that travel, where hosts share no directory: `.orch/safe/<digest>/`, the same on every host that has it.
 
 A snapshot is a copy that no script touches, so that it can be sent for minutes while the training goes on. It is
-named after its content (files in pieces, each by its SHA-256): what is there already is not sent again, and a
-transfer that broke off goes on with the next piece.
+named after its content (files in chunks, each by its SHA-256): what is there already is not sent again, and a
+transfer that broke off goes on with the next chunk.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-PIECE_BYTES = 8 << 20
+CHUNK_BYTES = 8 << 20
 """A transfer that breaks off begins again at one of these."""
 
 ABANDONED_S = 86400.0
-"""A piece that has waited as long belongs to no transfer any more."""
+"""A chunk that has waited as long belongs to no transfer any more."""
 
 KEPT = 2
 """The newest snapshots that stay on a host: what the run runs from, and what has been verified since."""
@@ -65,16 +65,16 @@ def snapshot(root: str, directory: str, path: str | None) -> dict[str, Any]:
     )
 
 
-def hold(root: str, manifest: dict[str, Any], pieces: str) -> dict[str, Any]:
-    """Have that snapshot here: `{"missing": […]}` says which pieces must come first; with none missing, it is there."""
+def receive(root: str, manifest: dict[str, Any], chunks: str) -> dict[str, Any]:
+    """Have that snapshot here: `{"missing": […]}` says which chunks must come first; with none missing, it is there."""
     target = directory_of(root, manifest["digest"])
     check(manifest)
     if places.marker_of(target) is not None:
         os.utime(target)
         return {"missing": [], "path": target}
-    there = set(places.names_in(pieces))
-    needed = [piece for _, _, _, made_of in manifest["files"] for piece in made_of]
-    missing = [piece for piece in dict.fromkeys(needed) if piece not in there]
+    there = set(places.names_in(chunks))
+    needed = [chunk for _, _, _, made_of in manifest["files"] for chunk in made_of]
+    missing = [chunk for chunk in dict.fromkeys(needed) if chunk not in there]
     if missing:
         return {"missing": missing}
     building = f"{target}.tmp"
@@ -83,30 +83,30 @@ def hold(root: str, manifest: dict[str, Any], pieces: str) -> dict[str, Any]:
             seed.emptied(building)
             for name, size, mtime_ns, made_of in manifest["files"]:
                 _assemble(
-                    os.path.join(building, name), size, mtime_ns, [os.path.join(pieces, p) for p in made_of]
+                    os.path.join(building, name), size, mtime_ns, [os.path.join(chunks, p) for p in made_of]
                 )
             _keep(root, building, manifest)
         finally:
             shutil.rmtree(building, ignore_errors=True)
-    _clear(pieces, set(needed))
+    _clear(chunks, set(needed))
     return {"missing": [], "path": target}
 
 
 def check(manifest: dict[str, Any]) -> None:
     """ValueError for one that would leave its directory. It comes from another host, whoever has that by now."""
-    for name, _, _, pieces in manifest["files"]:
+    for name, _, _, chunks in manifest["files"]:
         if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
             raise ValueError(f"a snapshot may not have a file named {name!r}")
-        for piece in pieces:
-            _check_digest(piece)
+        for chunk in chunks:
+            _check_digest(chunk)
 
 
-def _clear(pieces: str, used: set[str]) -> None:
+def _clear(chunks: str, used: set[str]) -> None:
     """Those that are in place now, and those of transfers that nobody goes on with."""
     import time
 
-    for name in places.names_in(pieces):
-        path = os.path.join(pieces, name)
+    for name in places.names_in(chunks):
+        path = os.path.join(chunks, name)
         if name in used or time.time() - os.stat(path).st_mtime > ABANDONED_S:
             os.unlink(path)
 
@@ -122,7 +122,7 @@ def _check_digest(digest: str) -> None:
         raise ValueError(f"not a SHA-256: {digest[:80]!r}")
 
 
-def read_piece(root: str, digest: str, name: str, offset: int, bytes_max: int) -> bytes:
+def read_chunk(root: str, digest: str, name: str, offset: int, bytes_max: int) -> bytes:
     """A part of one of a snapshot's files."""
     directory = directory_of(root, digest)
     path = os.path.realpath(os.path.join(directory, name))
@@ -149,13 +149,13 @@ def _manifest(
         for name in names:
             path = os.path.join(folder, name)
             found = os.stat(path)
-            files.append((os.path.relpath(path, directory), found.st_size, found.st_mtime_ns, _pieces(path)))
+            files.append((os.path.relpath(path, directory), found.st_size, found.st_mtime_ns, _chunks(path)))
     files.sort()
     content = json.dumps([(name, size, made_of) for name, size, _, made_of in files])
     return {
         "digest": sha256(content.encode()).hexdigest(),
         "files": files,
-        "piece_bytes": PIECE_BYTES,
+        "piece_bytes": CHUNK_BYTES,
         "bytes": sum(size for _, size, _, _ in files),
         "generation": generation,
         "global_step": unit.global_step,
@@ -164,21 +164,21 @@ def _manifest(
     }
 
 
-def _pieces(path: str) -> list[str]:
+def _chunks(path: str) -> list[str]:
     from hashlib import sha256
 
     made_of = []
     with open(path, "rb") as file:
-        while piece := file.read(PIECE_BYTES):
-            made_of.append(sha256(piece).hexdigest())
+        while chunk := file.read(CHUNK_BYTES):
+            made_of.append(sha256(chunk).hexdigest())
     return made_of
 
 
-def _assemble(path: str, size: int, mtime_ns: int, pieces: list[str]) -> None:
+def _assemble(path: str, size: int, mtime_ns: int, chunks: list[str]) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as file:
-        for piece in pieces:
-            with open(piece, "rb") as source:
+        for chunk in chunks:
+            with open(chunk, "rb") as source:
                 shutil.copyfileobj(source, file)
     if os.path.getsize(path) != size:
         raise SeedError("damaged", f"{path} is not whole after its transfer", "it is tried again")

@@ -27,7 +27,7 @@ class CheckpointStore:
 
     def __init__(self, state_dir: str, name: str, directory: str, keep: int) -> None:
         self.root = root_of(state_dir, name, directory)
-        self._pieces = os.path.join(self.root, "pieces")
+        self._chunks = os.path.join(self.root, "pieces")
         self._manifests = os.path.join(self.root, "manifests")
         self._keep = keep
 
@@ -53,43 +53,43 @@ class CheckpointStore:
             for found in self._load("")
         )
 
-    def path(self, piece: str) -> str:
-        """Where a piece is, or would be."""
-        return os.path.join(self._pieces, piece)
+    def path(self, chunk: str) -> str:
+        """Where a chunk is, or would be."""
+        return os.path.join(self._chunks, chunk)
 
-    def held_bytes(self, piece: str) -> int | None:
-        """How much of a piece has come; None where it is whole."""
-        if os.path.exists(self.path(piece)):
+    def held_bytes(self, chunk: str) -> int | None:
+        """How much of a chunk has come; None where it is whole."""
+        if os.path.exists(self.path(chunk)):
             return None
         try:
-            return os.stat(self.path(piece) + ".part").st_size
+            return os.stat(self.path(chunk) + ".part").st_size
         except FileNotFoundError:
             return 0
 
     # -- what comes ----------------------------------------------------------------------------------------
 
-    def append(self, piece: str, data: bytes) -> None:
-        """More of a piece. It stays where the transfer breaks off."""
-        os.makedirs(self._pieces, mode=0o700, exist_ok=True)
-        with open(self.path(piece) + ".part", "ab") as file:
+    def append(self, chunk: str, data: bytes) -> None:
+        """More of a chunk. It stays where the transfer breaks off."""
+        os.makedirs(self._chunks, mode=0o700, exist_ok=True)
+        with open(self.path(chunk) + ".part", "ab") as file:
             file.write(data)
 
-    def finish(self, piece: str) -> bool:
+    def finish(self, chunk: str) -> bool:
         """All of it has come: whether it is what its name says. What is not is not kept."""
-        part = self.path(piece) + ".part"
+        part = self.path(chunk) + ".part"
         with open(part, "rb") as file:
-            whole = hashlib.file_digest(file, "sha256").hexdigest() == piece
+            whole = hashlib.file_digest(file, "sha256").hexdigest() == chunk
             if whole:
                 os.fsync(file.fileno())
         if whole:
-            os.rename(part, self.path(piece))
+            os.rename(part, self.path(chunk))
         else:
             os.unlink(part)
         return whole
 
     def add(self, manifest: Mapping[str, Any], host: str) -> None:
-        """All its pieces are here. The oldest ones go, beyond `keep`."""
-        sync_directory(self._pieces)
+        """All its chunks are here. The oldest ones go, beyond `keep`."""
+        sync_directory(self._chunks)
         self._write(self._manifest_path(str(manifest["digest"])), {**manifest, "host": host})
         self._forget()
 
@@ -119,15 +119,15 @@ class CheckpointStore:
         return found
 
     def _forget(self) -> None:
-        """Manifests beyond `keep`, of each kind; and the pieces that none is made of any more."""
+        """Manifests beyond `keep`, of each kind; and the chunks that none is made of any more."""
         used: set[str] = set()
         for kind in ("", _ASIDE):
             manifests = sorted(self._load(kind), key=_age, reverse=True)
             for manifest in manifests[: self._keep]:
-                used.update(piece for _, _, _, made_of in manifest["files"] for piece in made_of)
+                used.update(chunk for _, _, _, made_of in manifest["files"] for chunk in made_of)
             for manifest in manifests[self._keep :]:
                 os.unlink(os.path.join(self._manifests, f"{manifest['digest']}{kind}.json"))
-        for name in names_in(self._pieces):
+        for name in names_in(self._chunks):
             if name.removesuffix(".part") not in used:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self.path(name))

@@ -80,9 +80,9 @@ def manifest(workdir: str) -> list[CodeFile]:
         raise SpecError(f"workdir: {workdir} is no directory", hint="workdir is relative to the cluster spec")
     walk = _Walk(root, _read_patterns(root))
     walk.directory("", root, (root,))
-    if walk.complaints:
-        more = len(walk.complaints) - _COMPLAINTS_SHOWN
-        lines = walk.complaints[:_COMPLAINTS_SHOWN] + ([f"workdir: and {more} more"] if more > 0 else [])
+    if walk.diagnostics:
+        more = len(walk.diagnostics) - _COMPLAINTS_SHOWN
+        lines = walk.diagnostics[:_COMPLAINTS_SHOWN] + ([f"workdir: and {more} more"] if more > 0 else [])
         raise SpecError("\n".join(lines), hint=f"name what the run does not need in {IGNORE_FILE}")
     _check_size(workdir, walk.found)
     files = []
@@ -104,14 +104,14 @@ class _Walk:
         self._root = root
         self._patterns = patterns
         self.found: list[_Found] = []
-        self.complaints: list[str] = []
+        self.diagnostics: list[str] = []
 
     def directory(self, path: str, absolute: str, above: tuple[str, ...]) -> None:
         """`path` is its name in the tree; `above` the real paths on the way to it."""
         try:
             names = sorted(os.listdir(absolute))
         except OSError as e:
-            self.complaints.append(f"workdir: cannot list {path or '.'}: {e.strerror}")
+            self.diagnostics.append(f"workdir: cannot list {path or '.'}: {e.strerror}")
             return
         for name in names:
             if name not in ALWAYS_LEFT_OUT:
@@ -124,26 +124,26 @@ class _Walk:
         except OSError as e:
             if not self._left_out(path, is_directory=False):
                 why = "is a symlink to nothing" if is_link else f"cannot be read: {e.strerror}"
-                self.complaints.append(f"workdir: {path} {why}")
+                self.diagnostics.append(f"workdir: {path} {why}")
             return
         is_directory = stat.S_ISDIR(status.st_mode)
         if self._left_out(path, is_directory):
             return
         if not _is_text(path):
-            self.complaints.append(f"workdir: the name {path!r} is not UTF-8")
+            self.diagnostics.append(f"workdir: the name {path!r} is not UTF-8")
             return
         real = os.path.realpath(absolute)
         if is_link and real != self._root and not real.startswith(self._root + os.sep):
             target = os.readlink(absolute)
-            self.complaints.append(f"workdir: the symlink {path} leaves the tree: it points to {target}")
+            self.diagnostics.append(f"workdir: the symlink {path} leaves the tree: it points to {target}")
         elif is_directory and real in above:
-            self.complaints.append(f"workdir: the symlink {path} leads back to a directory above it")
+            self.diagnostics.append(f"workdir: the symlink {path} leads back to a directory above it")
         elif is_directory:
             self.directory(path, absolute, (*above, real))
         elif stat.S_ISREG(status.st_mode):
             self.found.append(_Found(path, absolute, status))
         else:
-            self.complaints.append(f"workdir: {path} is no ordinary file: a socket, pipe or device")
+            self.diagnostics.append(f"workdir: {path} is no ordinary file: a socket, pipe or device")
 
     def _left_out(self, path: str, is_directory: bool) -> bool:
         parts = path.split("/")
@@ -220,8 +220,8 @@ def _file(found: _Found) -> CodeFile:
 def _hash(path: str) -> str:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while piece := file.read(_READ_BYTES):
-            digest.update(piece)
+        while chunk := file.read(_READ_BYTES):
+            digest.update(chunk)
     return digest.hexdigest()
 
 

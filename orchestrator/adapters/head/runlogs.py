@@ -71,7 +71,7 @@ class RunLogs:
     def append(self, run_id: str, task: str, generation: int, offset: int, data: bytes) -> int:
         """Put down `data`, which the host's log has at `offset`; return the new `end`.
 
-        What is here already is skipped, so the same piece may come twice. OSError where it cannot be written.
+        What is here already is skipped, so the same chunk may come twice. OSError where it cannot be written.
         """
         path = self._path(run_id, task, generation)
         with self._lock:
@@ -325,7 +325,7 @@ def _parse(raw: bytes, task: str, generation: int, time_before: float) -> LogLin
 
 
 def _time_of(data: bytes) -> float:
-    """The time of the first whole line in a piece of log; 0 where it has none."""
+    """The time of the first whole line in a chunk of log; 0 where it has none."""
     for raw in data.split(b"\n", 2)[:2]:
         time = _parse(raw, "", 0, 0.0).time
         if time:
@@ -343,7 +343,7 @@ def _read_gaps(path: str) -> list[_Gap]:
             lines = file.read().split("\n")
     except FileNotFoundError:
         return []
-    # The last piece is empty, or was being written when the coordinator died: then its gap never was.
+    # The last chunk is empty, or was being written when the coordinator died: then its gap never was.
     return [_Gap(*map(int, line.split())) for line in lines[:-1] if line]
 
 

@@ -169,7 +169,7 @@ def oldest_runs(host_dir: str, run: str, max: int = FINISHED_RUNS_MAX) -> list[s
 
 
 class Receiver:
-    """Takes blobs that come in pieces. One agent's; a push that broke off begins again."""
+    """Takes blobs that come in chunks. One agent's; a push that broke off begins again."""
 
     def __init__(self, host_dir: str) -> None:
         self._directory = os.path.join(host_dir, "blobs")
@@ -177,7 +177,7 @@ class Receiver:
         """sha256: (descriptor, hash so far, bytes so far)"""
 
     def take(self, sha256: str, offset: int, data: bytes, last: bool) -> bool:
-        """One piece. HostFault where it does not follow the one before.
+        """One chunk. HostFault where it does not follow the one before.
 
         False where the whole is not what its name says: the file has changed on the head meanwhile. It is
         not kept, and the next `code` order says so.
@@ -192,7 +192,7 @@ class Receiver:
             self._begin(sha256, temporary)
         entry = self._open.get(sha256)
         if entry is None or entry[2] != offset:
-            raise HostFault("offset", f"a piece at {offset} does not follow what is here", "begin again at 0")
+            raise HostFault("offset", f"a chunk at {offset} does not follow what is here", "begin again at 0")
         descriptor, so_far, size = entry
         so_far.update(data)
         view = memoryview(data)

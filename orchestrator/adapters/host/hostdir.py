@@ -60,7 +60,7 @@ def generations(host_dir: str, run: str) -> Iterator[tuple[str, int, str]]:
             yield f"{type_}:{index}", int(generation[4:]), os.path.join(directory, generation)
 
 
-def obey(host_dir: str, run: str, epoch: int, *, create: bool) -> None:
+def accept_epoch(host_dir: str, run: str, epoch: int, *, create: bool) -> None:
     """Remembers the highest epoch that ordered anything of the run; HostFault `superseded` for a lower one.
 
     Under a lock, since two coordinators' agents may be here at once. With `create` False, a host that does

@@ -59,22 +59,22 @@ class LogWriter:
         self._rotate()
 
     def feed(self, stream: str, data: bytes) -> None:
-        """Takes what came from stdout (`o`) or stderr (`e`), in any pieces."""
+        """Takes what came from stdout (`o`) or stderr (`e`), in any chunks."""
         *lines, rest = (self._partial[stream] + data).split(b"\n")
-        pieces = []
+        chunks = []
         for line in lines:
             line = self._redact(_last_state(line))
-            pieces += [line[at : at + LINE_BYTES_MAX] for at in range(0, len(line) or 1, LINE_BYTES_MAX)]
+            chunks += [line[at : at + LINE_BYTES_MAX] for at in range(0, len(line) or 1, LINE_BYTES_MAX)]
         if b"\r" in rest:
             rest = _last_state(rest, ended=False)
         # A secret that has come in half is in the last bytes: only what is before them may be cut off.
         if len(rest) > LINE_BYTES_MAX + self._redact.longest:
             rest = self._redact(rest)
             while len(rest) > LINE_BYTES_MAX + self._redact.longest:
-                pieces.append(rest[:LINE_BYTES_MAX])
+                chunks.append(rest[:LINE_BYTES_MAX])
                 rest = rest[LINE_BYTES_MAX:]
         self._partial[stream] = rest
-        self._write(stream, pieces)
+        self._write(stream, chunks)
 
     def finish(self) -> None:
         """Nothing more will come: a last line without its newline is written too."""
@@ -99,16 +99,16 @@ class LogWriter:
         for number in range(1, SEGMENTS):
             _remove(_segment(self._directory, number))
 
-    def _write(self, stream: str, pieces: list[bytes]) -> None:
-        if not pieces:
+    def _write(self, stream: str, chunks: list[bytes]) -> None:
+        if not chunks:
             return
-        self._last.extend(piece[:_SHOWN_BYTES_MAX] for piece in pieces)
+        self._last.extend(chunk[:_SHOWN_BYTES_MAX] for chunk in chunks)
         head = b"%.6f %s " % (self._now(), stream.encode())
         room = self._segment_bytes_max
         batch: list[bytes] = []
         batch_bytes = 0
-        for piece in pieces:
-            line = head + piece + b"\n"
+        for chunk in chunks:
+            line = head + chunk + b"\n"
             if batch and self._file_bytes + batch_bytes + len(line) > room:
                 self._append(b"".join(batch))
                 batch, batch_bytes = [], 0

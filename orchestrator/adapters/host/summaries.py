@@ -59,7 +59,7 @@ def _size(path: str) -> int | None:
 def read(
     host_dir: str, run: str, task: str, generation: int, path: str, offset: int, bytes_max: int
 ) -> bytes:
-    """A piece of one file, from byte `offset`. HostFault for a path that leaves the log directory."""
+    """A chunk of one file, from byte `offset`. HostFault for a path that leaves the log directory."""
     top = os.path.realpath(log_dir(generation_dir(host_dir, run, task, generation)))
     whole = os.path.join(top, path)
     if "\0" in path or os.path.realpath(whole) != os.path.normpath(whole) or not _is_below(whole, top):

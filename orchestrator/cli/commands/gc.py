@@ -16,7 +16,7 @@ from orchestrator.cli.host_queries import (
     plans_of,
     say_problems,
 )
-from orchestrator.cli.leftovers import KEPT, Item, Known, known, look_here, remove_here
+from orchestrator.cli.orphans import KEPT, Item, Known, known, look_here, remove_here
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import Refused, SomeHostsOnly, UsageError
 from orchestrator.daemon.agent.runs import RECENT_S

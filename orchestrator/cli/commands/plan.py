@@ -39,14 +39,14 @@ def document(plan: Plan) -> dict[str, Any]:
         "strategy": plan.strategy,
         "workdir": plan.workdir,
         "hosts": [{"name": h.name, "transport": h.transport, "spare": h.spare} for h in plan.hosts],
-        "spares": [{"host": h.name, "for": _seats(plan, h.name)} for h in plan.hosts if h.spare],
+        "spares": [{"host": h.name, "for": _slots(plan, h.name)} for h in plan.hosts if h.spare],
         "replicas_min": dict(plan.replicas_min),
         "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
         "tasks": [_task(plan, task, run_id, ports[task.id], addresses) for task in plan.tasks],
     }
 
 
-def _seats(plan: Plan, spare: str) -> list[str]:
+def _slots(plan: Plan, spare: str) -> list[str]:
     """The hosts whose tasks the spare has room for."""
     return [host for host in plan.hosts_used if has_room(plan, host, spare)]
 

@@ -83,14 +83,14 @@ def _line(file: str, plan: Plan, found: Found) -> str:
 @click.option("--json", "as_json", is_flag=True, help="A document, for scripts.")
 @click.pass_obj
 def command(session: Session, files: tuple[str, ...], hosts: bool, as_json: bool) -> int:
-    """Check cluster specs: every complaint with its line and column. Exit 2 where there is one.
+    """Check cluster specs: every diagnostic with its line and column. Exit 2 where there is one.
 
     With --hosts also what only they can say: that they answer, and their Python, TensorFlow, Keras and checkpoint
     directory fit. Nothing is started. Exit 4 where one does not answer, 5 for keys.
     """
     checked = run(Request(files, hosts), session)
     if as_json:
-        complaints = [
+        diagnostics = [
             {
                 "file": c.file,
                 "complaints": str(c.error).splitlines() if c.error else [],
@@ -98,7 +98,7 @@ def command(session: Session, files: tuple[str, ...], hosts: bool, as_json: bool
             }
             for c in checked
         ]
-        session.put_json({"files": complaints})
+        session.put_json({"files": diagnostics})
     else:
         for found in checked:
             if found.error is None:

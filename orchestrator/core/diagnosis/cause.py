@@ -48,7 +48,7 @@ _NOT_ITS_OWN = (Cause.ORDERED, Cause.FINISHED)
 def classify(ended: Exit) -> Exit:
     """The same end with its cause sharpened by code, signal and last lines."""
     if ended.cause is Cause.SIGNAL and ended.signal in _CRASHES:
-        found = matching.sign_of(ended)
+        found = matching.signature_of(ended)
         return replace(ended, cause=found[0].cause if found else Cause.CRASH)
     if ended.cause is not Cause.SCRIPT:
         return ended
@@ -56,7 +56,7 @@ def classify(ended: Exit) -> Exit:
         return replace(ended, cause=Cause.FINISHED)
     if ended.code == SAVED_CODE:
         return replace(ended, cause=Cause.PREEMPTED)
-    found = matching.sign_of(ended)
+    found = matching.signature_of(ended)
     return replace(ended, cause=found[0].cause) if found else ended
 
 
@@ -198,9 +198,9 @@ def of_task(run: Run, task: Task) -> FirstCause | None:
 def _alike(run: Run, first: Task) -> tuple[TaskId, ...]:
     if first.exit is None or first.exit.cause not in {*SAME_AGAIN, Cause.START}:
         return ()
-    line = _signature(first.exit)
+    line = _common_line(first.exit)
     others = [t for t in run.tasks if t.id != first.id and t.exit and t.exit.cause is first.exit.cause]
-    return tuple(t.id for t in others if t.exit and line and _signature(t.exit) == line)
+    return tuple(t.id for t in others if t.exit and line and _common_line(t.exit) == line)
 
 
 def _named(run: Run, tasks: Sequence[TaskId]) -> str:
@@ -266,7 +266,7 @@ def as_data(found: FirstCause) -> dict[str, object]:
 _VARIES = re.compile(r"0x[0-9a-f]+|\d+")
 
 
-def _signature(ended: Exit) -> str:
+def _common_line(ended: Exit) -> str:
     """Its last line without what differs from task to task and time to time: numbers, addresses, paths of its own."""
     return _VARIES.sub("#", ended.last_line)
 
@@ -274,7 +274,7 @@ def _signature(ended: Exit) -> str:
 def common_failure(run: Run) -> str | None:
     """The one line with which all tasks failed before any step, else None: silence is no evidence."""
     failed = [
-        _signature(t.exit)
+        _common_line(t.exit)
         for t in run.tasks
         if t.exit and t.exit.cause in {*SAME_AGAIN, Cause.START} and t.exit.code != 0 and t.first_step is None
     ]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orchestrator.core.hosts import checkpoint_dir, slots
 from orchestrator.core.hosts.host_state import is_cut_off
-from orchestrator.core.model import Host, Intent, Link, Phase, Run, Standing, Task, TaskPhase
+from orchestrator.core.model import Host, HostState, Intent, Link, Phase, Run, Task, TaskPhase
 from orchestrator.core.phases.individual import waits_to_leave
 from orchestrator.core.phases.starting import is_seeded
 from orchestrator.core.phases.stopping import to_prove
@@ -19,9 +19,9 @@ def sentence(run: Run, *, now: float) -> str:
         case Phase.PENDING:
             return _pending(run, now)
         case Phase.RENDEZVOUS:
-            return _rendezvous(run, now) + checkpoint_dir.complaint(run)
+            return _rendezvous(run, now) + checkpoint_dir.diagnostic(run)
         case Phase.RUNNING:
-            return _running(run, now) + _in_other_places(run) + checkpoint_dir.complaint(run)
+            return _running(run, now) + _in_other_places(run) + checkpoint_dir.diagnostic(run)
         case Phase.STOPPING:
             return _stopping(run)
         case Phase.BACKOFF:
@@ -31,17 +31,17 @@ def sentence(run: Run, *, now: float) -> str:
 
 
 def _pending(run: Run, now: float) -> str:
-    missing = [run.host(name) for name in slots.next_seating(run).waits_for]
+    missing = [run.host(name) for name in slots.next_assignment(run).waits_for]
     told = ", ".join(f"{h.name} ({_state(h, now)})" for h in missing)
     left = f"; gives up in {duration(run.deadline_at - now)}" if run.deadline_at is not None else ""
-    needed = len(run.holders)
+    needed = len(run.assignees)
     return f"{needed - len(missing)}/{needed} hosts are ready; waiting for {told}{left}"
 
 
 def _state(host: Host, now: float) -> str:
     waited = duration(now - host.since_at)
-    if host.standing in (Standing.DRAINED, Standing.STUCK):
-        return f"{host.standing.value}: {host.standing_why}"
+    if host.state in (HostState.DRAINED, HostState.STUCK):
+        return f"{host.state.value}: {host.state_why}"
     if host.problem:
         return f"{host.problem}, for {waited}"
     if host.link is Link.CONNECTED:
@@ -75,14 +75,14 @@ def _ago(at: float | None, now: float) -> str:
 
 
 def _running(run: Run, now: float) -> str:
-    silent = [host for host in run.holders if host.link is Link.UNREACHABLE]
+    silent = [host for host in run.assignees if host.link is Link.UNREACHABLE]
     step = f"step {run.global_step}" if run.global_step is not None else "before the first step"
     if silent:
         named = ", ".join(f"{h.name} (last heard {_ago(h.heard_at, now)})" for h in silent)
         training = now - run.progress_at < run.plan.timing.lost_after_s
         means = "still training" if training else "no progress is seen; its tasks may be training"
         return f"{step}; unreachable, {means}: {named}"
-    connecting = [host.name for host in run.holders if host.link is Link.CONNECTING]
+    connecting = [host.name for host in run.assignees if host.link is Link.CONNECTING]
     if connecting:
         return f"{step}; taking up the tasks on {', '.join(connecting)}"
     ended = [task for task in run.tasks if task.phase.is_gone]
@@ -95,13 +95,13 @@ def _running(run: Run, now: float) -> str:
 
 def _in_other_places(run: Run) -> str:
     """What is other than the spec says, and what ends it."""
-    drained = [host.name for host in run.holders if host.standing is Standing.DRAINED]
+    drained = [host.name for host in run.assignees if host.state is HostState.DRAINED]
     occasion = "checkpoint" if run.plan.checkpoint is not None else "restart"
     parts = [f"leaves {', '.join(drained)} (drained) at the next {occasion}"] if drained else []
     waiting = [f"{task.id} on {task.host}" for task in run.tasks if waits_to_leave(run, task)]
     parts += [f"{', '.join(waiting)} has ended and waits for that"] if waiting else []
     if slots.fewer(run):
-        gone = [seat for seat in run.plan.hosts_used if slots.holder(run, seat) is None]
+        gone = [slot for slot in run.plan.hosts_used if slots.assignee(run, slot) is None]
         parts.append(
             f"{slots.fewer(run)}; grows back at a checkpoint once {', '.join(gone)} or a spare is ready"
         )
@@ -112,7 +112,7 @@ def _stopping(run: Run) -> str:
     alive = [t for t in run.tasks if t.phase.may_live]
     after = {
         Intent.RESTART: "then restart",
-        Intent.REGROUP: "then it goes on",
+        Intent.RESCHEDULE: "then it goes on",
         Intent.SUCCEED: "then done",
         Intent.FAIL: "then FAILED",
         Intent.KILL: "then KILLED",
@@ -131,7 +131,7 @@ def _backoff(run: Run, now: float) -> str:
         return (
             f"{run.reason}; generation {run.generation_last + 1} starts in {duration(run.deadline_at - now)}"
         )
-    missing = [run.host(name) for name in slots.next_seating(run).waits_for]
+    missing = [run.host(name) for name in slots.next_assignment(run).waits_for]
     if missing:
         named = ", ".join(f"{h.name} ({_state(h, now)})" for h in missing)
         return f"{run.reason}; waiting for {named}; {_meanwhile(run, missing)}"
@@ -141,12 +141,12 @@ def _backoff(run: Run, now: float) -> str:
 def _meanwhile(run: Run, missing: list[Host]) -> str:
     """What ends the wait: that it is back, or that others take its tasks when it counts as lost."""
     back = "starts again when it is back"
-    hopeful = [replace(host, standing=Standing.LOST) for host in missing if host.standing is Standing.OPEN]
+    hopeful = [replace(host, state=HostState.LOST) for host in missing if host.state is HostState.OPEN]
     if not hopeful or is_cut_off(run):
         return back
     without = run
     for host in hopeful:
         without = without.with_host(host)
-    if slots.next_seating(without).waits_for:
+    if slots.next_assignment(without).waits_for:
         return back
     return f"{back}, or without it when it has been silent for {duration(run.plan.timing.lost_after_s)}"

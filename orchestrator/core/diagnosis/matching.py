@@ -1,11 +1,11 @@
-"""What the end of a process shows by what it printed: the table `signs`, applied."""
+"""What the end of a process shows by what it printed: the table `signatures`, applied."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from orchestrator.core.diagnosis.signatures import CLASSES, SIGNS, Sign
+from orchestrator.core.diagnosis.signatures import CLASSES, SIGNS, Signature
 from orchestrator.core.ends import Cause, Exit
 from orchestrator.core.words import plain
 
@@ -16,7 +16,7 @@ _TENSORFLOWS = re.compile(
 )
 
 
-def sign_of(ended: Exit) -> tuple[Sign, re.Match[str]] | None:
+def signature_of(ended: Exit) -> tuple[Signature, re.Match[str]] | None:
     """The row that the end of a process shows, and where; None where it shows none.
 
     The exception's own words come first. The lines around it count only where TensorFlow raised it, which hides its
@@ -29,8 +29,8 @@ def sign_of(ended: Exit) -> tuple[Sign, re.Match[str]] | None:
     return _search("\n".join(ended.last_lines), [sign for sign in SIGNS if not sign.in_the_error_only])
 
 
-def _search(text: str, signs: Sequence[Sign]) -> tuple[Sign, re.Match[str]] | None:
-    for sign in signs if text else ():
+def _search(text: str, signatures: Sequence[Signature]) -> tuple[Signature, re.Match[str]] | None:
+    for sign in signatures if text else ():
         match = sign.found_in(text)
         if match is not None:
             return sign, match
@@ -44,7 +44,7 @@ def _last_exception(lines: Sequence[str]) -> str:
 
 def explained(ended: Exit, *, host: str, python: str) -> tuple[str, str]:
     """(what it means, what a person can do)."""
-    found = sign_of(ended)
+    found = signature_of(ended)
     facts = {"host": host, "python": python}
     if found is not None and found[0].cause is ended.cause:
         sign, match = found

@@ -21,7 +21,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class Signature:
     """One row."""
 
     cause: Cause
@@ -37,34 +37,34 @@ class Sign:
         return next(filter(None, (_compiled(pattern).search(text) for pattern in self.patterns)), None)
 
 
-SIGNS: tuple[Sign, ...] = (
-    Sign(
+SIGNS: tuple[Signature, ...] = (
+    Signature(
         Cause.PORT,
         ("Could not start gRPC server",),
         "another process took the task's port between its choice and TensorFlow's bind",
         "nothing: the next generation has other ports. If it comes back, keep `ports:` out of the range of outgoing "
         "connections (`sysctl net.ipv4.ip_local_port_range`)",
     ),
-    Sign(
+    Signature(
         Cause.PORT,
         ("Address already in use", "EADDRINUSE"),
         "a port that the process wanted belongs to another",
         "if the script opens a port of its own (a metrics page, a profiler), give each task its own",
     ),
-    Sign(
+    Signature(
         Cause.DEVICES,
         (r"\bno TPU local: ",),
         "there is no TPU here that TensorFlow can use",
         "see that {host} is a TPU VM with TensorFlow's TPU build, and that nobody else holds the TPU",
     ),
-    Sign(
+    Signature(
         Cause.DEVICES,
         (r"\bno TPU (?P<tpu>\S+): ",),
         "TensorFlow did not reach the TPU {tpu}",
         "see that it is READY in the project and zone of {host}, and its port 8470 open from there; on a TPU VM write "
         "`tpu: local`",
     ),
-    Sign(
+    Signature(
         Cause.NETWORK,
         ("the rendezvous of rank 0 at .* does not answer",),
         "the ranks of Horovod cannot reach rank 0",
@@ -72,7 +72,7 @@ SIGNS: tuple[Sign, ...] = (
         "whatever is free",
     ),
     # A follower may repeat what its peer died of, and the peer never says this.
-    Sign(
+    Signature(
         Cause.FOLLOWER,
         (
             "Collective ops is aborted by",
@@ -83,31 +83,31 @@ SIGNS: tuple[Sign, ...] = (
         "TensorFlow ended it because a peer had gone",
         "look at the peer that went first; where none did, at the network between the hosts",
     ),
-    Sign(
+    Signature(
         Cause.DEVICES,
         (r"has group_size (?P<a>\d+) and group_key ?\d+ but that group has size (?P<b>\d+)",),
         "the tasks do not have the same number of GPUs: {a} replicas on one side, {b} on the other",
         "give every task the same `gpus:`; hide the others' GPUs, or leave the smaller host out",
     ),
-    Sign(
+    Signature(
         Cause.DEVICES,
         ("is joining a group with incompatible device type",),
         "one task trains on GPUs and another on CPUs: its TensorFlow sees no GPU",
         "compare `tf.config.list_physical_devices('GPU')` on the hosts; a driver or CUDA is missing on one",
     ),
-    Sign(
+    Signature(
         Cause.DISK,
         ("No space left on device", r"\bENOSPC\b", r"errno = 28\b"),
         "the disk that it wrote to is full; the last verified checkpoint is untouched",
         "make room where the checkpoints or the script's files go (`df -h` there), or keep fewer (`checkpoint: keep`)",
     ),
-    Sign(
+    Signature(
         Cause.DISK,
         ("Disk quota exceeded", r"errno = 122\b"),
         "the user's quota on that file system is used up",
         "`quota -s` on the host; remove what is not needed, or have the quota raised",
     ),
-    Sign(
+    Signature(
         Cause.CHECKPOINT,
         (
             r"unable to lock file, errno = 11",
@@ -116,7 +116,7 @@ SIGNS: tuple[Sign, ...] = (
         "two processes write one HDF5 file: its lock is held by another",
         "save into $ORCH_CHECKPOINT_DIR, which is each task's own, and not into one path from all workers",
     ),
-    Sign(
+    Signature(
         Cause.CHECKPOINT,
         (
             "DataLossError",
@@ -131,7 +131,7 @@ SIGNS: tuple[Sign, ...] = (
         "if it is a checkpoint of your own, restore from $ORCH_CHECKPOINT_DIR, which holds only what was read whole; "
         "if it is data, look at that file",
     ),
-    Sign(
+    Signature(
         Cause.CHECKPOINT,
         (
             r"Received incompatible tensor with shape .* when attempting to restore",
@@ -143,7 +143,7 @@ SIGNS: tuple[Sign, ...] = (
         "the checkpoint was saved by another model: shapes or names differ",
         "if the model was changed on purpose, start over with `orch up --from-scratch` or another checkpoint directory",
     ),
-    Sign(
+    Signature(
         Cause.GPU_OOM,
         (
             "CUDA_ERROR_OUT_OF_MEMORY",
@@ -155,7 +155,7 @@ SIGNS: tuple[Sign, ...] = (
         "a GPU has not enough memory for it",
         "a smaller batch per replica or a smaller model; `nvidia-smi` shows whether another process holds the memory",
     ),
-    Sign(
+    Signature(
         Cause.OOM,
         (
             "OOM when allocating tensor",
@@ -167,7 +167,7 @@ SIGNS: tuple[Sign, ...] = (
         "the host has not enough memory for it",
         "a smaller batch, shuffle buffer or `cache()`; fewer tasks on this host",
     ),
-    Sign(
+    Signature(
         Cause.GPU,
         (
             "CUDA_ERROR_ECC_UNCORRECTABLE|uncorrectable ECC error",
@@ -178,7 +178,7 @@ SIGNS: tuple[Sign, ...] = (
         "a GPU failed: its hardware, its power or its cooling",
         "`nvidia-smi -q` and `dmesg | grep Xid` on {host}; reset it or reboot, and take the host out if it comes back",
     ),
-    Sign(
+    Signature(
         Cause.DEVICES,
         (
             "CUDA driver version is insufficient for CUDA runtime version|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
@@ -189,14 +189,14 @@ SIGNS: tuple[Sign, ...] = (
         "compare `nvidia-smi` on the hosts; after an upgrade of the driver the host must be rebooted",
         in_the_error_only=True,
     ),
-    Sign(
+    Signature(
         Cause.DEVICES,
         ("CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_INVALID_DEVICE", "[Ff]ailed call to cuInit"),
         "TensorFlow finds no GPU that it can use",
         "`nvidia-smi` on {host}: is the driver loaded, and are the GPUs of the spec there?",
         in_the_error_only=True,  # any process on a host without GPUs prints it, and trains on
     ),
-    Sign(
+    Signature(
         Cause.GPU,
         (
             r"CUDA_ERROR_(?P<name>[A-Z_]+)",
@@ -208,7 +208,7 @@ SIGNS: tuple[Sign, ...] = (
         "always on this host: suspect its GPU (`dmesg | grep Xid`); everywhere: an operation of the script's, or "
         "versions of CUDA and cuDNN that do not fit",
     ),
-    Sign(
+    Signature(
         Cause.FOLLOWER,
         (
             "remote process exited or there was a network error|ncclRemoteError",
@@ -217,7 +217,7 @@ SIGNS: tuple[Sign, ...] = (
         "NCCL lost its connection to a peer",
         "look at the peer that went first; where none did, at the network between the hosts",
     ),
-    Sign(
+    Signature(
         Cause.NCCL,
         (
             r"ncclSystemError|(?i:nccl).*unhandled system error|Call to ibv_\w+ failed",
@@ -229,13 +229,13 @@ SIGNS: tuple[Sign, ...] = (
         "run once with env NCCL_DEBUG=INFO; usual causes: a wrong interface (NCCL_SOCKET_IFNAME), InfiniBand without "
         "locked memory (`ulimit -l`), a small /dev/shm. `communication: ring` does without NCCL",
     ),
-    Sign(
+    Signature(
         Cause.FOLLOWER,
         ("HorovodInternalError", "Horovod has been shut down"),
         "Horovod ended it because a rank had gone",
         "look at the rank that went first; where none did, at the network between the hosts",
     ),
-    Sign(
+    Signature(
         Cause.FOLLOWER,
         (
             "UnavailableError",
@@ -252,7 +252,7 @@ SIGNS: tuple[Sign, ...] = (
         "it lost the connection to a peer",
         "look at the peer that went first; where none did, at the network between the hosts",
     ),
-    Sign(
+    Signature(
         Cause.NETWORK,
         (
             "No route to host",
@@ -267,19 +267,19 @@ SIGNS: tuple[Sign, ...] = (
         "firewall let the ports of the spec through?",
         in_the_error_only=True,
     ),
-    Sign(
+    Signature(
         Cause.IMPORT,
         (r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)",),
         "the Python on {host} has no module {module}",
         "install it there for that Python ({python} -m pip …), or add it to the workdir, which is pushed to every host",
     ),
-    Sign(
+    Signature(
         Cause.IMPORT,
         (r"ImportError: cannot import name '?(?P<name>\w+)'? from '?(?P<module>[\w.]+)",),
         "{module} on {host} is there in a version without {name}",
         "compare `pip freeze` of the hosts with the machine where the script works",
     ),
-    Sign(
+    Signature(
         Cause.IMPORT,
         (
             r"requires? .*tf[_-]keras|install (?:the )?`?tf[_-]keras`?",
@@ -289,7 +289,7 @@ SIGNS: tuple[Sign, ...] = (
         "TensorFlow, Keras and tf_keras on {host} are of versions that do not fit together",
         "install the tf_keras of TensorFlow's own minor version (TensorFlow 2.18: tf_keras 2.18), or none of it",
     ),
-    Sign(
+    Signature(
         Cause.IMPORT,
         (
             r"ImportError: (?P<file>[\w.+-]+\.so[\w.]*): cannot open shared object",
@@ -298,13 +298,13 @@ SIGNS: tuple[Sign, ...] = (
         "a library that a module needs is missing on {host}, or is of another version",
         "install what the module is built for, or the module for what is there",
     ),
-    Sign(
+    Signature(
         Cause.IMPORT,
         (r"\bImportError\b",),
         "a module cannot be imported on {host}",
         "try it there: `{python} -c 'import …'`",
     ),
-    Sign(
+    Signature(
         Cause.DATA,
         (
             r"Could not apply FILE based sharding",
@@ -316,28 +316,28 @@ SIGNS: tuple[Sign, ...] = (
         "at least one file per worker",
         in_the_error_only=True,
     ),
-    Sign(
+    Signature(
         Cause.DATA,
         ("OUT_OF_RANGE: End of sequence|OutOfRangeError|ran out of data",),
         "its data ended before the others': the workers' shares differ",
         "`repeat()` the data set and give `steps_per_epoch`, or split it evenly",
         in_the_error_only=True,
     ),
-    Sign(
+    Signature(
         Cause.SCRIPT,
         (r"Attempt to convert a value \(PerReplica",),
-        "Keras 3 does not work under MultiWorkerMirroredStrategy by itself, and the runtime's mend was not in place",
+        "Keras 3 does not work under MultiWorkerMirroredStrategy by itself, and the runtime's patch was not in place",
         "leave `runtime: on`, and let the script import Keras itself, in the main process; or install tf_keras and set "
         'env TF_USE_LEGACY_KERAS: "1"',
     ),
-    Sign(
+    Signature(
         Cause.SCRIPT,
         ("PermissionError", r"\[Errno 13\]", "PermissionDeniedError", "PERMISSION_DENIED:"),
         "the user of the task may not read or write that path",
         "`ls -ld` it on {host} as the user of `ssh:`; hosts may have other user ids on a shared file system",
         in_the_error_only=True,
     ),
-    Sign(
+    Signature(
         Cause.SCRIPT,
         (
             r"FileNotFoundError: .*?(?P<path>'[^']+')",
@@ -347,7 +347,7 @@ SIGNS: tuple[Sign, ...] = (
         "put it on every host, or into the workdir, which is pushed; paths of the head node mean nothing there",
         in_the_error_only=True,
     ),
-    Sign(
+    Signature(
         Cause.SCRIPT,
         ("SyntaxError|IndentationError",),
         "the script is not valid for the Python on {host}",

@@ -60,7 +60,7 @@ def hangs(run: Run) -> bool:
     return run.host(run.task(run.chief).host).dir_silent_s >= SILENT_S
 
 
-def complaint(run: Run) -> str:
+def diagnostic(run: Run) -> str:
     """The end of a sentence about the run; empty where all is well."""
     silent = [host for host in run.hosts if host.dir_silent_s >= SILENT_S]
     told = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core.model import Cause, Exit, Host, Link, Phase, Run, Standing, Task, TaskPhase
+from orchestrator.core.model import Cause, Exit, Host, HostState, Link, Phase, Run, Task, TaskPhase
 from orchestrator.core.turn import Turn, is_due
 from orchestrator.core.words import counted, duration
 
@@ -30,8 +30,8 @@ def lost_at(run: Run, host: Host) -> float | None:
 
     One that was given up, came back with a task that lives, and is gone again is waited for anew.
     """
-    waited_for = run.phase is Phase.BACKOFF and host in run.holders
-    is_known_lost = host.standing is not Standing.OPEN and not _living(run, host)
+    waited_for = run.phase is Phase.BACKOFF and host in run.assignees
+    is_known_lost = host.state is not HostState.OPEN and not _living(run, host)
     if not waited_for or host.link is not Link.UNREACHABLE or is_known_lost:
         return None
     heard_at = host.heard_at if host.heard_at is not None else host.since_at
@@ -40,7 +40,7 @@ def lost_at(run: Run, host: Host) -> float | None:
 
 def judge_lost(turn: Turn) -> None:
     """Give up the hosts that a new generation has waited for long enough."""
-    for host in turn.run.holders:
+    for host in turn.run.assignees:
         if is_due(lost_at(turn.run, host), turn.at):
             silent = turn.at - (host.heard_at if host.heard_at is not None else host.since_at)
             set_lost(turn, host)
@@ -63,8 +63,8 @@ def lose(turn: Turn, task: Task) -> None:
 
 def set_lost(turn: Turn, host: Host) -> None:
     """Its tasks count as dead. While this machine is taken to be cut off, nobody else is given them for that."""
-    if host.standing is Standing.OPEN and not is_cut_off(turn.run):
-        turn.set_host(host, standing=Standing.LOST, standing_why="it has been silent for too long")
+    if host.state is HostState.OPEN and not is_cut_off(turn.run):
+        turn.set_host(host, state=HostState.LOST, state_why="it has been silent for too long")
 
 
 def charge(turn: Turn, *, progressed: bool) -> None:
@@ -78,18 +78,18 @@ def charge(turn: Turn, *, progressed: bool) -> None:
     if name is None:
         return
     host = turn.run.host(name)
-    if host.faults >= FAULTS_MAX and host.standing in (Standing.OPEN, Standing.LOST):
+    if host.faults >= FAULTS_MAX and host.state in (HostState.OPEN, HostState.LOST):
         what = run.first_cause.sentence if run.first_cause else "it was lost"
         why = (
             f"it ended {counted(host.faults, 'generation')} in a row without progress, the last time: {what}"
         )
-        turn.set_host(host, standing=Standing.QUARANTINED, standing_why=why)
+        turn.set_host(host, state=HostState.QUARANTINED, state_why=why)
         turn.note("quarantined", f"{name} is quarantined: {why}; `orch undrain {name}` lets it in again")
 
 
 def _at_fault(run: Run) -> str | None:
     """The one host that ended this generation by its own fault, while others were fine."""
-    if len(run.holders) < 2:
+    if len(run.assignees) < 2:
         return None
     lost = {task.host for task in run.tasks if task.phase is TaskPhase.LOST}
     failed = {task.host for task in run.tasks if task.exit and task.exit.cause in HOSTS_OWN}
@@ -104,15 +104,15 @@ def _at_fault(run: Run) -> str | None:
 def set_stuck(turn: Turn, name: str, why: str) -> None:
     """It holds a process that cannot be killed. A reboot ends that, but not the word of a user who has drained it."""
     host = turn.run.host(name)
-    if host.standing is not Standing.DRAINED:
-        turn.set_host(host, standing=Standing.STUCK, standing_why=why)
+    if host.state is not HostState.DRAINED:
+        turn.set_host(host, state=HostState.STUCK, state_why=why)
 
 
 def heard(turn: Turn, name: str, *, holds_tasks: bool) -> None:
     """A host that counted as lost is open again once it holds none of those that were given up."""
     host = turn.run.host(name)
-    if host.standing is Standing.LOST and not holds_tasks:
-        turn.set_host(host, standing=Standing.OPEN, standing_why="")
+    if host.state is HostState.LOST and not holds_tasks:
+        turn.set_host(host, state=HostState.OPEN, state_why="")
         turn.note(
             "host-open", f"{name} holds none of the tasks that were given up, and may be given tasks again"
         )

@@ -14,7 +14,7 @@ from orchestrator.core.actions import (
 )
 from orchestrator.core.events import HostPrepared, HostRefused, HostSwept, HostUp
 from orchestrator.core.hosts.host_state import is_cut_off
-from orchestrator.core.model import Host, Link, Phase, Run, Standing, TaskPhase
+from orchestrator.core.model import Host, HostState, Link, Phase, Run, TaskPhase
 from orchestrator.core.phases.starting import is_seeded, release, say_unfit
 from orchestrator.core.phases.stopping import finish, grace_s, to_prove, unproven
 from orchestrator.core.turn import Turn, is_due
@@ -54,10 +54,10 @@ def note_silence(turn: Turn) -> None:
         turn.set_host(host, link=Link.UNREACHABLE, since_at=turn.at)
     if is_cut_off(turn.run) and len(turn.run.hosts) > 1 and turn.run.phase in _MUST_NOT_SUFFER:
         if not was_cut_off:
-            away = sum(host.link is Link.UNREACHABLE for host in turn.run.holders)
+            away = sum(host.link is Link.UNREACHABLE for host in turn.run.assignees)
             turn.note(
                 "cut-off",
-                f"{away} of {len(turn.run.holders)} hosts are silent: this machine is taken to be cut off, "
+                f"{away} of {len(turn.run.assignees)} hosts are silent: this machine is taken to be cut off, "
                 "so nothing is stopped and nothing started until some are back",
             )
         return
@@ -80,8 +80,8 @@ def host_up(turn: Turn, event: HostUp) -> None:
     if host.boot_id is not None and host.boot_id != event.boot_id:
         turn.note("host-rebooted", f"{host.name} was rebooted")
         host = turn.set_host(host, facts=None)
-        if host.standing is Standing.STUCK:
-            host = turn.set_host(host, standing=Standing.OPEN, standing_why="")
+        if host.state is HostState.STUCK:
+            host = turn.set_host(host, state=HostState.OPEN, state_why="")
     if event.warning is not None and event.warning != host.warning:
         turn.note("host-warning", f"{host.name}: {event.warning}")
     if event.slow is not None:
@@ -115,7 +115,7 @@ def outstanding(run: Run, name: str) -> list[Action]:
     """What the host has been asked, as far as it is not known to be done. All of it may be asked twice."""
     actions: list[Action] = []
     chief_here = run.task(run.chief).host == name
-    if chief_here and run.look_asked_at is not None:
+    if chief_here and run.final_verification_asked_at is not None:
         actions.append(VerifyCheckpoint(host=name, generation=run.generation))
     if name in unproven(run) or _owes_proof(run, name):
         return [*actions, SweepHost(host=name, generation=run.generation_last)]
@@ -157,7 +157,7 @@ def host_refused(turn: Turn, event: HostRefused) -> None:
         turn.note("host-refused", event.problem.message, code=event.problem.code)
     retry_at = turn.at + PREPARE_RETRY_S if host.facts is None else None
     turn.set_host(host, problem=event.problem.message, retry_at=retry_at)
-    if turn.run.phase is Phase.PENDING and host.name in (holder.name for holder in turn.run.holders):
+    if turn.run.phase is Phase.PENDING and host.name in (assignee.name for assignee in turn.run.assignees):
         turn.set(problem=event.problem)
         finish(turn, Phase.FAILED, event.problem.message)
 

@@ -1,10 +1,10 @@
 """Who holds the tasks of the next generation: the one place that decides it. Pure questions to a run.
 
-A seat is a host of the plan with the tasks that the plan gives to it; its holder is that host or a stand-in. Rules:
-- A host that can go on keeps its seat; nobody is moved without need, and who comes back finds its seat taken.
-- Who is away keeps its seat, and is waited for, until it counts as lost. Then, as for one that is drained, refused,
-  quarantined or stuck, the seat goes to its own host or to another that is ready, has the room and holds none.
-- Where there is none, the seat is left out, if enough tasks remain by `replicas_min`; all such seats or none.
+A slot is a host of the plan with the tasks that the plan gives to it; its assignee is that host or a stand-in. Rules:
+- A host that can go on keeps its slot; nobody is moved without need, and who comes back finds its slot taken.
+- Who is away keeps its slot, and is waited for, until it counts as lost. Then, as for one that is drained, refused,
+  quarantined or stuck, the slot goes to its own host or to another that is ready, has the room and holds none.
+- Where there is none, the slot is left out, if enough tasks remain by `replicas_min`; all such seats or none.
 - Otherwise a quarantined host that is ready is used after all, and any other is waited for.
 """
 
@@ -14,30 +14,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from orchestrator.core.hosts import compatibility
-from orchestrator.core.model import Host, Link, Phase, Run, Standing
+from orchestrator.core.model import Host, HostState, Link, Phase, Run
 from orchestrator.core.placement import COMPUTING_TYPES, has_room
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.words import counted
 
-NO_TASKS = (Standing.LOST, Standing.DRAINED, Standing.STUCK)
+NO_TASKS = (HostState.LOST, HostState.DRAINED, HostState.STUCK)
 """Standings of hosts that are given no task whatever happens."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seating:
+class Assignment:
     """Holders for the next generation."""
 
-    stand_ins: Mapping[str, str | None]
-    """As `Run.stand_ins`."""
+    replacements: Mapping[str, str | None]
+    """As `Run.replacements`."""
     waits_for: tuple[str, ...] = ()
     """Hosts without which it cannot begin."""
     against_advice: tuple[str, ...] = ()
-    """Quarantined hosts that hold a seat, since nobody else can."""
+    """Quarantined hosts that hold a slot, since nobody else can."""
 
 
-def holder(run: Run, seat: str) -> str | None:
-    """Who holds a seat in this generation; None where its tasks are left out."""
-    return run.stand_ins.get(seat, seat)
+def assignee(run: Run, slot: str) -> str | None:
+    """Who holds a slot in this generation; None where its tasks are left out."""
+    return run.replacements.get(slot, slot)
 
 
 def is_ready(run: Run, host: Host) -> bool:
@@ -46,38 +46,38 @@ def is_ready(run: Run, host: Host) -> bool:
     return (is_there or run.phase is Phase.PENDING) and host.facts is not None
 
 
-def next_seating(run: Run) -> Seating:
+def next_assignment(run: Run) -> Assignment:
     """The rules above, for the state as it is."""
     seats = run.plan.hosts_used
     chosen: dict[str, str | None] = {}
     waits_for: list[str] = []
     vacant: list[str] = []
-    for seat in seats:
-        name = holder(run, seat)
+    for slot in seats:
+        name = assignee(run, slot)
         host = run.host(name) if name is not None else None
-        if host is None or host.standing is not Standing.OPEN or _is_refused(run, host):
-            vacant.append(seat)
+        if host is None or host.state is not HostState.OPEN or _is_refused(run, host):
+            vacant.append(slot)
             continue
-        chosen[seat] = host.name
+        chosen[slot] = host.name
         if not is_ready(run, host):
             waits_for.append(host.name)
     _fill(run, vacant, chosen)
-    unfilled = [seat for seat in vacant if seat not in chosen]
+    unfilled = [slot for slot in vacant if slot not in chosen]
     forced: list[str] = []
     if not _may_leave_out(run, unfilled):
         forced = _fill_against_advice(run, unfilled, chosen)
-        unfilled = [seat for seat in unfilled if seat not in chosen]
+        unfilled = [slot for slot in unfilled if slot not in chosen]
     if _may_leave_out(run, unfilled):
         chosen |= dict.fromkeys(unfilled)
     else:
-        waits_for += [holder(run, seat) or seat for seat in unfilled]
-    stand_ins = {seat: name for seat, name in chosen.items() if name != seat}
-    return Seating(stand_ins, tuple(waits_for), tuple(forced))
+        waits_for += [assignee(run, slot) or slot for slot in unfilled]
+    replacements = {slot: name for slot, name in chosen.items() if name != slot}
+    return Assignment(replacements, tuple(waits_for), tuple(forced))
 
 
-def chosen_hosts(run: Run, seating: Seating) -> list[Host]:
-    """Those that would hold a seat, in the order of the hosts."""
-    names = {seating.stand_ins.get(seat, seat) for seat in run.plan.hosts_used}
+def chosen_hosts(run: Run, assignment: Assignment) -> list[Host]:
+    """Those that would hold a slot, in the order of the hosts."""
+    names = {assignment.replacements.get(slot, slot) for slot in run.plan.hosts_used}
     return [host for host in run.hosts if host.name in names]
 
 
@@ -88,22 +88,22 @@ def _is_refused(run: Run, host: Host) -> bool:
 
 def _fill(run: Run, vacant: Iterable[str], chosen: dict[str, str | None]) -> None:
     """Give vacant seats to free hosts: first those that cannot be left out; each where the least is left over."""
-    for seat in sorted(vacant, key=lambda seat: _may_leave_out(run, [seat])):
+    for slot in sorted(vacant, key=lambda slot: _may_leave_out(run, [slot])):
         free = [host.name for host in run.hosts if host.name not in chosen.values() and _is_free(run, host)]
-        fitting = [name for name in free if has_room(run.plan, seat, name)]
+        fitting = [name for name in free if has_room(run.plan, slot, name)]
         gpus = {name: len(run.plan.host(name).gpus) for name in fitting}
-        found = min(fitting, key=lambda name: (name != seat, gpus[name]), default=None)
+        found = min(fitting, key=lambda name: (name != slot, gpus[name]), default=None)
         if found is not None:
-            chosen[seat] = found
+            chosen[slot] = found
 
 
 def _is_free(run: Run, host: Host) -> bool:
-    return host.standing is Standing.OPEN and is_ready(run, host) and unfit(run, host) is None
+    return host.state is HostState.OPEN and is_ready(run, host) and unfit(run, host) is None
 
 
 def unfit(run: Run, host: Host) -> str | None:
     """Why a host cannot join those that hold the tasks: other software, other code, another checkpoint directory."""
-    others = [other for other in run.holders if other.facts is not None and other is not host][:1]
+    others = [other for other in run.assignees if other.facts is not None and other is not host][:1]
     if host.facts is None:
         return None
     together = [*others, host]
@@ -113,10 +113,10 @@ def unfit(run: Run, host: Host) -> str | None:
 
 def _fill_against_advice(run: Run, unfilled: Iterable[str], chosen: dict[str, str | None]) -> list[str]:
     forced = []
-    for seat in unfilled:
-        host = run.host(holder(run, seat) or seat)
-        if host.standing is Standing.QUARANTINED and is_ready(run, host) and host.name not in chosen.values():
-            chosen[seat] = host.name
+    for slot in unfilled:
+        host = run.host(assignee(run, slot) or slot)
+        if host.state is HostState.QUARANTINED and is_ready(run, host) and host.name not in chosen.values():
+            chosen[slot] = host.name
             forced.append(host.name)
     return forced
 
@@ -128,25 +128,25 @@ def _may_leave_out(run: Run, seats: Iterable[str]) -> bool:
     return all(left.count(type_) >= run.plan.replicas_min.get(type_, len(run.plan.tasks)) for type_ in out)
 
 
-def is_better(run: Run, seating: Seating) -> bool:
+def is_better(run: Run, assignment: Assignment) -> bool:
     """Whether it is worth a restart: more tasks would train, or a drained host would be free."""
-    drained = {host.name for host in run.hosts if host.standing is Standing.DRAINED}
-    now = {seat: holder(run, seat) for seat in run.plan.hosts_used}
-    then = {seat: seating.stand_ins.get(seat, seat) for seat in now}
+    drained = {host.name for host in run.hosts if host.state is HostState.DRAINED}
+    now = {slot: assignee(run, slot) for slot in run.plan.hosts_used}
+    then = {slot: assignment.replacements.get(slot, slot) for slot in now}
     if drained.intersection(filter(None, now.values())):
         return drained.isdisjoint(filter(None, then.values()))
     return _trains(run, then) > _trains(run, now)
 
 
-def _trains(run: Run, holders: Mapping[str, str | None]) -> int:
-    idle = {host.name for host in run.hosts if host.standing in NO_TASKS}
-    return sum(holders[task.host] not in idle | {None} for task in run.plan.tasks)
+def _trains(run: Run, assignees: Mapping[str, str | None]) -> int:
+    idle = {host.name for host in run.hosts if host.state in NO_TASKS}
+    return sum(assignees[task.host] not in idle | {None} for task in run.plan.tasks)
 
 
 def why_not_drained(run: Run, name: str) -> str | None:
     """Why the run cannot do without a host; None where it can."""
-    drained = replace(run.host(name), standing=Standing.DRAINED)
-    if name not in next_seating(run.with_host(drained)).waits_for:
+    drained = replace(run.host(name), state=HostState.DRAINED)
+    if name not in next_assignment(run.with_host(drained)).waits_for:
         return None
     held = ", ".join(str(task.id) for task in run.tasks if task.host == name)
     fewest = ", ".join(counted(n, type_) for type_, n in run.plan.replicas_min.items())
@@ -160,7 +160,7 @@ def why_not_drained(run: Run, name: str) -> str | None:
 def fewer(run: Run) -> str:
     """`3 of 4 workers: the global batch is 3/4 of what it was`; empty where none is left out."""
     wanted, have = run.plan.tasks, run.placed.tasks
-    types = sorted({task.id.type for task in wanted if run.stand_ins.get(task.host, task.host) is None})
+    types = sorted({task.id.type for task in wanted if run.replacements.get(task.host, task.host) is None})
     if not types:
         return ""
     counts = [

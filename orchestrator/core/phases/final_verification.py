@@ -33,7 +33,7 @@ def ask(turn: Turn) -> None:
     was_released = run.seed is not None and run.seed.generation == run.generation
     if run.plan.checkpoint is None or not was_released or went_back(run) or _began_anew(run):
         return
-    turn.set(look_asked_at=turn.at)
+    turn.set(final_verification_asked_at=turn.at)
     if checkpoint_dir.hangs(run):
         without_answer(turn)
         return
@@ -48,14 +48,18 @@ def _began_anew(run: Run) -> bool:
 def patience_s(run: Run) -> float:
     """How long it is worth waiting for, from when it was asked for; who kills a run wants its end."""
     is_away = run.host(run.task(run.chief).host).link is not Link.CONNECTED
-    return 0.0 if run.look_asked_at is None or is_away or run.intent is Intent.KILL else LOOK_WAIT_S
+    return (
+        0.0
+        if run.final_verification_asked_at is None or is_away or run.intent is Intent.KILL
+        else LOOK_WAIT_S
+    )
 
 
 def answered(turn: Turn, event: CheckpointVerified) -> None:
     """One that was asked for while the tasks trained may come in between: it has not seen the last."""
-    asked_at = turn.run.look_asked_at
+    asked_at = turn.run.final_verification_asked_at
     if asked_at is not None and event.at - event.took_s >= asked_at - _SAME_INSTANT_S:
-        turn.set(look_asked_at=None)
+        turn.set(final_verification_asked_at=None)
         if not event.path and not event.rejected:
             _found_nothing(turn, event.generation)
 
@@ -74,7 +78,7 @@ def _found_nothing(turn: Turn, generation: int) -> None:
 
 def without_answer(turn: Turn) -> None:
     """The look failed, or the end waits no longer."""
-    if turn.run.look_asked_at is None:
+    if turn.run.final_verification_asked_at is None:
         return
     known = turn.run.checkpoint
     older = f"step {known.global_step}" if known is not None else "none"
@@ -82,5 +86,5 @@ def without_answer(turn: Turn) -> None:
         f"the newest checkpoint was not verified at the end of the run (last verified: {older}); "
         f"`orch ckpt verify {turn.run.plan.name}` reads it"
     )
-    turn.set(look_asked_at=None, warnings=(*turn.run.warnings, warning))
+    turn.set(final_verification_asked_at=None, warnings=(*turn.run.warnings, warning))
     turn.note("warning", warning)

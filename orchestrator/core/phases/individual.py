@@ -18,18 +18,18 @@ from orchestrator.core.model import (
     Cause,
     Exit,
     FirstCause,
+    HostState,
     Intent,
     Link,
     Phase,
     Run,
-    Standing,
     Task,
     TaskPhase,
 )
 from orchestrator.core.phases import reschedule, restart
 from orchestrator.core.phases.starting import release
 from orchestrator.core.phases.stopping import SWEEP_WAIT_S, stop_all
-from orchestrator.core.restart_scope import is_alone, is_served
+from orchestrator.core.restart_scope import is_individual, is_served
 from orchestrator.core.turn import Turn, is_due
 from orchestrator.core.words import duration
 
@@ -41,9 +41,9 @@ _BEFORE_ITS_RELEASE = (TaskPhase.WAITING, TaskPhase.STARTING, TaskPhase.READY)
 _SERVES = (TaskPhase.RELEASED, TaskPhase.RUNNING)
 
 
-def advance_alone(turn: Turn) -> None:
+def advance_individual(turn: Turn) -> None:
     """Restart what ended alone, start what is due, release what has joined, end what is overdue."""
-    for task in _alone(turn.run):
+    for task in _individual(turn.run):
         if task.phase.is_gone:
             _restart(turn, task)
         elif is_due(overdue_at(task), turn.at):
@@ -54,21 +54,21 @@ def advance_alone(turn: Turn) -> None:
     if turn.run.phase is not Phase.RUNNING:
         return
     _start_together(turn)
-    for task in _alone(turn.run):
-        if may_start_alone(turn.run, task) and is_due(task.start_at, turn.at):
+    for task in _individual(turn.run):
+        if may_start_individually(turn.run, task) and is_due(task.start_at, turn.at):
             _start(turn, task)
         elif task.phase is TaskPhase.READY and task.port is not None and task.ending is None:
             _release(turn, task)
 
 
-def _alone(run: Run) -> Iterable[Task]:
-    return [task for task in run.tasks if is_alone(run, task)]
+def _individual(run: Run) -> Iterable[Task]:
+    return [task for task in run.tasks if is_individual(run, task)]
 
 
-def may_start_alone(run: Run, task: Task) -> bool:
+def may_start_individually(run: Run, task: Task) -> bool:
     """Whether it waits for its time only, and not for its host. On one that was lost, the old process may live."""
     host = run.host(task.host)
-    ready = host.link is Link.CONNECTED and host.facts is not None and host.standing not in NO_TASKS
+    ready = host.link is Link.CONNECTED and host.facts is not None and host.state not in NO_TASKS
     return task.phase is TaskPhase.WAITING and task.start_at is not None and ready
 
 
@@ -78,32 +78,32 @@ def overdue_at(task: Task) -> float | None:
     return task.deadline_at if waits else None
 
 
-def is_mending(run: Run) -> bool:
+def is_recovering(run: Run) -> bool:
     """Whether a task that serves is on its way back. Until then the chief may stand still, and that has a bound."""
     return any(
         is_served(run, task)
         and (task.ending is not None or task.phase in _BEFORE_ITS_RELEASE)
         and run.host(task.host).link is Link.CONNECTED
         and not waits_to_leave(run, task)
-        for task in _alone(run)
+        for task in _individual(run)
     )
 
 
 def waits_to_leave(run: Run, task: Task) -> bool:
     """Whether it is not started because its host is drained: nothing brings it back but that the gang moves."""
-    waits = run.phase is Phase.RUNNING and task.phase is TaskPhase.WAITING and is_alone(run, task)
-    return waits and run.host(task.host).standing is Standing.DRAINED
+    waits = run.phase is Phase.RUNNING and task.phase is TaskPhase.WAITING and is_individual(run, task)
+    return waits and run.host(task.host).state is HostState.DRAINED
 
 
 def _leave_drained(turn: Turn) -> None:
     """Go at once where the others do not train on: TensorFlow's chief takes no worker back until all are there."""
-    serving = [task for task in _alone(turn.run) if is_served(turn.run, task)]
+    serving = [task for task in _individual(turn.run) if is_served(turn.run, task)]
     away = [task for task in serving if waits_to_leave(turn.run, task)]
     if away and not any(task.phase in _SERVES for task in serving):
         reschedule.move(turn, f"without {', '.join(str(task.id) for task in away)} nothing trains")
 
 
-def end_alone(turn: Turn, task: Task, blamed: Cause, sentence: str) -> None:
+def end_individually(turn: Turn, task: Task, blamed: Cause, sentence: str) -> None:
     """Kill it, and it alone: once it is gone it is restarted."""
     timing = turn.run.plan.timing
     ending = FirstCause(task.id, task.generation, blamed, sentence)
@@ -120,7 +120,7 @@ def _overdue(turn: Turn, task: Task) -> None:
     elif task.ending is None:
         where = f"pid {task.pid} is alive and still importing" if task.pid else "no process yet"
         late = f"{task.id} on {task.host} did not join within {duration(timing.start_after_s)} ({where})"
-        end_alone(turn, task, Cause.START, late)
+        end_individually(turn, task, Cause.START, late)
     else:
         turn.set(first_cause=replace(task.ending, generation=turn.run.generation))
         lives = f"{task.id} on {task.host} lives on after its kill"
@@ -174,7 +174,7 @@ def _why(run: Run, task: Task, done: str) -> dict[str, object]:
 
 def _start_together(turn: Turn) -> None:
     """Nobody who serves waits longer than another: TensorFlow's chief takes none back until all are there."""
-    serving = [t for t in _alone(turn.run) if is_served(turn.run, t) and not waits_to_leave(turn.run, t)]
+    serving = [t for t in _individual(turn.run) if is_served(turn.run, t) and not waits_to_leave(turn.run, t)]
     waiting = [t for t in serving if t.phase is TaskPhase.WAITING]
     first_at = min((t.start_at for t in waiting if t.start_at is not None), default=None)
     for task in waiting:

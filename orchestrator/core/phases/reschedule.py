@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from orchestrator.core.events import DrainRequested, UndrainRequested
 from orchestrator.core.hosts import slots
-from orchestrator.core.model import Intent, Phase, Run, Standing
+from orchestrator.core.model import HostState, Intent, Phase, Run
 from orchestrator.core.phases.stopping import stop_all
-from orchestrator.core.placement import seated
+from orchestrator.core.placement import assigned
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
 
@@ -25,26 +25,26 @@ def at_checkpoint(turn: Turn) -> None:
 
 def move(turn: Turn, occasion: str) -> None:
     """Let the gang change places now, where that is better and can be."""
-    seating = slots.next_seating(turn.run)
-    if not seating.waits_for and slots.is_better(turn.run, seating):
-        stop_all(turn, Intent.REGROUP, f"{occasion}: {_what_for(turn.run, seating)}")
+    assignment = slots.next_assignment(turn.run)
+    if not assignment.waits_for and slots.is_better(turn.run, assignment):
+        stop_all(turn, Intent.RESCHEDULE, f"{occasion}: {_what_for(turn.run, assignment)}")
 
 
-def _what_for(run: Run, seating: slots.Seating) -> str:
-    drained = [host.name for host in run.holders if host.standing is Standing.DRAINED]
+def _what_for(run: Run, assignment: slots.Assignment) -> str:
+    drained = [host.name for host in run.assignees if host.state is HostState.DRAINED]
     if drained:
         return f"the gang stops to leave {', '.join(drained)}, which is drained"
     back = [
-        seating.stand_ins.get(seat, seat) or seat
-        for seat in run.plan.hosts_used
-        if seating.stand_ins.get(seat, seat) not in (None, slots.holder(run, seat))
+        assignment.replacements.get(slot, slot) or slot
+        for slot in run.plan.hosts_used
+        if assignment.replacements.get(slot, slot) not in (None, slots.assignee(run, slot))
     ]
-    now, wanted = len(seated(run.plan, seating.stand_ins)), len(run.plan.tasks)
+    now, wanted = len(assigned(run.plan, assignment.replacements)), len(run.plan.tasks)
     tasks = f"all {counted(now, 'task')}" if now == wanted else f"{now} of {counted(wanted, 'task')}"
     return f"the gang stops to go on with {tasks} on {', '.join(back)} and the others" if back else ""
 
 
-def obey(turn: Turn, event: DrainRequested | UndrainRequested) -> None:
+def handle(turn: Turn, event: DrainRequested | UndrainRequested) -> None:
     """The user's word on a host."""
     match event:
         case DrainRequested():
@@ -56,9 +56,9 @@ def obey(turn: Turn, event: DrainRequested | UndrainRequested) -> None:
 def _drain(turn: Turn, event: DrainRequested) -> None:
     """No task of a later generation goes there. Asked twice it changes nothing, but that `now` ends the patience."""
     host = turn.run.host(event.host)
-    holds = host in turn.run.holders
-    if host.standing is not Standing.DRAINED:
-        turn.set_host(host, standing=Standing.DRAINED, standing_why="by the user")
+    holds = host in turn.run.assignees
+    if host.state is not HostState.DRAINED:
+        turn.set_host(host, state=HostState.DRAINED, state_why="by the user")
         when = ""
         if holds and turn.run.phase in _HAS_TASKS and not event.now:
             has_checkpoints = turn.run.plan.checkpoint is not None
@@ -73,7 +73,7 @@ def _drain(turn: Turn, event: DrainRequested) -> None:
 def _undrain(turn: Turn, event: UndrainRequested) -> None:
     """Let it in again, whoever closed it, and forget its faults."""
     host = turn.run.host(event.host)
-    if host.standing not in (Standing.OPEN, Standing.LOST):
-        was = host.standing.value
-        turn.set_host(host, standing=Standing.OPEN, standing_why="", faults=0)
+    if host.state not in (HostState.OPEN, HostState.LOST):
+        was = host.state.value
+        turn.set_host(host, state=HostState.OPEN, state_why="", faults=0)
         turn.note("undrained", f"{host.name}, which was {was}, may be given tasks again")

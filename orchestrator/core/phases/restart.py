@@ -71,7 +71,7 @@ def verdict(
     if is_progress(budget, verified_step):
         fresh = Budget(restarts=budget.restarts + 1, step=verified_step)
         return Restart(0.0, fresh, "at once: there is a newer verified checkpoint")
-    if common is not None and common == budget.signature:
+    if common is not None and common == budget.common_line:
         return GiveUp(budget, "all tasks failed twice in a row in the same way before the first step")
     blamed = cause not in NOT_THE_SCRIPTS_FAULT
     used, nth = budget.without_progress + blamed, budget.in_a_row + 1
@@ -83,7 +83,7 @@ def verdict(
         again = replace(budget, restarts=budget.restarts + 1, in_a_row=nth)
         return Restart(0.0, again, "at once: it saved and asked for it; the restart budget is untouched")
     counted = replace(
-        budget, restarts=budget.restarts + 1, without_progress=used, in_a_row=nth, signature=common
+        budget, restarts=budget.restarts + 1, without_progress=used, in_a_row=nth, common_line=common
     )
     if not blamed and nth == 1:
         return Restart(0.0, counted, "at once: not the script's fault")

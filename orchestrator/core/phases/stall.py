@@ -19,10 +19,10 @@ from orchestrator.core.diagnosis import cause
 from orchestrator.core.events import StacksCollected
 from orchestrator.core.hosts import checkpoint_dir
 from orchestrator.core.model import Cause, FirstCause, Intent, Link, Phase, Run, Task, TaskPhase
-from orchestrator.core.phases.individual import end_alone, is_mending
+from orchestrator.core.phases.individual import end_individually, is_recovering
 from orchestrator.core.phases.stopping import stop_all
 from orchestrator.core.plan import TaskId
-from orchestrator.core.restart_scope import is_alone, is_served
+from orchestrator.core.restart_scope import is_individual, is_served
 from orchestrator.core.turn import Turn, is_due
 from orchestrator.core.words import duration
 
@@ -60,7 +60,7 @@ def stalled_at(run: Run) -> float | None:
     """
     if checkpoint_dir.hangs(run):
         return None
-    if not _is_heard(run) or run.moved_at is None or run.evidence_at is not None or is_mending(run):
+    if not _is_heard(run) or run.moved_at is None or run.evidence_at is not None or is_recovering(run):
         return None
     due_at, heard_at = run.moved_at + limit_s(run), run.task(run.chief).heard_at or 0.0
     return due_at if due_at <= heard_at + run.plan.timing.unreachable_after_s else None
@@ -77,8 +77,8 @@ def advance_stall(turn: Turn) -> None:
     """Collect the evidence first; then restart, or only say it."""
     for task in _frozen(turn.run, turn.at):
         _thaw(turn, task)
-    if turn.run.evidence_at is not None and is_mending(turn.run):
-        turn.set(evidence_at=None)  # what it stood still for is being mended
+    if turn.run.evidence_at is not None and is_recovering(turn.run):
+        turn.set(evidence_at=None)  # what it stood still for is being patched
     elif is_due(stalled_at(turn.run), turn.at):
         turn.set(evidence_at=turn.at + EVIDENCE_WAIT_S)
         turn.note("stalled", f"{_stands_still(turn)}; asking all tasks where they are")
@@ -118,8 +118,8 @@ def _silent(run: Run) -> list[Task]:
 def _thaw(turn: Turn, task: Task) -> None:
     """End it: alone where its end leaves the others training, else with all."""
     sentence = f"{cause.frozen(task)}, and {_stands_still(turn)}"
-    if is_alone(turn.run, task):
-        end_alone(turn, task, Cause.STALLED, sentence)
+    if is_individual(turn.run, task):
+        end_individually(turn, task, Cause.STALLED, sentence)
     elif turn.run.phase is Phase.RUNNING:
         turn.set(first_cause=FirstCause(task.id, turn.run.generation, Cause.STALLED, sentence))
         stop_all(turn, Intent.RESTART, sentence)

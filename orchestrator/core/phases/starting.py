@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
 from orchestrator.core.hosts import checkpoint_dir, compatibility, host_state, slots
-from orchestrator.core.hosts.slots import Seating
+from orchestrator.core.hosts.slots import Assignment
 from orchestrator.core.launch import endpoint
 from orchestrator.core.model import (
     Cause,
     FirstCause,
     Host,
+    HostState,
     Intent,
     Link,
     Phase,
     Problem,
     Run,
-    Standing,
     Task,
     TaskPhase,
 )
@@ -30,25 +30,25 @@ def prepare(turn: Turn) -> None:
     """The first turn of a run."""
     timing = turn.run.plan.timing
     turn.set(deadline_at=turn.at + timing.start_after_s)
-    spares = len(turn.run.hosts) - len(turn.run.holders)
+    spares = len(turn.run.hosts) - len(turn.run.assignees)
     beside = f", and {counted(spares, 'spare')}" if spares else ""
     turn.note("submitted", f"{turn.run.run_id}: {_size(turn.run)}{beside}")
     turn.do(*(PrepareHost(host=host.name) for host in turn.run.hosts))
 
 
 def _size(run: Run) -> str:
-    return f"{counted(len(run.tasks), 'task')} on {counted(len(run.holders), 'host')}"
+    return f"{counted(len(run.tasks), 'task')} on {counted(len(run.assignees), 'host')}"
 
 
 def advance_pending(turn: Turn) -> None:
     run = turn.run
-    seating = slots.next_seating(run)
-    if seating.waits_for:
+    assignment = slots.next_assignment(run)
+    if assignment.waits_for:
         if is_due(run.deadline_at, turn.at):
-            missing = [run.host(name) for name in seating.waits_for]
+            missing = [run.host(name) for name in assignment.waits_for]
             fail_now(turn, _never_prepared(missing, run.plan.timing.start_after_s))
         return
-    chosen = slots.chosen_hosts(run, seating)
+    chosen = slots.chosen_hosts(run, assignment)
     problem = compatibility.differences(chosen) or compatibility.unshared(run.plan.checkpoint, chosen)
     if problem is not None:
         fail_now(turn, problem)
@@ -57,7 +57,7 @@ def advance_pending(turn: Turn) -> None:
     facts = [host.facts for host in chosen if host.facts]
     turn.set(code=facts[0].code)
     say_unfit(turn, list(turn.run.hosts))
-    begin_generation(turn, _next_generation(run), seating)
+    begin_generation(turn, _next_generation(run), assignment)
 
 
 def _next_generation(run: Run) -> int:
@@ -72,7 +72,7 @@ def _next_generation(run: Run) -> int:
 
 def say_unfit(turn: Turn, hosts: list[Host]) -> None:
     """Of spares that are prepared, which cannot be used. The run goes on without them."""
-    holding = {host.name for host in turn.run.holders}
+    holding = {host.name for host in turn.run.assignees}
     for host in hosts:
         why = slots.unfit(turn.run, host) if host.name not in holding else None
         if why is not None:
@@ -95,10 +95,10 @@ def fail_now(turn: Turn, problem: Problem) -> None:
     finish(turn, Phase.FAILED, problem.message)
 
 
-def begin_generation(turn: Turn, generation: int, seating: Seating) -> None:
+def begin_generation(turn: Turn, generation: int, assignment: Assignment) -> None:
     """Start all tasks up to their gates, and beside them make ready the checkpoint that they start from."""
     before = turn.run
-    turn.set(stand_ins=seating.stand_ins)
+    turn.set(replacements=assignment.replacements)
     fresh = tuple(
         Task(id=t.id, host=t.host, generation=generation, phase=TaskPhase.WAITING)
         for t in sorted(turn.run.placed.tasks, key=lambda t: t.id)
@@ -118,33 +118,33 @@ def begin_generation(turn: Turn, generation: int, seating: Seating) -> None:
         proof=None,
         progress_at=turn.at,
     )
-    for host in turn.run.holders:
+    for host in turn.run.assignees:
         turn.set_host(host, untouched=False)
     run = turn.run
     turn.note("generation", f"generation {generation} starts: {_size(run)}")
-    _say_seating(turn, before, seating)
+    _say_assignment(turn, before, assignment)
     if run.plan.checkpoint is not None:
         turn.do(SeedCheckpoint(host=run.task(run.chief).host, generation=generation))
     for task in fresh:
         start(turn, task)
 
 
-def _say_seating(turn: Turn, before: Run, seating: Seating) -> None:
+def _say_assignment(turn: Turn, before: Run, assignment: Assignment) -> None:
     """What is other than in the generation before, and why."""
     run, new = turn.run, f"generation {turn.run.generation}"
-    for seat in run.plan.hosts_used:
-        was, now = slots.holder(before, seat), slots.holder(run, seat)
+    for slot in run.plan.hosts_used:
+        was, now = slots.assignee(before, slot), slots.assignee(run, slot)
         if was != now and now is not None:
-            moved = f"the tasks of {seat} are on {now}" if now != seat else f"{seat} has its tasks again"
+            moved = f"the tasks of {slot} are on {now}" if now != slot else f"{slot} has its tasks again"
             turn.note("moved", f"{new}: {moved}" + (f", since {_state(run, was)}" if was is not None else ""))
-    for name in seating.against_advice:
+    for name in assignment.against_advice:
         turn.note(
             "no-alternative",
             f"{new} uses {name} although it is quarantined: no other host can take its tasks",
         )
     if slots.fewer(run):
-        gone = [seat for seat in run.plan.hosts_used if slots.holder(run, seat) is None]
-        why = "; ".join(_state(run, slots.holder(before, seat) or seat) for seat in gone)
+        gone = [slot for slot in run.plan.hosts_used if slots.assignee(run, slot) is None]
+        why = "; ".join(_state(run, slots.assignee(before, slot) or slot) for slot in gone)
         turn.note("fewer", f"{new} goes on with {slots.fewer(run)}; {why}")
     elif slots.fewer(before):
         turn.note("grown", f"{new} has all {counted(len(run.tasks), 'task')} again")
@@ -152,8 +152,8 @@ def _say_seating(turn: Turn, before: Run, seating: Seating) -> None:
 
 def _state(run: Run, name: str) -> str:
     host = run.host(name)
-    why = host.standing_why or host.problem
-    state = host.standing.value if host.standing is not Standing.OPEN else "not ready"
+    why = host.state_why or host.problem
+    state = host.state.value if host.state is not HostState.OPEN else "not ready"
     return f"{name} is {state}" + (f" ({why})" if why else "")
 
 
@@ -239,7 +239,7 @@ def _silence(run: Run, task: Task) -> str:
 
 
 def advance_backoff(turn: Turn) -> None:
-    """Start again when the wait is over, every seat is taken, and no task of the old generation is left.
+    """Start again when the wait is over, every slot is taken, and no task of the old generation is left.
 
     A host that was rebooted meanwhile was prepared anew, and may have come back with other software.
     """
@@ -248,13 +248,13 @@ def advance_backoff(turn: Turn) -> None:
     if not is_due(run.deadline_at, turn.at) and run.deadline_at is not None:
         return
     turn.set(deadline_at=None)
-    seating = slots.next_seating(run)
-    if seating.waits_for or any(task.phase.may_live for task in run.tasks):
+    assignment = slots.next_assignment(run)
+    if assignment.waits_for or any(task.phase.may_live for task in run.tasks):
         return
-    chosen = slots.chosen_hosts(run, seating)
+    chosen = slots.chosen_hosts(run, assignment)
     problem = compatibility.differences(chosen) or compatibility.unshared(run.plan.checkpoint, chosen)
     if problem is not None:
         turn.set(problem=problem)
         stop_all(turn, Intent.FAIL, problem.message)
         return
-    begin_generation(turn, _next_generation(run), seating)
+    begin_generation(turn, _next_generation(run), assignment)

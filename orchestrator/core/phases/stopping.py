@@ -24,7 +24,7 @@ def stop_all(turn: Turn, intent: Intent, reason: str, force_at: float | None = N
     """End the generation. With `force_at`, the tasks may end by themselves until then; else all are killed now."""
     timing = turn.run.plan.timing
     found = turn.run.first_cause
-    nothing_failed = intent is Intent.REGROUP
+    nothing_failed = intent is Intent.RESCHEDULE
     if not nothing_failed and (found is None or found.generation != turn.run.generation):
         found = cause.first_cause(turn.run)
     turn.enter(Phase.STOPPING, reason, intent=intent, force_at=force_at)
@@ -36,7 +36,7 @@ def stop_all(turn: Turn, intent: Intent, reason: str, force_at: float | None = N
         order_stop(turn, grace_s(turn.run))
 
 
-_GENTLE = (Intent.KILL, Intent.REGROUP)
+_GENTLE = (Intent.KILL, Intent.RESCHEDULE)
 """Nothing is broken yet: the tasks may save before they end."""
 
 
@@ -71,8 +71,8 @@ def advance_stopping(turn: Turn) -> None:
     match turn.run.intent:
         case Intent.RESTART:
             _restart_or_give_up(turn)
-        case Intent.REGROUP:
-            _regrouped(turn)
+        case Intent.RESCHEDULE:
+            _rescheduled(turn)
         case _:
             _prove(turn)
 
@@ -82,11 +82,11 @@ def _settle_intent(turn: Turn) -> None:
     run = turn.run
     chief = run.task(run.chief)
     is_done = chief.exit is not None and chief.exit.cause is Cause.FINISHED
-    if run.intent is Intent.REGROUP and chief.exit is not None and chief.exit.ordered:
+    if run.intent is Intent.RESCHEDULE and chief.exit is not None and chief.exit.ordered:
         is_done = False  # a script that saves and exits with 0 when it is asked to end has not finished
-    if run.intent in (Intent.RESTART, Intent.REGROUP) and is_done:
+    if run.intent in (Intent.RESTART, Intent.RESCHEDULE) and is_done:
         turn.set(intent=Intent.SUCCEED)
-    if run.intent is Intent.REGROUP:
+    if run.intent is Intent.RESCHEDULE:
         return
     found, known = cause.first_cause(turn.run), run.first_cause
     if known is not None and (found is None or known.cause in _NOT_OF_AN_EXIT):
@@ -96,7 +96,7 @@ def _settle_intent(turn: Turn) -> None:
         turn.set(first_cause=replace(found, done=done))
 
 
-def _regrouped(turn: Turn) -> None:
+def _rescheduled(turn: Turn) -> None:
     """All have made room; the budget of failures is as it was."""
     run = turn.run
     step = run.checkpoint.global_step if run.checkpoint else None
@@ -156,9 +156,9 @@ def _prove(turn: Turn) -> None:
         turn.do(*(SweepHost(host=name, generation=run.generation_last) for name in to_prove(turn.run)))
         final_verification.ask(turn)
         turn.set(deadline_at=turn.at + max(SWEEP_WAIT_S, final_verification.patience_s(turn.run)))
-    elif not to_prove(run) and run.look_asked_at is None:
+    elif not to_prove(run) and run.final_verification_asked_at is None:
         _conclude(turn)
-    elif run.look_asked_at is None and run.deadline_at is not None:
+    elif run.final_verification_asked_at is None and run.deadline_at is not None:
         turn.set(deadline_at=min(run.deadline_at, turn.at + SWEEP_WAIT_S))  # the look alone was worth more
 
 
@@ -189,8 +189,8 @@ def _give_up_on(turn: Turn, task: Task) -> None:
     sentence = f"{task.id} on {task.host} cannot be killed (pid {task.pid})"
     host_state.set_stuck(turn, task.host, sentence)
     turn.note("unkillable", sentence, task.id)
-    goes_on = turn.run.intent in (Intent.RESTART, Intent.REGROUP)
-    if goes_on and task.host not in slots.next_seating(turn.run).waits_for:
+    goes_on = turn.run.intent in (Intent.RESTART, Intent.RESCHEDULE)
+    if goes_on and task.host not in slots.next_assignment(turn.run).waits_for:
         return  # others can take its tasks
     hint = "it waits in the kernel, for a disk, a network file system or a GPU; the host may need a reboot"
     turn.set(problem=Problem(code="unkillable", message=sentence, hint=hint, exit_code=6))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LASTS_MAX_S = 600.0
 _KILL, _CONT, _STOP = 9, 18, 19
 
-_PIECE_BYTES = 1 << 30
+_CHUNK_BYTES = 1 << 30
 
 
 def inject(context: Context, order: Order, reply: Reply) -> None:
@@ -69,13 +69,13 @@ def _after(delay_s: float, who: process.Identity, number: int) -> None:
 
 def _fill(handle: int) -> int:
     """Takes all the space there is. The file has no name: the kernel frees it with its last holder."""
-    filled, piece = 0, _PIECE_BYTES
-    while piece >= 4096:
+    filled, chunk = 0, _CHUNK_BYTES
+    while chunk >= 4096:
         try:
-            os.posix_fallocate(handle, filled, piece)
-            filled += piece
+            os.posix_fallocate(handle, filled, chunk)
+            filled += chunk
         except OSError:
-            piece //= 2
+            chunk //= 2
     return filled
 
 

@@ -97,7 +97,7 @@ class Agent:
             data, frames = b"", []
         self._ended = self._ended or not data
         for order, blob in frames:
-            self._orders.obey(order, blob)
+            self._orders.handle(order, blob)
             if order.get("order") in ("watch", "unwatch"):
                 # The new rhythm begins now, and with all that is known.
                 self._beat += 1

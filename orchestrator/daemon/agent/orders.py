@@ -32,7 +32,7 @@ LOOK_S = 30.0
 
 NO_PYTHON_HINT = "give the full path of the Python that has TensorFlow as `python` in the cluster spec"
 
-_BEGINS_A_RUN = ("code", "start", "seed", "hold")
+_BEGINS_A_RUN = ("code", "start", "seed", "receive")
 _UNFENCED = ("probe", "psutil", "runs")
 """They change nothing of a run."""
 
@@ -48,14 +48,14 @@ class Orders:
         self._directories = context.directories
         self._output = output
         self._blobs = codestore.Receiver(self._host.host_dir)
-        self._pieces = codestore.Receiver(os.path.join(self._host.host_dir, "checkpoints"))
+        self._chunks = codestore.Receiver(os.path.join(self._host.host_dir, "checkpoints"))
 
-    def obey(self, order: Order, blob: bytes) -> None:
+    def handle(self, order: Order, blob: bytes) -> None:
         """One order, fenced: of an older coordinator it is refused, in this one place."""
         reply = Reply(self._output, order.get("id"))
-        reply.attempt(lambda: self._obey(order, blob, reply))
+        reply.attempt(lambda: self._handle(order, blob, reply))
 
-    def _obey(self, order: Order, blob: bytes, reply: Reply) -> Order | None:
+    def _handle(self, order: Order, blob: bytes, reply: Reply) -> Order | None:
         verb = str(order.get("order"))
         do = getattr(self, f"_on_{verb}", None)
         if do is None:
@@ -63,7 +63,7 @@ class Orders:
         try:
             if verb not in _UNFENCED and "run" in order:
                 run, epoch = str(order["run"]), int(order["epoch"])
-                hostdir.obey(self._host.host_dir, run, epoch, create=verb in _BEGINS_A_RUN)
+                hostdir.accept_epoch(self._host.host_dir, run, epoch, create=verb in _BEGINS_A_RUN)
             value: Order | None = do(order, blob, reply)
         except (KeyError, TypeError, ValueError) as e:
             raise HostFault("bad-order", f"the order {verb!r} cannot be read: {type(e).__name__}: {e}") from e
@@ -123,7 +123,7 @@ class Orders:
         return None
 
     def _on_blob(self, order: Order, blob: bytes, _reply: Reply) -> Order:
-        blobs = self._pieces if order.get("store") == "checkpoints" else self._blobs
+        blobs = self._chunks if order.get("store") == "checkpoints" else self._blobs
         whole = blobs.take(str(order["sha256"]), int(order["offset"]), blob, bool(order["last"]))
         return {} if whole else {"damaged": True}
 
@@ -171,19 +171,19 @@ class Orders:
         argv += [str(order["path"])] if order.get("path") else []
         self._python(str(order["python"]), argv, reply, "the snapshot of the checkpoint")
 
-    def _on_hold(self, order: Order, _blob: bytes, reply: Reply) -> None:
+    def _on_receive(self, order: Order, _blob: bytes, reply: Reply) -> None:
         from orchestrator.adapters.checkpoints import safe
 
         root, manifest = str(order["dir"]), dict(order["manifest"])
-        pieces = os.path.join(self._host.host_dir, "checkpoints", "blobs")
+        chunks = os.path.join(self._host.host_dir, "checkpoints", "blobs")
         self._fork(
-            lambda: safe.hold(root, manifest, pieces),
+            lambda: safe.receive(root, manifest, chunks),
             reply,
             "putting the checkpoint in place",
             deadline_s=CHECKPOINT_S,
         )
 
-    def _on_piece(self, order: Order, _blob: bytes, reply: Reply) -> None:
+    def _on_chunk(self, order: Order, _blob: bytes, reply: Reply) -> None:
         from orchestrator.adapters.checkpoints import safe
 
         bytes_max = max(1, min(int(order["max_bytes"]), BLOB_BYTES_MAX))
@@ -195,7 +195,7 @@ class Orders:
             else:
                 reply.attempt(lambda: answer_of(result, "the reading of the snapshot"))
 
-        self._jobs.function(lambda: safe.read_piece(*where, bytes_max), read, deadline_s=LOOK_S)
+        self._jobs.function(lambda: safe.read_chunk(*where, bytes_max), read, deadline_s=LOOK_S)
 
     def _on_checkpoints(self, order: Order, _blob: bytes, reply: Reply) -> None:
         verb = str(order["do"])

@@ -282,10 +282,10 @@ class _Talk:
         return Started(hello, rest, decoder)
 
     def _offer(self, archive: Archive) -> None:
-        for piece in _pieces(archive.data):
-            last = piece.end == len(archive.data)
-            order = {"order": "psutil", "sha256": archive.digest, "offset": piece.start, "last": last}
-            self.channel.write(encode(order, archive.data[piece.start : piece.end]))
+        for chunk in _chunks(archive.data):
+            last = chunk.end == len(archive.data)
+            order = {"order": "psutil", "sha256": archive.digest, "offset": chunk.start, "last": last}
+            self.channel.write(encode(order, archive.data[chunk.start : chunk.end]))
 
     def broken(self) -> HostUnfit | ConnectFailed:
         """Why nothing more comes, judged by how far we got and what was printed."""
@@ -345,14 +345,14 @@ def _python_line(host: HostPlan) -> bytes:
     return path
 
 
-def _pieces(data: bytes) -> Iterator[_Piece]:
+def _chunks(data: bytes) -> Iterator[_Chunk]:
     size = 512 << 10
     for start in range(0, len(data), size):
-        yield _Piece(start, min(start + size, len(data)))
+        yield _Chunk(start, min(start + size, len(data)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _Chunk:
     start: int
     end: int
 

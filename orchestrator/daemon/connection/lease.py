@@ -41,7 +41,7 @@ class _Awaited:
 
 
 @contextlib.contextmanager
-def lent(
+def leased(
     host: HostPlan, transport: Transport, bundle: Callable[[], Bundle], run_id: str, watch: Watch
 ) -> Iterator[HostLink]:
     """A connected link, closed afterwards.

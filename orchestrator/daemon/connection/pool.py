@@ -10,7 +10,7 @@ from orchestrator.adapters.bundle import Bundle
 from orchestrator.adapters.transport import Transport
 from orchestrator.core.model import Run
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.connection.lease import lent
+from orchestrator.daemon.connection.lease import leased
 from orchestrator.daemon.connection.link import Asks, HostLink, Listener, Pace, Watch
 
 Connect = Callable[[HostPlan, Transport, Callable[[], Bundle], Listener, Pace], HostLink]
@@ -18,7 +18,7 @@ Connect = Callable[[HostPlan, Transport, Callable[[], Bundle], Listener, Pace], 
 _T = TypeVar("_T")
 
 
-class Switchboard:
+class ConnectionPool:
     """Opens links with the first run that needs them, and closes them with the last. Any thread may ask."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Switchboard:
         """The link to a host of the run, if it is open."""
         return self._links.get(connection_of(run.plan.host(name)))
 
-    def lend(self, run: Run, name: str, use: Callable[[Asks], _T]) -> _T:
+    def lease(self, run: Run, name: str, use: Callable[[Asks], _T]) -> _T:
         """What `use` returns, called with a link to that host: the run's own, or one for this call. Blocks.
 
         Raises LinkDown where the host cannot be reached.
@@ -71,7 +71,7 @@ class Switchboard:
         if link is not None and link.is_connected:
             return use(link)
         host = run.plan.host(name)
-        with lent(host, self._transports[host.transport], self._bundle, run.run_id, _watch(run)) as own:
+        with leased(host, self._transports[host.transport], self._bundle, run.run_id, _watch(run)) as own:
             return use(own)
 
     @property

@@ -17,14 +17,14 @@ ASK_TIMEOUT_S = 630.0
 VERBS = ("list", "read", "pin", "unpin", "rollback")
 
 
-class Lends(Protocol):
+class Leases(Protocol):
     """Gives a link to a host for the time of a call, of an ended run too."""
 
     def __call__(self, run: Run, name: str, use: Callable[[Asks], Reply]) -> Reply:
         """What `use` returned. LinkDown where the host cannot be reached."""
 
 
-def ask(run: Run, verb: str, what: str | None, lend: Lends) -> dict[str, Any]:
+def ask(run: Run, verb: str, what: str | None, lease: Leases) -> dict[str, Any]:
     """The answer of the chief's host. Blocks, as long as reading all of them takes."""
     checkpoint = run.plan.checkpoint
     if checkpoint is None:
@@ -36,7 +36,7 @@ def ask(run: Run, verb: str, what: str | None, lend: Lends) -> dict[str, Any]:
     order: dict[str, Any] = {"order": "checkpoints", "do": verb, "dir": checkpoint.dir, "what": what}
     order |= {"python": run.plan.host(host).python, "run": run.run_id, "epoch": run.epoch}
     try:
-        answer = lend(run, host, lambda link: link.ask(order, timeout_s=ASK_TIMEOUT_S)).ok or {}
+        answer = lease(run, host, lambda link: link.ask(order, timeout_s=ASK_TIMEOUT_S)).ok or {}
     except LinkDown as e:
         raise HostError(host, str(e), hint=f"the checkpoints are on it, in {checkpoint.dir}") from e
     except OrderRefused as e:

@@ -33,7 +33,7 @@ from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import Plan
 from orchestrator.daemon.connection.link import LinkDown, OrderRefused
 from orchestrator.daemon.coordinator import chaos, checkpoint_requests, status
-from orchestrator.daemon.coordinator.executor import Performer
+from orchestrator.daemon.coordinator.executor import Executor
 from orchestrator.daemon.coordinator.loop import Loop
 from orchestrator.daemon.transfer import tensorboard
 from orchestrator.daemon.transfer.logcopy import LogCopier
@@ -58,8 +58,8 @@ class Coordinator:
         self._secrets = Secrets(paths.state_dir)
         self._logs = LogCopier(RunLogs(paths.state_dir))
         self._fetching = threading.Lock()
-        self.loop = Loop(self.journal, self._perform, changed=self._changed)
-        self._performer = Performer(
+        self.loop = Loop(self.journal, self._execute, changed=self._changed)
+        self._executor = Executor(
             transports, bundle.load, self._logs, self._secrets, self.loop.post, state_dir=paths.state_dir
         )
 
@@ -70,11 +70,11 @@ class Coordinator:
         self._secrets.keep_only([run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal])
         for run in self.loop.runs.values():
             names = unproven(run) if run.phase.is_terminal else [host.name for host in run.hosts]
-            self._performer.open(run, names)
+            self._executor.open(run, names)
 
     def close(self) -> None:
         """End the links and close the journal; tasks go on."""
-        self._performer.close()
+        self._executor.close()
         self.journal.close()
 
     # -- what the API asks ---------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Coordinator:
             "ending": self.loop.ending,
             "warning": self._warning,
             "runs": active,
-            "hosts": self._performer.hosts,
+            "hosts": self._executor.hosts,
         }
 
     def status(self, name: str | None) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Coordinator:
                 self._secrets.remove(run_id)
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)
-        self._performer.open(run, [host.name for host in run.hosts])
+        self._executor.open(run, [host.name for host in run.hosts])
         return self.loop.runs[run_id], True
 
     def kill(self, name: str, *, force: bool) -> Run:
@@ -206,23 +206,23 @@ class Coordinator:
 
     def stacks(self, name: str) -> dict[str, str]:
         """Where every task of the run is in its code now, or why that cannot be told."""
-        return self._performer.stacks(self.find(name))
+        return self._executor.stacks(self.find(name))
 
     def summaries(self, name: str) -> dict[str, Any]:
         """Bring what is new of TensorBoard's files; where they are, and who was not reached."""
         run = self.find(name)
         directory = os.path.join(self.paths.run_dir(run.run_id), "summaries")
         with self._fetching:  # two at once would both append
-            return tensorboard.fetch(run, directory, [host.name for host in run.hosts], self._performer.lend)
+            return tensorboard.fetch(run, directory, [host.name for host in run.hosts], self._executor.lease)
 
     def checkpoints(self, name: str, verb: str, what: str, *, restart: bool) -> dict[str, Any]:
         """List, read, pin, unpin, or go back to one. Blocks."""
         run = self.find(name)
         if verb == "rollback":
             checkpoint_requests.may_go_back(run, self.loop.runs.values(), restart=restart)
-        answer = checkpoint_requests.ask(run, verb, what or None, self._performer.lend)
+        answer = checkpoint_requests.ask(run, verb, what or None, self._executor.lease)
         if run.plan.checkpoint is not None and not run.plan.checkpoint.shared:
-            checkpoint_requests.compare(answer, verb, self._performer.carriage.carrier.store(run))
+            checkpoint_requests.compare(answer, verb, self._executor.transfers.checkpoints.store(run))
         if verb == "rollback":
             # The mark is on the disk: whatever generation comes next honours it, also where this never happens.
             event = checkpoint_requests.rolled_back(answer, at=time.monotonic())
@@ -236,22 +236,22 @@ class Coordinator:
         def command() -> tuple[Run, faults.Fault]:
             run = self.find(name)
             fault = faults.fault(run, kind, target, for_s)
-            link = self._performer.link(run, fault.host)
+            link = self._executor.link(run, fault.host)
             chaos.check(link, run, fault, state_dir=self.paths.state_dir)
             self.loop.decide(run.run_id, FaultInjected(at=time.monotonic(), fault=fault))
             return run, fault
 
         run, fault = self.loop.call(command)
         try:
-            chaos.inject(self._performer.link(run, fault.host), run, fault)
+            chaos.inject(self._executor.link(run, fault.host), run, fault)
         except (LinkDown, OrderRefused) as e:
             raise OrchestratorError(f"{fault.kind} {fault.target}: not done: {e}") from e
         return fault  # type: ignore[no-any-return]
 
     # -- the loop's own ------------------------------------------------------------------------------------
 
-    def _perform(self, run: Run, action: Action) -> None:
-        self._performer.perform(run, action)
+    def _execute(self, run: Run, action: Action) -> None:
+        self._executor.execute(run, action)
 
     def _changed(self, before: Run, after: Run) -> None:
         """Keep what must be readable without a coordinator."""

@@ -1,4 +1,4 @@
-"""Performs what the core asks for: actions become orders to hosts, and what comes back becomes events."""
+"""Executes what the core asks for: actions become orders to hosts, and what comes back becomes events."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ from orchestrator.daemon.connection.link import (
     Pace,
     Reply,
 )
-from orchestrator.daemon.connection.pool import Connect, Switchboard
+from orchestrator.daemon.connection.pool import Connect, ConnectionPool
 from orchestrator.daemon.coordinator.preparation import prepare
 from orchestrator.daemon.coordinator.records import Records, give_end
-from orchestrator.daemon.transfer.checkpoints import Carrier
+from orchestrator.daemon.transfer.checkpoints import CheckpointTransfer
 from orchestrator.daemon.transfer.logcopy import LogCopier
-from orchestrator.daemon.transfer.queue import Carriage
+from orchestrator.daemon.transfer.queue import TransferQueue
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +90,8 @@ class Workers(Protocol):
         """Take no more."""
 
 
-class Performer:
-    """Asks hosts by the links of its switchboard. `post` takes the events; it is the loop's."""
+class Executor:
+    """Asks hosts by the links of its pool. `post` takes the events; it is the loop's."""
 
     def __init__(
         self,
@@ -110,13 +110,13 @@ class Performer:
         self._logs = logs
         self._secrets = secrets
         self._post = post
-        self._board = Switchboard(transports, bundle, self, pace, connect)
+        self._board = ConnectionPool(transports, bundle, self, pace, connect)
         self._epochs: dict[str, int] = {}
         self._preparing: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self._records = Records()
         self._now = now
-        self.carriage = Carriage(Carrier(state_dir, self.link), post, now)
+        self.transfers = TransferQueue(CheckpointTransfer(state_dir, self.link), post, now)
         self._workers = workers or ThreadPoolExecutor(PREPARATIONS_MAX, thread_name_prefix="prepare")
 
     # -- links ---------------------------------------------------------------------------------------------
@@ -130,14 +130,14 @@ class Performer:
         """The link to a host of the run, if it is open."""
         return self._board.link(run, name)
 
-    def lend(self, run: Run, name: str, use: Callable[[Asks], _T]) -> _T:
-        """See `Switchboard.lend`."""
-        return self._board.lend(run, name, use)
+    def lease(self, run: Run, name: str, use: Callable[[Asks], _T]) -> _T:
+        """See `ConnectionPool.lease`."""
+        return self._board.lease(run, name, use)
 
     def close(self) -> None:
         """End all links; what runs on the hosts goes on."""
         self._board.close()
-        self.carriage.close()
+        self.transfers.close()
         self._workers.shutdown(wait=False, cancel_futures=True)
 
     @property
@@ -174,7 +174,7 @@ class Performer:
 
     # -- what the core asks (the deciding thread) ----------------------------------------------------------
 
-    def perform(self, run: Run, action: Action) -> None:
+    def execute(self, run: Run, action: Action) -> None:
         """Begin it; never blocks. What is asked of a host that is not connected is dropped (see the core)."""
         try:
             self._begin(run, action)
@@ -300,7 +300,7 @@ class Performer:
             return
         order = wire.seed_order(run, action, checkpoint)
         if not checkpoint.shared:
-            self.carriage.seed(run, action, order)
+            self.transfers.seed(run, action, order)
             return
 
         def done(ok: Mapping[str, Any]) -> None:
@@ -321,7 +321,7 @@ class Performer:
             if checkpoint.shared or not event.path or _is_known(run, event):
                 self._post(run.run_id, event)
             else:
-                self.carriage.bring(run, action.host, event)
+                self.transfers.bring(run, action.host, event)
 
         self._order(run, action.host, order, done=done)
 
@@ -356,7 +356,7 @@ class Performer:
     def _close_host(self, run: Run, name: str) -> None:
         """Let the rest of the logs come and the host remember how it ended, then serve the run no more."""
         self._records.forget(run, name)
-        self.carriage.carrier.abandon(run.run_id)
+        self.transfers.checkpoints.abandon(run.run_id)
         self._workers.submit(self._drain_and_detach, run, name)
 
     def _drain_and_detach(self, run: Run, name: str) -> None:

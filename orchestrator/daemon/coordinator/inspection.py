@@ -14,7 +14,7 @@ from orchestrator.adapters.transport import Transport
 from orchestrator.core.hosts import compatibility
 from orchestrator.core.model import Facts, Problem, Run, new_run
 from orchestrator.core.plan import Plan
-from orchestrator.daemon.connection.lease import lent
+from orchestrator.daemon.connection.lease import leased
 from orchestrator.daemon.connection.link import LinkDown, OrderRefused, Watch
 from orchestrator.daemon.coordinator.preparation import look
 
@@ -42,7 +42,7 @@ def inspect(
         host = plan.host(name)
         watch = Watch(run.epoch, plan.timing.heartbeat_s, 60.0)
         try:
-            with lent(host, transports[host.transport], bundle, run.run_id, watch) as link:
+            with leased(host, transports[host.transport], bundle, run.run_id, watch) as link:
                 return look(link, run, name)
         except LinkDown as e:
             return Found(name, Problem("unreachable", f"{name}: {e}", exit_code=4))

@@ -1,4 +1,4 @@
-"""The loop that carries the core: wait, `step`, persist, perform. One thread decides; all others post to it.
+"""The loop that carries the core: wait, `step`, persist, execute. One thread decides; all others post to it.
 
 Nothing is done before the journal has it. Where the journal cannot be written (a full disk) nothing is decided
 either: what has happened is held and tried again, in order; tasks train on, what only reads is answered, and what a
@@ -37,13 +37,13 @@ class Loop:
     def __init__(
         self,
         journal: Journal,
-        perform: Callable[[Run, Action], None],
+        execute: Callable[[Run, Action], None],
         *,
         changed: Callable[[Run, Run], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._journal = journal
-        self._perform = perform
+        self._execute = execute
         self._changed = changed
         self._now = now
         self._inbox: queue.SimpleQueue[tuple[str, Event] | tuple[Command, Future[Any]] | None] = (
@@ -129,7 +129,7 @@ class Loop:
         return True
 
     def decide(self, run_id: str, event: Event) -> None:
-        """One turn: step, persist, perform. JournalError where the journal cannot take it: nothing has changed."""
+        """One turn: step, persist, execute. JournalError where the journal cannot take it: nothing has changed."""
         run = self.runs.get(run_id)
         if run is not None:
             self._decide(run, event)
@@ -152,7 +152,7 @@ class Loop:
         self._changed(before, after)
         for action in actions:
             if not isinstance(action, Note):
-                self._perform(after, action)
+                self._execute(after, action)
 
     def _happened(self, run_id: str, event: Event) -> None:
         """An event of the world must not be lost: where the disk is full it is held, and those behind it too."""

@@ -20,7 +20,7 @@ from orchestrator.daemon.connection.link import Asks, OrderRefused
 from orchestrator.runtime.keras_versions import asks_for_legacy, unsupported
 from orchestrator.runtime.script import sources
 
-PIECE_BYTES = 512 << 10
+CHUNK_BYTES = 512 << 10
 PROBE_TIMEOUT_S = 120.0
 PUSH_TIMEOUT_S = 600.0
 
@@ -166,15 +166,15 @@ def _code_of_old(run: Run, name: str) -> str:
 def _send(link: Asks, run: Run, path: str, digest: str) -> None:
     with open(os.path.join(run.plan.workdir, path), "rb") as file:
         offset = 0
-        piece = file.read(PIECE_BYTES)
+        chunk = file.read(CHUNK_BYTES)
         while True:
-            following = file.read(PIECE_BYTES)
+            following = file.read(CHUNK_BYTES)
             order = _order(run, "blob", sha256=digest, offset=offset, last=not following)
-            link.ask(order, piece, timeout_s=PUSH_TIMEOUT_S)
+            link.ask(order, chunk, timeout_s=PUSH_TIMEOUT_S)
             if not following:
                 return
-            offset += len(piece)
-            piece = following
+            offset += len(chunk)
+            chunk = following
 
 
 def _highest(link: Asks, run: Run) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.diagnosis.describe import sentence
 from orchestrator.core.launch import endpoint
-from orchestrator.core.model import Host, Link, Run, Standing, Task
+from orchestrator.core.model import Host, HostState, Link, Run, Task
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import Plan
 
@@ -117,7 +117,7 @@ def _host(run: Run, host: Host, now: float) -> dict[str, Any]:
     return {
         "host": host.name,
         "state": _state(host, holds=bool(tasks)),
-        "reason": host.standing_why or host.problem,
+        "reason": host.state_why or host.problem,
         "tasks": tasks,
         "link": host.link.value,
         "heard_age_s": round(now - host.heard_at, 1) if host.heard_at is not None else None,
@@ -131,8 +131,8 @@ def _host(run: Run, host: Host, now: float) -> dict[str, Any]:
 
 def _state(host: Host, *, holds: bool) -> str:
     """`ready`, or what keeps it from being that; of one that only stands by: `spare`."""
-    if host.standing is not Standing.OPEN:
-        return str(host.standing.value)
+    if host.state is not HostState.OPEN:
+        return str(host.state.value)
     if host.link is not Link.CONNECTED:
         return str(host.link.value).lower()
     if host.facts is None:

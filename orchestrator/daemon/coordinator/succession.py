@@ -57,14 +57,14 @@ def take_over(
     """
     # What counts is that it lets go; where the answer was lost it may do so all the same.
     with contextlib.suppress(CoordinatorUnreachable):
-        if _holder(paths) in (pid, None):
+        if _assignee(paths) in (pid, None):
             Client(paths.socket).post("/v1/stop")
     deadline = now() + PATIENCE_S
     while True:
         try:
             return take_lock(paths, pause=pause)
         except Refused:
-            if _holder(paths) not in (pid, None):
+            if _assignee(paths) not in (pid, None):
                 raise
             if now() >= deadline:
                 raise WaitTimedOut(
@@ -83,7 +83,7 @@ def _locked(file: TextIO, pause: Callable[[float], None]) -> bool:
     return True
 
 
-def _holder(paths: Paths) -> int | None:
+def _assignee(paths: Paths) -> int | None:
     """Who wrote its pid into the lock last; None where that cannot be told."""
     try:
         with open(paths.lock, encoding="utf-8") as file:

@@ -107,10 +107,10 @@ class Agents:
     """All agents that are connected: one as a rule, two while a new one takes over."""
 
     def __init__(
-        self, selector: selectors.BaseSelector, obey: Callable[[AgentLink, dict[str, Any]], None]
+        self, selector: selectors.BaseSelector, handle: Callable[[AgentLink, dict[str, Any]], None]
     ) -> None:
         self._selector = selector
-        self._obey = obey
+        self._handle = handle
         self._links: list[AgentLink] = []
 
     def listen(self, listener: socket.socket) -> None:
@@ -163,7 +163,7 @@ class Agents:
             self._drop(link)
             return
         for order in orders:
-            self._obey(link, order)
+            self._handle(link, order)
 
     def _drop(self, link: AgentLink) -> None:
         if link in self._links:

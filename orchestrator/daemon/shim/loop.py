@@ -67,7 +67,7 @@ class Shim:
         )
         self._events: deque[tuple[state.Event, AgentLink | None, Order]] = deque()
         self._selector = selectors.DefaultSelector()
-        self._agents = Agents(self._selector, self._obey)
+        self._agents = Agents(self._selector, self._handle)
         self._runtime: RuntimeLink | None = None
         self._process = TaskProcess(start)
         self._pipes: dict[int, str] = {}
@@ -99,7 +99,7 @@ class Shim:
     def run(self) -> None:
         """Until the task has ended and its record is written."""
         for action, value in self._first:
-            self._perform(action, value, None, {})
+            self._execute(action, value, None, {})
         self._decide()
         while not self._ended:
             for key, _ in self._selector.select(self._timeout_s()):
@@ -151,10 +151,10 @@ class Shim:
             event, link, order = self._events[0]
             self._state, actions = state.decide(self._state, event)
             for action, value in actions:
-                self._perform(action, value, link, order)
+                self._execute(action, value, link, order)
             self._events.popleft()
 
-    def _perform(self, action: Do, value: Any, link: AgentLink | None, order: Order) -> None:
+    def _execute(self, action: Do, value: Any, link: AgentLink | None, order: Order) -> None:
         if action is Do.SPAWN:
             self._spawn(_env_of(order))
         elif action is Do.GO:
@@ -284,7 +284,7 @@ class Shim:
 
     # ---------------------------------------------------------------- the agents
 
-    def _obey(self, link: AgentLink, order: Order) -> None:
+    def _handle(self, link: AgentLink, order: Order) -> None:
         at, verb, order_id = time.monotonic(), order.get("order"), order.get("id")
         try:
             if verb == "watch":
@@ -388,7 +388,7 @@ class Shim:
                 return
             except OSError as e:
                 if last_try:
-                    record.complain(f"the exit record could not be written: {e}")
+                    record.diagnose(f"the exit record could not be written: {e}")
                 # A full disk: how it ended is worth more than the oldest lines of its log.
                 self._log.give_room()
 

@@ -90,7 +90,7 @@ def _keep(directory: str, start: dict[str, Any], error: dict[str, Any]) -> None:
     try:
         record.write_exit(directory, task, time.monotonic())
     except OSError as e:
-        record.complain(f"the exit record could not be written: {e}")
+        record.diagnose(f"the exit record could not be written: {e}")
 
 
 def _read_start(directory: str) -> dict[str, Any]:
@@ -140,9 +140,9 @@ def _take_port(ports: list[int]) -> socket.socket | None:
         return None
     give_up_at = time.monotonic() + (PORT_WAIT_S if len(ports) == 1 else 0.0)
     while True:
-        holder, why = _bind_one(ports)
-        if holder is not None:
-            return holder
+        assignee, why = _bind_one(ports)
+        if assignee is not None:
+            return assignee
         if time.monotonic() >= give_up_at:
             break
         time.sleep(0.05)
@@ -159,16 +159,16 @@ def _bind_one(ports: list[int]) -> tuple[socket.socket | None, str]:
 
     why = ""
     for port in ports:
-        holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        assignee = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             # A task that is restarted alone takes the port of the one before it, whose connections may still be
             # in TIME_WAIT. With SO_REUSEADDR only a listener keeps others away: so this one listens.
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            holder.bind(("0.0.0.0", int(port)))
-            holder.listen(1)
-            return holder, ""
+            assignee.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            assignee.bind(("0.0.0.0", int(port)))
+            assignee.listen(1)
+            return assignee, ""
         except OSError as e:
-            holder.close()
+            assignee.close()
             why = e.strerror or str(e)
     return None, why
 

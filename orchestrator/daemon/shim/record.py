@@ -220,7 +220,7 @@ def _write_into(room: str, value: dict[str, Any]) -> None:
         os.close(handle)
 
 
-def complain(sentence: str) -> None:
+def diagnose(sentence: str) -> None:
     """Into shim.err. It may lie on the very disk that is full, and a shim must not die of that."""
     try:
         os.write(2, f"{sentence}\n".encode("utf-8", "replace"))

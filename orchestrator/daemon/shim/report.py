@@ -26,14 +26,14 @@ class Progress:
         self.metrics: dict[str, float] = {}
         self.error: dict[str, str] | None = None
         self.said: deque[dict[str, str]] = deque(maxlen=SAID_MAX)
-        self.beat_at: float | None = None
+        self.heartbeat_at: float | None = None
         self.moved_at: float | None = None
         self._points: deque[tuple[float, int]] = deque(maxlen=_POINTS_MAX)
 
     def heard(self, message: dict[str, Any], at: float) -> str:
         """Takes in a line of the runtime's. How soon the agents must know: `now`, `soon`, or "" for never."""
-        if "beat" in message or self.beat_at is not None:
-            self.beat_at = at  # once it beats, any word is a sign of life
+        if "heartbeat" in message or self.heartbeat_at is not None:
+            self.heartbeat_at = at  # once it beats, any word is a sign of life
         if "step" in message:
             return self._step(message, at)
         if "error" in message:
@@ -81,7 +81,7 @@ class Progress:
 
     def to_task(self, at: float, *, attached: bool = True) -> dict[str, Any]:
         """Its part of a TASK. A runtime that has left (`attached` is false) is not silent: it is not there."""
-        beat_at = self.beat_at if attached else None
+        heartbeat_at = self.heartbeat_at if attached else None
         return {
             "global_step": self.global_step,
             "epoch": self.epoch,
@@ -90,7 +90,7 @@ class Progress:
             "steps_per_s": self.steps_per_s(at),
             "error": self.error,
             "said": list(self.said),
-            "runtime_age_s": None if beat_at is None else round(at - beat_at, 3),
+            "runtime_age_s": None if heartbeat_at is None else round(at - heartbeat_at, 3),
         }
 
 

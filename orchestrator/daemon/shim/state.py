@@ -1,6 +1,6 @@
 """What a shim decides, and nothing of how it is done: no clock, no process, no socket.
 
-`decide(state, event)` gives the next state and the things to do, in order. The loop in `shim.py` performs
+`decide(state, event)` gives the next state and the things to do, in order. The loop in `shim.py` executes
 them, and so may a simulator. Every event carries `at`, an instant of one monotonic clock.
 
 A task's life: STARTING (its process imports) → READY (it waits for its release) → RUNNING → STOPPING (asked
@@ -207,7 +207,7 @@ def decide(state: State, event: Event) -> tuple[State, Actions]:
     if state.phase is Phase.ENDED and not isinstance(event, Ordered):
         return state, []
     if isinstance(event, Ordered):
-        return _obey(state, event)
+        return _handle(state, event)
     if isinstance(event, RuntimeReady):
         return _ready(state)
     if isinstance(event, Exited):
@@ -236,7 +236,7 @@ def refusal(state: State, epoch: int, generation: int) -> tuple[str, str, str] |
     return None
 
 
-def _obey(state: State, order: Ordered) -> tuple[State, Actions]:
+def _handle(state: State, order: Ordered) -> tuple[State, Actions]:
     refused = refusal(state, order.epoch, order.generation)
     if refused is not None:
         return state, [(Do.REFUSE, refused)]

@@ -1,7 +1,7 @@
 """Checkpoints of runs whose hosts share no directory: pulled to the head while it trains, pushed where they are needed.
 
 What counts as the run's checkpoint is what the head node holds: what only the chief's host has is gone with it. A pull
-uses at most half of what the connection gives, one piece at a time, and the agent's reports go before its pieces.
+uses at most half of what the connection gives, one chunk at a time, and the agent's reports go before its chunks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Abandoned(Exception):
     """Something newer is under way for that run, or the coordinator ends."""
 
 
-class Carrier:
+class CheckpointTransfer:
     """One for all runs. Its methods block; they are called from threads of their own."""
 
     def __init__(self, state_dir: str, link: Callable[[Run, str], Asks | None]) -> None:
@@ -156,7 +156,7 @@ class _Journey:
 
     def __init__(
         self,
-        carrier: Carrier,
+        checkpoints: CheckpointTransfer,
         run: Run,
         generation: int,
         tell: Callable[[str], None],
@@ -164,7 +164,7 @@ class _Journey:
         patient: bool = True,
     ) -> None:
         assert run.plan.checkpoint is not None
-        self._carrier = carrier
+        self._checkpoints = checkpoints
         self._run = run
         self._generation = generation
         self._tell = tell
@@ -184,14 +184,14 @@ class _Journey:
         give_up_at = time.monotonic() + self._run.plan.timing.start_after_s
         whole = {**order, "run": self._run.run_id, "epoch": self._run.epoch}
         while True:
-            self._carrier.check(self._run, self._generation)
+            self._checkpoints.check(self._run, self._generation)
             try:
-                reply = self._carrier.link(self._run, host).ask(whole, blob, timeout_s=timeout_s)
+                reply = self._checkpoints.link(self._run, host).ask(whole, blob, timeout_s=timeout_s)
                 return reply.ok or {}, reply.blob
             except LinkDown:
                 if not self._patient or time.monotonic() > give_up_at:
                     raise
-                self._carrier.pause(LINK_RETRY_S)
+                self._checkpoints.pause(LINK_RETRY_S)
 
     def snapshot(self, host: str, generation: int, path: str | None) -> dict[str, Any]:
         """The manifest of what the generation has; `path` None: the newest that reads whole."""
@@ -210,19 +210,19 @@ class _Journey:
         return os.path.join(self._directory, ".orch", "safe", str(manifest["digest"]))
 
     def pull(self, host: str, manifest: Mapping[str, Any], store: CheckpointStore, *, pace: float) -> None:
-        """Bring what the head lacks of it. `pace`: how long to rest after each piece, as a part of what it took."""
+        """Bring what the head lacks of it. `pace`: how long to rest after each chunk, as a part of what it took."""
         if not store.has(manifest):
             done = 0
-            for name, size, _, pieces in manifest["files"]:
-                for number, piece in enumerate(pieces):
+            for name, size, _, chunks in manifest["files"]:
+                for number, chunk in enumerate(chunks):
                     start = number * int(manifest["piece_bytes"])
                     length = min(int(manifest["piece_bytes"]), size - start)
-                    self._pull_piece(host, manifest, store, (name, piece, start, length), pace)
+                    self._pull_chunk(host, manifest, store, (name, chunk, start, length), pace)
                     done += length
                     self._say(f"the checkpoint is pulled from {host}", done, manifest)
         store.add(manifest, host)
 
-    def _pull_piece(
+    def _pull_chunk(
         self,
         host: str,
         manifest: Mapping[str, Any],
@@ -230,9 +230,9 @@ class _Journey:
         wanted: tuple[str, str, int, int],
         pace: float,
     ) -> None:
-        name, piece, start, length = wanted
-        while (held := store.held_bytes(piece)) is not None and held < length:
-            order = {"order": "piece", "dir": self._directory, "digest": manifest["digest"], "name": name}
+        name, chunk, start, length = wanted
+        while (held := store.held_bytes(chunk)) is not None and held < length:
+            order = {"order": "chunk", "dir": self._directory, "digest": manifest["digest"], "name": name}
             order |= {"offset": start + held, "max_bytes": min(PULL_BYTES, length - held)}
             began_at = time.monotonic()
             _, data = self._ask(host, order, b"", ASK_TIMEOUT_S)
@@ -240,9 +240,9 @@ class _Journey:
                 raise OrderRefused(
                     Problem("went-away", f"{host}: {name} ends before its end", "it is tried again")
                 )
-            store.append(piece, data)
-            self._carrier.pause(pace * (time.monotonic() - began_at))
-        if held is not None and not store.finish(piece):
+            store.append(chunk, data)
+            self._checkpoints.pause(pace * (time.monotonic() - began_at))
+        if held is not None and not store.finish(chunk):
             raise OrderRefused(
                 Problem(
                     "damaged", f"{host}: {name} came damaged", "it is tried again; see to the host's disk"
@@ -251,13 +251,13 @@ class _Journey:
 
     def push(self, host: str, manifest: Mapping[str, Any], store: CheckpointStore) -> None:
         """Have it on a host. What is there already is not sent."""
-        order = {"order": "hold", "dir": self._directory, "manifest": dict(manifest)}
+        order = {"order": "receive", "dir": self._directory, "manifest": dict(manifest)}
         for _ in range(TRIES_MAX):
             missing = self.ask(host, order, timeout_s=DISK_TIMEOUT_S)["missing"]
             if not missing:
                 return
-            for number, piece in enumerate(missing):
-                self._push_piece(host, store.path(piece), piece)
+            for number, chunk in enumerate(missing):
+                self._push_chunk(host, store.path(chunk), chunk)
                 self._say(
                     f"the checkpoint is pushed to {host}",
                     (number + 1) * int(manifest["piece_bytes"]),
@@ -271,12 +271,12 @@ class _Journey:
             )
         )
 
-    def _push_piece(self, host: str, path: str, piece: str) -> None:
+    def _push_chunk(self, host: str, path: str, chunk: str) -> None:
         with open(path, "rb") as file:
             offset, data = 0, file.read(PULL_BYTES)
             while True:
                 following = file.read(PULL_BYTES)
-                order = {"order": "blob", "store": "checkpoints", "sha256": piece}
+                order = {"order": "blob", "store": "checkpoints", "sha256": chunk}
                 try:
                     self.ask(host, {**order, "offset": offset, "last": not following}, data)
                 except OrderRefused as e:
@@ -312,4 +312,4 @@ def problem_of(error: Exception) -> Problem:
     return Problem("transfer", f"the checkpoint did not arrive: {error}", "it is tried again")
 
 
-__all__ = ["Abandoned", "Carrier", "problem_of"]
+__all__ = ["Abandoned", "CheckpointTransfer", "problem_of"]

@@ -1,6 +1,6 @@
-"""Copies the tasks' logs to the head node, one piece at a time, so that they outlive the hosts.
+"""Copies the tasks' logs to the head node, one chunk at a time, so that they outlive the hosts.
 
-Pulled, not pushed: one piece per task is asked for at a time, so a chatty task can neither flood the channel nor
+Pulled, not pushed: one chunk per task is asked for at a time, so a chatty task can neither flood the channel nor
 delay a heartbeat. What the host rotated away before it was copied is marked as a gap.
 """
 
@@ -18,10 +18,10 @@ from orchestrator.daemon.connection.link import HostLink, Reply
 
 log = logging.getLogger(__name__)
 
-PIECE_BYTES = 256 << 10
+CHUNK_BYTES = 256 << 10
 
 ASK_AGAIN_S = 15.0
-"""A piece that has not come by then was lost with its connection."""
+"""A chunk that has not come by then was lost with its connection."""
 
 
 class _Log(NamedTuple):
@@ -89,7 +89,7 @@ class LogCopier:
             "generation": name.generation,
             "task": name.task,
             "offset": here,
-            "max_bytes": PIECE_BYTES,
+            "max_bytes": CHUNK_BYTES,
         }
         link.send(order, on_reply=lambda reply: self._take(link, name, epoch, reply))
 

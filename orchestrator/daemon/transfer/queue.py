@@ -19,26 +19,26 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.model import Run
 from orchestrator.daemon.connection.link import LinkDown, OrderRefused
-from orchestrator.daemon.transfer.checkpoints import Abandoned, Carrier, problem_of
+from orchestrator.daemon.transfer.checkpoints import Abandoned, CheckpointTransfer, problem_of
 
 log = logging.getLogger(__name__)
 
-CARRIERS_MAX = 8
+TRANSFERS_MAX = 8
 """At once, of all runs. Apart from the preparations: a pull may take an hour."""
 
 Key = tuple[str, str, int]
 
 
-class Carriage:
+class TransferQueue:
     """Each piece of work once, however often it is asked for."""
 
     def __init__(
         self,
-        carrier: Carrier,
+        checkpoints: CheckpointTransfer,
         post: Callable[[str, Event], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.carrier = carrier
+        self.checkpoints = checkpoints
         self._post = post
         self._now = now
         self._under_way: set[Key] = set()
@@ -47,7 +47,7 @@ class Carriage:
 
     def close(self) -> None:
         """End what is under way; a later coordinator goes on with it."""
-        self.carrier.close()
+        self.checkpoints.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -58,7 +58,7 @@ class Carriage:
             self._post(run.run_id, SeedProgressed(self._now(), action.generation, sentence))
 
         def work() -> Event:
-            seed = self.carrier.seed(run, dict(order), tell)
+            seed = self.checkpoints.seed(run, dict(order), tell)
             return CheckpointSeeded(at=self._now(), seed=seed)
 
         self._begin(run, "seed", action.host, action.generation, work)
@@ -67,7 +67,7 @@ class Carriage:
         """Only what has been brought counts as verified. Ends as that event, or as OrderFailed."""
 
         def work() -> Event:
-            self.carrier.bring(run, verified.generation, verified.path)
+            self.checkpoints.bring(run, verified.generation, verified.path)
             return verified
 
         self._begin(run, "verify", host, verified.generation, work)
@@ -79,7 +79,7 @@ class Carriage:
                 return
             self._under_way.add(key)
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(CARRIERS_MAX, thread_name_prefix="carry")
+                self._threads = ThreadPoolExecutor(TRANSFERS_MAX, thread_name_prefix="carry")
         self._threads.submit(self._do, run, key, host, work)
 
     def _do(self, run: Run, key: Key, host: str, work: Callable[[], Event]) -> None:

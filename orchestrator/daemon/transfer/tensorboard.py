@@ -11,7 +11,7 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.model import Problem, Run
 from orchestrator.daemon.connection.link import Asks, LinkDown, OrderRefused
 
-PIECE_BYTES = BLOB_BYTES_MAX // 2
+CHUNK_BYTES = BLOB_BYTES_MAX // 2
 """At once on the wire: a heartbeat never waits for more."""
 
 SHARE_BYTES = 32 << 20
@@ -25,14 +25,14 @@ class _Share(NamedTuple):
     more: bool
 
 
-class Lends(Protocol):
+class Leases(Protocol):
     """Gives a link to a host for the time of a call, of an ended run too."""
 
     def __call__(self, run: Run, name: str, use: Callable[[Asks], _Share]) -> _Share:
         """What `use` returned. LinkDown where the host cannot be reached."""
 
 
-def fetch(run: Run, directory: str, hosts: Iterable[str], lend: Lends) -> dict[str, Any]:
+def fetch(run: Run, directory: str, hosts: Iterable[str], lease: Leases) -> dict[str, Any]:
     """`{"directory", "fetched_bytes", "more", "unreached": {host: why}}`. Blocks.
 
     At most SHARE_BYTES per host and call: `more` says that there is more to ask for.
@@ -40,7 +40,7 @@ def fetch(run: Run, directory: str, hosts: Iterable[str], lend: Lends) -> dict[s
     shares, unreached = [], {}
     for host in hosts:
         try:
-            shares.append(lend(run, host, lambda link: _fetch_host(link, run, directory)))
+            shares.append(lease(run, host, lambda link: _fetch_host(link, run, directory)))
         except (LinkDown, OrderRefused) as e:
             unreached[host] = str(e)
         except OSError as e:
@@ -61,8 +61,8 @@ def _fetch_host(link: Asks, run: Run, directory: str) -> _Share:
         if fetched >= SHARE_BYTES:
             return _Share(fetched, more=True)
         here = place(directory, str(found["task"]), str(found["path"]))
-        piece = {"order": "summary", **order, **{key: found[key] for key in ("task", "generation", "path")}}
-        fetched += _fetch_file(link, piece, here, int(found["bytes"]))
+        chunk = {"order": "summary", **order, **{key: found[key] for key in ("task", "generation", "path")}}
+        fetched += _fetch_file(link, chunk, here, int(found["bytes"]))
     return _Share(fetched, more=False)
 
 
@@ -85,7 +85,7 @@ def _fetch_file(link: Asks, order: dict[str, Any], here: str, size: int) -> int:
     with open(os.open(here, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as file:
         offset = file.seek(0, os.SEEK_END)
         while offset < size:
-            asked = {**order, "offset": offset, "bytes_max": min(PIECE_BYTES, size - offset)}
+            asked = {**order, "offset": offset, "bytes_max": min(CHUNK_BYTES, size - offset)}
             blob = link.ask(asked, timeout_s=ASK_TIMEOUT_S).blob
             if not blob:
                 break

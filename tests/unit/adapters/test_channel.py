@@ -21,13 +21,13 @@ messages = st.dictionaries(st.text(), json_values, max_size=5)
 
 @given(st.lists(st.tuples(messages, st.binary(max_size=300)), max_size=5), st.integers(1, 40))
 def test_frames_come_out_as_they_went_in_whatever_the_pieces(
-    frames: list[tuple[dict[str, object], bytes]], piece: int
+    frames: list[tuple[dict[str, object], bytes]], chunk: int
 ) -> None:
     stream = b"".join(encode(message, blob) for message, blob in frames)
     decoder = Decoder()
     got = []
-    for at in range(0, len(stream), piece):
-        got += decoder.feed(stream[at : at + piece])
+    for at in range(0, len(stream), chunk):
+        got += decoder.feed(stream[at : at + chunk])
     assert got == frames
     assert decoder.pending_bytes == 0
 

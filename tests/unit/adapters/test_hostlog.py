@@ -131,12 +131,12 @@ def test_a_reader_in_another_process_misses_nothing_while_it_rotates(tmp_path: P
         os._exit(0)
     offset, data, ended = 0, b"", False
     while True:
-        start, piece, _ = read(str(tmp_path), offset, 1 << 16)
+        start, chunk, _ = read(str(tmp_path), offset, 1 << 16)
         if start != offset:
             data = b""  # we were too slow, and the start is gone: from there on nothing may be missing
-        data += piece
-        offset = start + len(piece)
-        if not piece and ended:
+        data += chunk
+        offset = start + len(chunk)
+        if not chunk and ended:
             break
         ended = ended or os.waitpid(child, os.WNOHANG)[0] == child
     numbers = [int(line.split(b" ")[3]) for line in data.splitlines()]

@@ -160,7 +160,7 @@ def test_logs_follow_outlives_the_coordinator(orch: Desk, logs: RunLogs) -> None
 
 
 @pytest.mark.parametrize(
-    ("argv", "complaint"),
+    ("argv", "diagnostic"),
     [
         (("mnits",), "error: no run is named 'mnits'\nhint: did you mean 'mnist'?\n"),
         (
@@ -171,9 +171,9 @@ def test_logs_follow_outlives_the_coordinator(orch: Desk, logs: RunLogs) -> None
         (("--since", "soon"), "error: --since 'soon' is neither a duration nor a time\n"),
     ],
 )
-def test_logs_of_what_is_not(orch: Desk, logs: RunLogs, argv: tuple[str, ...], complaint: str) -> None:
+def test_logs_of_what_is_not(orch: Desk, logs: RunLogs, argv: tuple[str, ...], diagnostic: str) -> None:
     assert orch("logs", *argv) == 2
-    assert orch.said.startswith(complaint)
+    assert orch.said.startswith(diagnostic)
 
 
 def test_logs_where_nothing_ever_ran(orch: Desk) -> None:

@@ -18,18 +18,18 @@ from orchestrator.core.model import (
     Cause,
     Exit,
     Facts,
+    HostState,
     Link,
     Phase,
     Problem,
     Progress,
     Run,
     Seed,
-    Standing,
     Swept,
     new_run,
 )
 from orchestrator.core.plan import HostPlan, TaskId, TaskPlan
-from orchestrator.core.restart_scope import is_alone
+from orchestrator.core.restart_scope import is_individual
 from tests.unit.core.transcript import make_plan
 
 HOSTS = ["a", "b", "c"]
@@ -137,9 +137,9 @@ class Chaos:
 
     def check_start(self, before: Run, action: do.StartTask) -> None:
         assert action.generation == self.run.task(action.task).generation, "only the newest is started"
-        if is_alone(self.run, self.run.task(action.task)):
+        if is_individual(self.run, self.run.task(action.task)):
             return
-        assert self.run.host(action.host).standing not in (Standing.LOST, Standing.STUCK), action
+        assert self.run.host(action.host).state not in (HostState.LOST, HostState.STUCK), action
         for task in before.tasks:
             if self.run.host(task.host).link is Link.CONNECTED:
                 lives = self.living.get(task.id, action.generation)

@@ -13,13 +13,13 @@ from orchestrator.core.model import (
     Exit,
     Facts,
     Host,
+    HostState,
     Intent,
     Link,
     Phase,
     Progress,
     Run,
     Seed,
-    Standing,
     Swept,
     Task,
     TaskPhase,
@@ -144,14 +144,14 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
             "step 120; worker:1 on b ended well, the others go on",
         ),
         (
-            run_in(Phase.RUNNING, tasks=(task(RUNNING, 120), task(RUNNING, 120)), stand_ins={"b": None}),
+            run_in(Phase.RUNNING, tasks=(task(RUNNING, 120), task(RUNNING, 120)), replacements={"b": None}),
             "step 120; 1 of 2 workers: the global batch is 1/2 of what it was; grows back at a checkpoint once b or a "
             "spare is ready",
         ),
         (
             run_in(
                 Phase.RUNNING,
-                hosts=(UP, {**UP, "standing": Standing.DRAINED, "standing_why": "by the user"}),
+                hosts=(UP, {**UP, "state": HostState.DRAINED, "state_why": "by the user"}),
                 tasks=(task(RUNNING, 120), task(RUNNING, 120)),
                 checkpoint=True,
             ),
@@ -160,7 +160,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
         (
             run_in(
                 Phase.BACKOFF,
-                hosts=(UP, {**UP, "standing": Standing.DRAINED, "standing_why": "by the user"}),
+                hosts=(UP, {**UP, "state": HostState.DRAINED, "state_why": "by the user"}),
                 reason="it ended",
             ),
             "it ended; waiting for b (drained: by the user); starts again when it is back",
@@ -221,7 +221,7 @@ def test_sentence(run: Run, expected: str) -> None:
 
 
 def test_who_ended_on_a_drained_host_is_said_to_wait_for_the_move() -> None:
-    drained = {**UP, "standing": Standing.DRAINED}
+    drained = {**UP, "state": HostState.DRAINED}
     told = (
         task(RUNNING, 120),
         {**task(TaskPhase.WAITING, pid=None), "id": TaskId("worker", 0), "start_at": 5.0},

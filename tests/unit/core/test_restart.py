@@ -63,7 +63,7 @@ def test_comes_back(
         (Budget(19, 0, 19), Cause.HOST_LOST, None, "20 ends in a row without a newer verified checkpoint"),
         (Budget(19, 0, 19), Cause.PREEMPTED, None, "20 ends in a row without a newer verified checkpoint"),
         (
-            Budget(1, 1, 1, signature="ImportError: x"),
+            Budget(1, 1, 1, common_line="ImportError: x"),
             Cause.SCRIPT,
             "ImportError: x",
             "all tasks failed twice in a row in the same way before the first step",
@@ -75,9 +75,9 @@ def test_gives_up(budget: Budget, cause: Cause, common: str | None, reason: str)
 
 
 def test_another_failure_of_all_tasks_is_not_the_same_twice() -> None:
-    decided = verdict(Budget(1, 1, 1, signature="ImportError: x"), common="ImportError: y")
+    decided = verdict(Budget(1, 1, 1, common_line="ImportError: x"), common="ImportError: y")
     assert isinstance(decided, restart.Restart)
-    assert decided.budget.signature == "ImportError: y"
+    assert decided.budget.common_line == "ImportError: y"
 
 
 def test_the_wait_doubles_up_to_its_greatest_within_a_fifth() -> None:
@@ -97,8 +97,8 @@ def test_the_wait_doubles_up_to_its_greatest_within_a_fifth() -> None:
 
 
 def test_a_newer_checkpoint_clears_the_counts_and_an_older_one_does_not() -> None:
-    spent = Budget(7, 4, 9, step=100, signature="x")
-    assert restart.cleared(spent, 101) == Budget(7, 0, 0, step=101, signature="x")
+    spent = Budget(7, 4, 9, step=100, common_line="x")
+    assert restart.cleared(spent, 101) == Budget(7, 0, 0, step=101, common_line="x")
     assert restart.cleared(spent, 100) is spent
     assert restart.cleared(spent, None) is spent
 

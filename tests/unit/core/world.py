@@ -85,7 +85,7 @@ class World:
         self.notes: list[do.Note] = []
         self.performed = 0
         self.crash_before: int | None = None
-        """The coordinator dies when it is about to perform that action, counted from 0."""
+        """The coordinator dies when it is about to execute that action, counted from 0."""
         self.alive = True
         self._numbers = itertools.count()
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -132,7 +132,7 @@ class World:
         self._beat()
 
     def tell(self, event: ev.Event) -> None:
-        """One turn of the loop: step, keep, perform."""
+        """One turn of the loop: step, keep, execute."""
         if not self.alive:
             return
         was = self.run
@@ -148,7 +148,7 @@ class World:
                 self.crash()
                 return
             self.performed += 1
-            self._perform(action)
+            self._execute(action)
 
     def crash(self, back_after_s: float = 3.0) -> None:
         """The coordinator is killed: what it had decided is in the journal, what was on its way to it is lost."""
@@ -183,7 +183,7 @@ class World:
     # -- faults --------------------------------------------------------------------------------------------
 
     def cut(self, name: str, for_s: float) -> None:
-        """Nothing passes; the link notices after 5 s, and is made again a second after the cut is mended."""
+        """Nothing passes; the link notices after 5 s, and is made again a second after the cut is healed."""
         machine = self.machines[name]
         if machine.cut:
             return
@@ -195,14 +195,14 @@ class World:
                 machine.connection = 0
                 self.tell(ev.HostDown(self.now, name, "the connection broke"))
 
-        def mend() -> None:
+        def heal() -> None:
             machine.cut = False
             if machine.connection == broken:
                 machine.connection = 0
             self.after(1.0, lambda: self.connect(machine))
 
         self.after(5.0, notice)
-        self.after(for_s, mend)
+        self.after(for_s, heal)
 
     def reboot(self, name: str) -> None:
         machine = self.machines[name]
@@ -297,7 +297,7 @@ class World:
     def machines_tasks(self) -> Sequence[TaskId]:
         return [task.id for task in self.run.plan.tasks]
 
-    def _perform(self, action: do.Action) -> None:
+    def _execute(self, action: do.Action) -> None:
         if isinstance(action, do.Note | do.CollectStacks):
             return  # of a stalled run no stacks come: its deadline goes on without them
         machine = self.machines[action.host]
@@ -307,11 +307,11 @@ class World:
 
         def arrive() -> None:
             if machine.connection == sent_over and not machine.cut:
-                self._obey(machine, action)
+                self._handle(machine, action)
 
         self.after(LATENCY_S, arrive)
 
-    def _obey(self, machine: Machine, action: do.Action) -> None:
+    def _handle(self, machine: Machine, action: do.Action) -> None:
         match action:
             case do.PrepareHost():
                 machine.has_code = True

@@ -1,4 +1,4 @@
-"""Copying the tasks' logs: one piece at a time, nothing twice, and what was rotated away is marked."""
+"""Copying the tasks' logs: one chunk at a time, nothing twice, and what was rotated away is marked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.core.events import HostReported, TaskReport
 from orchestrator.core.model import Progress
 from orchestrator.core.plan import TaskId
 from orchestrator.daemon.connection.link import HostLink, Reply
-from orchestrator.daemon.transfer.logcopy import ASK_AGAIN_S, PIECE_BYTES, LogCopier
+from orchestrator.daemon.transfer.logcopy import ASK_AGAIN_S, CHUNK_BYTES, LogCopier
 
 W0 = TaskId("worker", 0)
 LINE = b"1.000000 o hello\n"
@@ -32,11 +32,11 @@ class FakeLink:
         assert blob == b""
         self.orders.append((dict(order), on_reply))
 
-    def answer(self, log: bytes, *, dropped: int = 0, piece: int = PIECE_BYTES) -> None:
+    def answer(self, log: bytes, *, dropped: int = 0, chunk: int = CHUNK_BYTES) -> None:
         """As a host would that still has `log` from byte `dropped` on."""
         order, on_reply = self.orders.pop(0)
         offset = max(order["offset"], dropped)
-        on_reply(Reply({"offset": offset, "end": len(log)}, None, log[offset : offset + piece]))
+        on_reply(Reply({"offset": offset, "end": len(log)}, None, log[offset : offset + chunk]))
 
     def refuse(self) -> None:
         _, on_reply = self.orders.pop(0)
@@ -79,11 +79,11 @@ def test_what_is_new_is_asked_for_piece_by_piece_until_it_is_here(rig: Rig) -> N
         "generation": 1,
         "task": "worker:0",
         "offset": 0,
-        "max_bytes": PIECE_BYTES,
+        "max_bytes": CHUNK_BYTES,
     }
     assert rig.is_behind
     while rig.link.orders:
-        rig.link.answer(log, piece=30)
+        rig.link.answer(log, chunk=30)
     assert rig.copied() == log
     assert not rig.is_behind
 

@@ -56,10 +56,10 @@ class Rig:
         self.story: list[str] = []
         self.now = 100.0
         self.journal = Disk(str(path), self.story)
-        self.loop = Loop(self.journal, self.perform, changed=self.changed, now=lambda: self.now)
+        self.loop = Loop(self.journal, self.execute, changed=self.changed, now=lambda: self.now)
         self.run_id = "t-20260101-000000"
 
-    def perform(self, run: Run, action: Action) -> None:
+    def execute(self, run: Run, action: Action) -> None:
         assert self.loop.runs[run.run_id] is run
         self.story.append(f"did {type(action).__name__}")
 

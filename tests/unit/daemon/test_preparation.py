@@ -15,7 +15,7 @@ from orchestrator.core.errors import SpecError
 from orchestrator.core.events import HostPrepared, HostRefused
 from orchestrator.core.model import Facts, Problem, Run, new_run
 from orchestrator.daemon.connection.link import LinkDown, OrderRefused, Reply
-from orchestrator.daemon.coordinator.preparation import PIECE_BYTES, prepare
+from orchestrator.daemon.coordinator.preparation import CHUNK_BYTES, prepare
 from tests.unit.core.transcript import make_plan
 
 VERSIONS = {"tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": None, "numpy": "2.0.0"}
@@ -67,7 +67,7 @@ class FakeLink:
 @pytest.fixture
 def workdir(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text("model.fit(x)\n")
-    (tmp_path / "data.bin").write_bytes(bytes(range(256)) * 5000)  # more than two pieces
+    (tmp_path / "data.bin").write_bytes(bytes(range(256)) * 5000)  # more than two chunks
     (tmp_path / "empty").write_bytes(b"")
     return tmp_path
 
@@ -100,7 +100,7 @@ def test_it_probes_pushes_what_is_missing_and_looks_at_the_generations(workdir: 
     contents = {hashlib.sha256(path.read_bytes()).hexdigest() for path in workdir.iterdir()}
     assert link.kept == contents
     sizes = [order["offset"] for order in link.asked if order["order"] == "blob"]
-    assert max(sizes) == 2 * PIECE_BYTES
+    assert max(sizes) == 2 * CHUNK_BYTES
 
 
 def test_what_is_there_already_is_not_sent_again(workdir: Path) -> None:

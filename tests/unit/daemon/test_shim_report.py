@@ -23,7 +23,7 @@ def test_a_runtime_that_beats_grows_old_and_any_word_is_a_sign_of_life() -> None
     assert progress.to_task(12.0)["runtime_age_s"] is None, (
         "it has never beaten: nothing can be said of its silence"
     )
-    assert progress.heard({"beat": {}}, 13.0) == "", "no report of its own"
+    assert progress.heard({"heartbeat": {}}, 13.0) == "", "no report of its own"
     assert progress.to_task(15.5)["runtime_age_s"] == 2.5
     progress.heard({"step": 2}, 16.0)
     assert progress.to_task(16.25)["runtime_age_s"] == 0.25

@@ -35,7 +35,7 @@ TASK: dict[str, Any] = {
     "step_age_s": 0.25,
     "runtime_age_s": 1.5,
     "error": None,
-    "said": [{"kind": "keras", "message": "mended"}],
+    "said": [{"kind": "keras", "message": "patched"}],
     "exit": None,
 }
 EXIT: dict[str, Any] = {
@@ -71,7 +71,7 @@ def test_a_report_is_read_whole() -> None:
     (task,) = event.tasks
     assert (task.task, task.generation, task.phase, task.pid, task.port) == (W0, 2, "running", 4242, 20001)
     assert task.progress == Progress(120, 3, {"loss": 0.5}, 3.5, 99.0, 1 << 30, 77, 5, 0.4, 0.25, 1.5)
-    assert task.said == (("keras", "mended"),)
+    assert task.said == (("keras", "patched"),)
     assert task.exit is None
 
 

@@ -62,7 +62,7 @@ class Task:
 
     def said(self) -> list[dict[str, Any]]:
         """Everything that it still says, up to its end, but for its beats."""
-        return [message for message in map(json.loads, self.messages) if "beat" not in message]
+        return [message for message in map(json.loads, self.messages) if "heartbeat" not in message]
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -77,7 +77,7 @@ def test_an_untried_keras_refuses_several_workers_and_says_what_to_install(
 ) -> None:
     keras_version.__version__ = version
     module, link = trainer_module(), Said()
-    keras3.mend(module, link)
+    keras3.patch(module, link)
     with pytest.raises(keras3.UnsupportedKeras, match="pip install"):
         module.TensorFlowTrainer(CollectiveAllReduceStrategy(2))._maybe_symbolic_build()
     assert [message["error"]["kind"] for message in link.messages] == ["unsupported"]
@@ -91,7 +91,7 @@ def test_one_process_runs_keras_own_code_with_any_version(
 ) -> None:
     keras_version.__version__ = version
     module, link = trainer_module(), Said()
-    keras3.mend(module, link)
+    keras3.patch(module, link)
     model = module.TensorFlowTrainer(strategy)
     model._maybe_symbolic_build()
     assert model.built
@@ -104,7 +104,7 @@ def test_one_process_runs_keras_own_code_with_any_version(
 def test_concat_and_first_stay_keras_own_also_with_several_workers(keras_version: Any) -> None:
     keras_version.__version__ = "3.15.1"
     module = trainer_module()
-    keras3.mend(module, Said())
+    keras3.patch(module, Said())
     for reduction in ("concat", "first"):
         assert module.reduce_per_replica(5, CollectiveAllReduceStrategy(2), reduction) == (5, reduction)
 
@@ -118,7 +118,7 @@ def test_fit_under_a_parameter_server_says_what_to_do_before_anything_is_built(
 ) -> None:
     keras_version.__version__ = "3.15.1"  # type: ignore[attr-defined]
     trainer, link = trainer_module(), Said()
-    keras3.mend(trainer, link)
+    keras3.patch(trainer, link)
     with pytest.raises(keras3.UnsupportedKeras, match=r"in no version: set TF_USE_LEGACY_KERAS=1"):
         trainer.TensorFlowTrainer(ParameterServerStrategyV2()).fit(epochs=2)
     assert link.messages[0]["error"]["kind"] == "unsupported"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.runtime.keras_versions import asks_for_legacy, mended, numbers, unsupported
+from orchestrator.runtime.keras_versions import asks_for_legacy, numbers, patched, unsupported
 
 MWMS = "multi_worker_mirrored"
 
@@ -16,7 +16,7 @@ def test_numbers_of_a_version(text: str, expected: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("version", ["3.12.0", "3.13.2", "3.14.1", "3.15.1", "3.15.9"])
 def test_versions_that_were_tried_are_mended(version: str) -> None:
-    assert mended(version)
+    assert patched(version)
     assert unsupported(MWMS, {"tensorflow": "2.21.0", "keras": version}, legacy_keras=False) is None
 
 

@@ -145,8 +145,8 @@ def test_a_task_in_c_code_gives_signs_of_life_from_its_release_on(task: Start) -
     run = task("import ctypes\nctypes.CDLL(None).pause()\n")
     run.until("ready")
     run.order(go={"env": {}})
-    assert "beat" in json.loads(run.messages.readline())
-    assert "beat" in json.loads(run.messages.readline())
+    assert "heartbeat" in json.loads(run.messages.readline())
+    assert "heartbeat" in json.loads(run.messages.readline())
 
 
 def test_the_last_step_before_a_pause_is_told(task: Start) -> None:

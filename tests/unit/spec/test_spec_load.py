@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def complaints(folder: Path, content: str | bytes) -> list[str]:
+def diagnostics(folder: Path, content: str | bytes) -> list[str]:
     """What is said of a cluster.yaml, without the file's name."""
     file = folder / "cluster.yaml"
     file.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -61,8 +61,8 @@ def host_b(keys: str) -> str:
 
 
 def test_a_good_file_has_no_complaints(folder: Path) -> None:
-    assert complaints(folder, GOOD) == []
-    assert complaints(folder, b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode()) == []
+    assert diagnostics(folder, GOOD) == []
+    assert diagnostics(folder, b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode()) == []
 
 
 MISSING_REST = [
@@ -113,13 +113,13 @@ YAML = {
 @pytest.mark.fault(50)
 def test_what_is_not_yaml_is_said_with_its_place(folder: Path, case: str) -> None:
     content, expected = YAML[case]
-    assert complaints(folder, content) == expected
+    assert diagnostics(folder, content) == expected
 
 
 @pytest.mark.fault(50)
 def test_aliases_and_tags_are_refused_where_they_stand(folder: Path) -> None:
     bomb = changed("version: 1", "version: !!int 1").replace("gpus: 4", "gpus: &a 4", 1)
-    assert complaints(folder, bomb.replace("gpus: 4", "gpus: *a")) == [
+    assert diagnostics(folder, bomb.replace("gpus: 4", "gpus: *a")) == [
         "1:10: version: tags (!name) are not read here; leave it out",
         "4:45: hosts[0].gpus: anchors (&name) are not read here; write the value out",
         "5:45: hosts[1].gpus: aliases (*name) are not read here; write the value out",
@@ -273,7 +273,7 @@ VALUES = {
 @pytest.mark.fault(55)
 def test_a_wrong_value_is_said_with_its_place_and_the_way_out(folder: Path, case: str) -> None:
     content, expected = VALUES[case]
-    assert complaints(folder, content) == expected
+    assert diagnostics(folder, content) == expected
 
 
 RELATIONS = {
@@ -511,28 +511,28 @@ RELATIONS = {
 @pytest.mark.fault(55)
 def test_what_cannot_go_together_is_said_at_the_closest_place(folder: Path, case: str) -> None:
     content, expected = RELATIONS[case]
-    assert complaints(folder, content) == expected
+    assert diagnostics(folder, content) == expected
 
 
 def test_a_script_that_is_a_symlink_out_of_the_tree_is_refused(folder: Path) -> None:
     (folder / "out.py").symlink_to(sys.executable)
-    assert complaints(folder, changed("train.py", "out.py")) == [
+    assert diagnostics(folder, changed("train.py", "out.py")) == [
         "8:11: run.script: out.py is a symlink that leaves workdir (FOLDER); it would not be pushed"
     ]
     (folder / "in.py").symlink_to("train.py")
-    assert complaints(folder, changed("train.py", "in.py")) == []
+    assert diagnostics(folder, changed("train.py", "in.py")) == []
 
 
 def test_checkpoints_of_a_local_run_are_relative_to_the_file_and_outside_workdir(folder: Path) -> None:
     local = GOOD[: GOOD.index("hosts")] + "hosts: [{name: here, transport: local, slots: 2}]\n"
     local += GOOD[GOOD.index("run") :]
-    assert complaints(folder, local + "  checkpoint: {dir: ../ckpt}\n") == []
-    assert complaints(folder, local + "  checkpoint: {dir: ckpt}\n") == [
+    assert diagnostics(folder, local + "  checkpoint: {dir: ../ckpt}\n") == []
+    assert diagnostics(folder, local + "  checkpoint: {dir: ckpt}\n") == [
         "8:21: run.checkpoint.dir: lies inside workdir, and would be pushed with the code; "
         "choose a directory outside it"
     ]
     twice = local.replace("}]", "}, {name: too, transport: local}]")
-    assert complaints(folder, twice) == [
+    assert diagnostics(folder, twice) == [
         "3:74: hosts[1].transport: the same machine as hosts[0]: this machine; give one host more `slots`"
     ]
 
@@ -542,7 +542,7 @@ def test_everything_is_told_at_once_in_the_order_of_the_file(folder: Path) -> No
     bad = GOOD.replace("gpu-b", "gpu-a").replace("10.0.0.12", "10.0.0.12, port: 65536")
     bad = bad.replace("replicas: 2", "replicas: 3").replace("script: train.py", "scrip: train.py")
     bad += "  timing: {heartbeat: 5s, stall_after: soon}\n  env: {1A: x, ORCH_RUN: y, B: 7}\n"
-    assert complaints(folder, bad) == [
+    assert diagnostics(folder, bad) == [
         "5:12: hosts[1].name: hosts[0] has this name already",
         "5:45: hosts[1].port: must be at most 65535; got 65536",
         "6:1: run.script: is missing: the training script, relative to workdir",
@@ -569,7 +569,7 @@ SHELLS = ("; touch x", "$(id)", "`id`", "a'b", 'a"b', "a\nb", "-oProxyCommand=x"
 def test_options_and_shell_are_refused_in_what_reaches_ssh(folder: Path, key: str, text: str) -> None:
     name = "" if key == "name" else "name: gpu-b, "
     written = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\x1b", "\\e")
-    found = complaints(folder, host_b(f'{name}gpus: 4, {key}: "{written}"'))
+    found = diagnostics(folder, host_b(f'{name}gpus: 4, {key}: "{written}"'))
     assert len(found) == 1
     assert f" hosts[1].{key}: must be " in found[0]
     assert found[0].isprintable()
@@ -580,7 +580,7 @@ def test_options_and_shell_are_refused_in_what_reaches_ssh(folder: Path, key: st
 @pytest.mark.fault(48)
 def test_paths_are_neither_options_nor_control_characters(folder: Path, key: str, text: str) -> None:
     what = "private key" if key == "identity_file" else "known_hosts file"
-    assert complaints(folder, GOOD + f'ssh: {{{key}: "{text}"}}\n') == [
+    assert diagnostics(folder, GOOD + f'ssh: {{{key}: "{text}"}}\n') == [
         f"10:{9 + len(key)}: ssh.{key}: must be the path of a {what}, "
         "without control characters and not beginning with a dash"
     ]
@@ -588,27 +588,29 @@ def test_paths_are_neither_options_nor_control_characters(folder: Path, key: str
 
 @pytest.mark.parametrize("python", ["python3", "/opt/tf-2.21/bin/python3.11", "pypy3"])
 def test_ordinary_pythons_are_taken(folder: Path, python: str) -> None:
-    assert complaints(folder, run(f"python: {python}")) == []
+    assert diagnostics(folder, run(f"python: {python}")) == []
 
 
 @pytest.mark.fault(48)
 def test_arguments_may_hold_anything_but_nul(folder: Path) -> None:
-    assert complaints(folder, run('args: ["; touch x", \'$(id)\', "a\\nb", --x]')) == []
-    assert complaints(folder, run('args: ["a\\0b"]')) == ["10:10: run.args[0]: must not hold a NUL character"]
+    assert diagnostics(folder, run('args: ["; touch x", \'$(id)\', "a\\nb", --x]')) == []
+    assert diagnostics(folder, run('args: ["a\\0b"]')) == [
+        "10:10: run.args[0]: must not hold a NUL character"
+    ]
 
 
 @pytest.mark.parametrize("name", ["ORCH_RUN", "TF_CONFIG", "CUDA_VISIBLE_DEVICES"])
 def test_our_own_names_are_refused_in_the_environment(folder: Path, name: str) -> None:
-    assert complaints(folder, run(f"env: {{{name}: x}}")) == [
+    assert diagnostics(folder, run(f"env: {{{name}: x}}")) == [
         f"10:9: run.env.{name}: {name} is set by orch for each task, and cannot be set here"
     ]
 
 
 def test_a_thousand_mistakes_are_counted_not_listed(folder: Path) -> None:
-    found = complaints(folder, GOOD + "".join(f"x{number}: 1\n" for number in range(1000)))
+    found = diagnostics(folder, GOOD + "".join(f"x{number}: 1\n" for number in range(1000)))
     assert len(found) == 51
     assert found[0] == "10:1: x0: unknown key; known here are version, name, hosts, ssh, run"
-    assert found[-1] == "60:1: and 950 more complaints"
+    assert found[-1] == "60:1: and 950 more diagnostics"
 
 
 def test_what_is_no_file_is_not_read(folder: Path) -> None:

@@ -48,7 +48,7 @@ history = model.fit(
 print(
     json.dumps(
         {
-            "pieces": sorted(piece.device.rpartition("/device:")[0] for piece in cut.variables),
+            "chunks": sorted(chunk.device.rpartition("/device:")[0] for chunk in cut.variables),
             "steps": int(model.optimizer.iterations.numpy()),
             "loss": history.history["loss"],
         }

@@ -40,7 +40,7 @@ from orchestrator.core.events import (
 from orchestrator.core.model import Facts, Phase, Run, Seed, Swept, new_run
 from orchestrator.core.plan import TaskId
 from orchestrator.daemon.connection.link import Pace
-from orchestrator.daemon.coordinator.executor import Performer
+from orchestrator.daemon.coordinator.executor import Executor
 from orchestrator.daemon.transfer.logcopy import LogCopier
 from tests.contract.fake_agent import BUNDLE, FakeAgent, FakeHosts, Refusal, always, until
 from tests.unit.core.transcript import make_plan
@@ -59,7 +59,7 @@ class Rig:
         self.workdir = directory / "work"
         self.workdir.mkdir()
         (self.workdir / "train.py").write_text("print(1)\n")
-        self.performer = Performer(
+        self.executor = Executor(
             {"fake": self.hosts.transport},
             lambda: BUNDLE,
             LogCopier(self.logs),
@@ -88,7 +88,7 @@ class Rig:
 
     def open(self, run: Run | None = None) -> None:
         run = run or self.run
-        self.performer.open(run, ["a"])
+        self.executor.open(run, ["a"])
         self.wait(HostUp, run.run_id)
 
 
@@ -96,8 +96,8 @@ class Rig:
 def rig(tmp_path: Path) -> Iterator[Rig]:
     made = Rig(tmp_path)
     yield made
-    made.performer.close()
-    until(lambda: not any(made.performer.hosts.values()))
+    made.executor.close()
+    until(lambda: not any(made.executor.hosts.values()))
 
 
 def test_what_links_say_becomes_events(rig: Rig) -> None:
@@ -108,12 +108,12 @@ def test_what_links_say_becomes_events(rig: Rig) -> None:
     assert (reported.host, reported.cpu_percent, reported.tasks[0].task) == ("a", 5.0, W0)
     rig.agent.die()
     assert rig.wait(HostDown).problem == "the connection broke"
-    assert rig.performer.hosts.keys() == {"a"}
+    assert rig.executor.hosts.keys() == {"a"}
 
 
 def test_a_host_that_refuses_becomes_an_event_with_its_way_out(rig: Rig) -> None:
     rig.hosts.transport.refuse(rig.hosts.plans["a"], AuthRefused("a", "none of our keys", hint="ssh-copy-id"))
-    rig.performer.open(rig.run, ["a"])
+    rig.executor.open(rig.run, ["a"])
     problem = rig.wait(HostRefused).problem
     assert (problem.code, problem.message, problem.exit_code) == ("auth", "a: none of our keys", 5)
 
@@ -132,7 +132,7 @@ def test_preparation_ends_as_prepared_and_is_not_begun_twice(rig: Rig) -> None:
     }
     rig.open()
     for _ in range(3):
-        rig.performer.perform(rig.run, PrepareHost("a"))
+        rig.executor.execute(rig.run, PrepareHost("a"))
     rig.agent.wait_order("probe")
     gate.set()
     assert rig.wait(HostPrepared).facts == Facts("3.11.2", {}, "c0de", 5)
@@ -142,7 +142,7 @@ def test_preparation_ends_as_prepared_and_is_not_begun_twice(rig: Rig) -> None:
 def test_preparation_that_the_host_refuses_says_why(rig: Rig) -> None:
     rig.agent.answers["probe"] = always(Refusal("no-python", "there is no Python"))
     rig.open()
-    rig.performer.perform(rig.run, PrepareHost("a"))
+    rig.executor.execute(rig.run, PrepareHost("a"))
     assert rig.wait(HostRefused).problem.message == "a: there is no Python"
 
 
@@ -150,18 +150,18 @@ def test_a_workdir_that_is_gone_says_so_and_a_fault_of_ours_too(rig: Rig) -> Non
     rig.agent.answers["probe"] = always({"python": "3.11.2", "versions": {}, "checkpoint_writable": True})
     rig.open()
     gone = replace(rig.run, plan=replace(rig.run.plan, workdir="/no/such/dir"))
-    rig.performer.perform(gone, PrepareHost("a"))
+    rig.executor.execute(gone, PrepareHost("a"))
     assert "No such file or directory" in rig.wait(HostRefused).problem.message
     rig.events.clear()
     rig.agent.answers["probe"] = always({})
-    rig.performer.perform(rig.run, PrepareHost("a"))
+    rig.executor.execute(rig.run, PrepareHost("a"))
     assert rig.wait(HostRefused).problem.code == "internal"
 
 
 def test_a_preparation_that_breaks_off_is_begun_again_when_the_host_is_back(rig: Rig) -> None:
     rig.agent.answers = {"probe": always(None)}
     rig.open()
-    rig.performer.perform(rig.run, PrepareHost("a"))
+    rig.executor.execute(rig.run, PrepareHost("a"))
     rig.agent.wait_order("probe")
     rig.agent.answers = {
         "probe": always({"python": "3.11.2", "versions": {}, "checkpoint_writable": True}),
@@ -171,29 +171,29 @@ def test_a_preparation_that_breaks_off_is_begun_again_when_the_host_is_back(rig:
     rig.events.clear()
     rig.agent.die()
     rig.wait(HostUp)
-    rig.performer.perform(rig.run, PrepareHost("a"))
+    rig.executor.execute(rig.run, PrepareHost("a"))
     assert rig.wait(HostPrepared).facts.code == "c0de"
 
 
 def test_orders_of_a_tasks_life(rig: Rig) -> None:
     rig.secrets.save("r", {"TOKEN": "hunter2", "OTHER": "x"})
     rig.open()
-    rig.performer.perform(rig.run, StartTask("a", W0, 2))
+    rig.executor.execute(rig.run, StartTask("a", W0, 2))
     start = rig.agent.wait_order("start")
     assert (start["run"], start["epoch"], start["task"], start["generation"]) == ("r", 4, "worker:0", 2)
     assert start["secrets"] == {"TOKEN": "hunter2"}
     addresses = {task.id: "10.0.0.1:20000" for task in rig.run.tasks}
-    rig.performer.perform(rig.run, ReleaseTask("a", W0, 2, addresses))
+    rig.executor.execute(rig.run, ReleaseTask("a", W0, 2, addresses))
     assert "TF_CONFIG" in rig.agent.wait_order("release")["env"]
-    rig.performer.perform(rig.run, StopTask("a", W0, 2, 7.5))
+    rig.executor.execute(rig.run, StopTask("a", W0, 2, 7.5))
     assert rig.agent.wait_order("stop")["grace_s"] == 7.5
-    rig.performer.perform(rig.run, Note("kind", "the journal has it"))
+    rig.executor.execute(rig.run, Note("kind", "the journal has it"))
 
 
 def test_a_refused_order_becomes_order_failed(rig: Rig) -> None:
     rig.agent.answers["start"] = always(Refusal("no-code", "the run's code is not on this host"))
     rig.open()
-    rig.performer.perform(rig.run, StartTask("a", W0, 2))
+    rig.executor.execute(rig.run, StartTask("a", W0, 2))
     failed = rig.wait(OrderFailed)
     assert (failed.host, failed.order, failed.generation, failed.task) == ("a", "start", 2, W0)
     assert failed.problem.code == "no-code"
@@ -203,7 +203,7 @@ def test_secrets_that_cannot_be_read_fail_the_start_and_not_the_coordinator(rig:
     rig.secrets.save("r", {"TOKEN": "hunter2"})
     (tmp_path / "secrets" / "r.json").write_text("torn")
     rig.open()
-    rig.performer.perform(rig.run, StartTask("a", W0, 2))
+    rig.executor.execute(rig.run, StartTask("a", W0, 2))
     failed = rig.wait(OrderFailed)
     assert (failed.order, failed.task, failed.generation) == ("start", W0, 2)
     assert "hunter2" not in failed.problem.message
@@ -212,7 +212,7 @@ def test_secrets_that_cannot_be_read_fail_the_start_and_not_the_coordinator(rig:
 def test_an_order_that_no_frame_holds_fails_and_does_not_end_the_coordinator(rig: Rig) -> None:
     rig.open()
     huge = replace(rig.run, plan=replace(rig.run.plan, args=("x" * (5 << 20),)))
-    rig.performer.perform(huge, StartTask("a", W0, 2))
+    rig.executor.execute(huge, StartTask("a", W0, 2))
     assert "fit in a frame" in rig.wait(OrderFailed).problem.message
 
 
@@ -223,17 +223,17 @@ def test_checkpoints_are_seeded_and_verified(rig: Rig) -> None:
         "verify": always({"checkpoint": None, "rejected": [{"path": "p", "why": "torn"}]}),
     }
     rig.open()
-    rig.performer.perform(replace(rig.run, from_scratch=True), SeedCheckpoint("a", 2))
+    rig.executor.execute(replace(rig.run, from_scratch=True), SeedCheckpoint("a", 2))
     assert rig.wait(CheckpointSeeded).seed == Seed(2, 90, "ckpt-90", "/shared/t/gen-000002")
     order = rig.agent.wait_order("seed")
     assert (order["dir"], order["keep"], order["from_scratch"]) == ("/shared/t", 3, True)
-    rig.performer.perform(rig.run, VerifyCheckpoint("a", 2))
+    rig.executor.execute(rig.run, VerifyCheckpoint("a", 2))
     nothing = rig.wait(CheckpointVerified)
     assert (nothing.generation, nothing.path, nothing.global_step) == (2, "", None)
     assert nothing.rejected == (("p", "torn"),)
     found = {"global_step": 95, "path": "ckpt-95", "saved_at": 1.7e9}
     rig.agent.answers["verify"] = always({"checkpoint": found, "rejected": []})
-    rig.performer.perform(rig.run, VerifyCheckpoint("a", 2))
+    rig.executor.execute(rig.run, VerifyCheckpoint("a", 2))
     until(lambda: rig.wait(CheckpointVerified).global_step == 95)
     assert rig.wait(CheckpointVerified).took_s >= 0.0
 
@@ -241,9 +241,9 @@ def test_checkpoints_are_seeded_and_verified(rig: Rig) -> None:
 def test_without_a_checkpoint_nothing_is_asked_of_it(rig: Rig) -> None:
     rig.open()
     bare = replace(rig.run, plan=replace(rig.run.plan, checkpoint=None))
-    rig.performer.perform(bare, SeedCheckpoint("a", 2))
-    rig.performer.perform(bare, VerifyCheckpoint("a", 2))
-    rig.performer.perform(bare, StopTask("a", W0, 2, 0.0))
+    rig.executor.execute(bare, SeedCheckpoint("a", 2))
+    rig.executor.execute(bare, VerifyCheckpoint("a", 2))
+    rig.executor.execute(bare, StopTask("a", W0, 2, 0.0))
     rig.agent.wait_order("stop")
     assert rig.agent.verbs() == ["watch", "stop"]
 
@@ -252,14 +252,14 @@ def test_the_proof_of_a_host(rig: Rig) -> None:
     left = {"left": [{"pid": 5, "why": "D state"}], "ports_busy": [20000], "by": "cgroup"}
     rig.agent.answers["sweep"] = always(left)
     rig.open()
-    rig.performer.perform(rig.run, SweepHost("a", 2))
+    rig.executor.execute(rig.run, SweepHost("a", 2))
     assert rig.wait(HostSwept).swept == Swept(("pid 5: D state",), (20000,), "cgroup")
     assert rig.agent.wait_order("sweep")["generation_max"] == 2
 
 
 def test_what_is_asked_of_a_host_without_a_link_is_dropped(rig: Rig) -> None:
     for action in (PrepareHost("b"), StopTask("b", W0, 2, 0.0), SweepHost("b", 2), CloseHost("b")):
-        rig.performer.perform(rig.run, action)
+        rig.executor.execute(rig.run, action)
     assert rig.events == []
 
 
@@ -268,12 +268,12 @@ def test_runs_share_a_link_and_the_last_to_leave_closes_it(rig: Rig) -> None:
     rig.open()
     rig.open(other)
     assert len(rig.agent.connected_at) == 1
-    rig.performer.perform(rig.run, CloseHost("a"))
+    rig.executor.execute(rig.run, CloseHost("a"))
     rig.agent.wait_order("unwatch")
-    assert rig.performer.hosts == {"a": True}
-    rig.performer.perform(other, CloseHost("a"))
-    until(lambda: rig.performer.hosts == {})
-    rig.performer.perform(other, CloseHost("a"))
+    assert rig.executor.hosts == {"a": True}
+    rig.executor.execute(other, CloseHost("a"))
+    until(lambda: rig.executor.hosts == {})
+    rig.executor.execute(other, CloseHost("a"))
     again = rig.make_run("u")
     rig.open(again)
     assert len(rig.agent.connected_at) == 2
@@ -283,8 +283,8 @@ def test_a_host_where_something_ran_remembers_how_the_run_ended(rig: Rig) -> Non
     spare = replace(rig.run.hosts[0], untouched=True)
     for run in (rig.run.with_host(spare), rig.make_run("s", phase=Phase.KILLED)):
         rig.open(run)
-        rig.performer.perform(run, CloseHost("a"))
-        until(lambda: rig.performer.hosts == {})
+        rig.executor.execute(run, CloseHost("a"))
+        until(lambda: rig.executor.hosts == {})
     (kept,) = [order["record"] for order in rig.agent.orders if order["order"] == "keep"]
     assert read_run(kept["state"]).phase is Phase.KILLED
 
@@ -292,19 +292,19 @@ def test_a_host_where_something_ran_remembers_how_the_run_ended(rig: Rig) -> Non
 def test_a_host_is_left_only_after_the_rest_of_its_logs(rig: Rig) -> None:
     log, gate = b"1.000000 o the last words\n", threading.Event()
 
-    def piece(order: dict[str, Any], _blob: bytes) -> tuple[dict[str, Any], bytes]:
+    def chunk(order: dict[str, Any], _blob: bytes) -> tuple[dict[str, Any], bytes]:
         gate.wait(15)
         return {"offset": order["offset"], "end": len(log)}, log[order["offset"] :]
 
-    rig.agent.answers["log"] = piece
+    rig.agent.answers["log"] = chunk
     rig.open()
     task = {"task": "worker:0", "generation": 2, "phase": "exited", "log_bytes": len(log)}
     rig.agent.report({"r": [task]})
     rig.agent.wait_order("log")
-    rig.performer.perform(rig.run, CloseHost("a"))
-    assert rig.performer.hosts == {"a": True}
+    rig.executor.execute(rig.run, CloseHost("a"))
+    assert rig.executor.hosts == {"a": True}
     gate.set()
-    until(lambda: rig.performer.hosts == {})
+    until(lambda: rig.executor.hosts == {})
     assert [line.text for line in rig.logs.read("r")] == ["the last words"]
 
 
@@ -313,9 +313,9 @@ def test_a_run_that_comes_as_the_last_one_leaves_is_served(rig: Rig) -> None:
     last = rig.run
     for number in range(30):
         following = rig.make_run(f"r{number}")
-        leaving = threading.Thread(target=rig.performer._drain_and_detach, args=(last, "a"))
+        leaving = threading.Thread(target=rig.executor._drain_and_detach, args=(last, "a"))
         leaving.start()
-        rig.performer.open(following, ["a"])
+        rig.executor.open(following, ["a"])
         leaving.join(15)
         rig.wait(HostUp, following.run_id)
         last = following

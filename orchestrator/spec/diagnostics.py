@@ -1,4 +1,4 @@
-"""A complaint: what is wrong in a cluster spec, and where. And how values are shown in one."""
+"""A diagnostic: what is wrong in a cluster spec, and where. And how values are shown in one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Loc = tuple[str | int, ...]
 """The way from the root of the file to a value: keys and list positions."""
 
 SHOWN_MAX = 50
-"""Complaints of one file that are printed. Who has more has one mistake, made often."""
+"""Diagnostics of one file that are printed. Who has more has one mistake, made often."""
 
 _VALUE_SHOWN_MAX = 60
 _COMPARED_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Complaint:
+class Diagnostic:
     """One sentence about one place. Lines and columns count from 1."""
 
     line: int
@@ -26,13 +26,13 @@ class Complaint:
     sentence: str
 
 
-def render(file: str, complaints: Iterable[Complaint]) -> str:
-    """One line per complaint, in the order of the file."""
-    found = sorted(set(complaints))
+def render(file: str, diagnostics: Iterable[Diagnostic]) -> str:
+    """One line per diagnostic, in the order of the file."""
+    found = sorted(set(diagnostics))
     lines = [f"{file}:{c.line}:{c.column}: {c.where}: {c.sentence}" for c in found[:SHOWN_MAX]]
     if len(found) > SHOWN_MAX:
         last = found[SHOWN_MAX]
-        lines.append(f"{file}:{last.line}:{last.column}: and {len(found) - SHOWN_MAX} more complaints")
+        lines.append(f"{file}:{last.line}:{last.column}: and {len(found) - SHOWN_MAX} more diagnostics")
     return "\n".join(lines)
 
 

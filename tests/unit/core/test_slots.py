@@ -1,4 +1,4 @@
-"""Who holds the tasks: what `seated` and `next_seating` promise, over many clusters and states of their hosts."""
+"""Who holds the tasks: what `assigned` and `next_assignment` promise, over many clusters and states of their hosts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.hosts.slots import fewer, is_better, next_seating, why_not_drained
+from orchestrator.core.hosts.slots import fewer, is_better, next_assignment, why_not_drained
 from orchestrator.core.launch import port_candidates, ports_needed
-from orchestrator.core.model import Facts, Link, Phase, Run, Standing, new_run
-from orchestrator.core.placement import Ask, has_room, place, seated
+from orchestrator.core.model import Facts, HostState, Link, Phase, Run, new_run
+from orchestrator.core.placement import Ask, assigned, has_room, place
 from orchestrator.core.plan import HostPlan, Plan, Timing
 
 FACTS = Facts(python="3.11.2", versions={"tensorflow": "2.21.0"}, code="c0de")
@@ -37,7 +37,7 @@ def plan_of(workers: int, spares: int = 0, *, gpus: int = 0, fewest: int | None 
     )
 
 
-def run_of(plan: Plan, **standings: Standing) -> Run:
+def run_of(plan: Plan, **states: HostState) -> Run:
     """All are there and ready, but for those that are named."""
     run = new_run("t", plan, epoch=1, at=0.0)
     hosts = tuple(
@@ -45,7 +45,7 @@ def run_of(plan: Plan, **standings: Standing) -> Run:
             host,
             link=Link.CONNECTED,
             facts=FACTS,
-            standing=standings.get(host.name, Standing.OPEN),
+            state=states.get(host.name, HostState.OPEN),
         )
         for host in run.hosts
     )
@@ -58,13 +58,13 @@ def test_wherever_the_tasks_are_they_are_dense_and_share_no_gpu(
     workers: int, spares: int, gpus: int, data: st.DataObject
 ) -> None:
     plan = plan_of(workers, spares, gpus=gpus)
-    holders = data.draw(st.permutations([host.name for host in plan.hosts]))
-    stand_ins: dict[str, str | None] = dict(zip(plan.hosts_used, holders, strict=False))
-    for seat in data.draw(st.sets(st.sampled_from(plan.hosts_used), max_size=workers - 1)):
-        stand_ins[seat] = None
-    tasks = seated(plan, stand_ins)
+    assignees = data.draw(st.permutations([host.name for host in plan.hosts]))
+    replacements: dict[str, str | None] = dict(zip(plan.hosts_used, assignees, strict=False))
+    for slot in data.draw(st.sets(st.sampled_from(plan.hosts_used), max_size=workers - 1)):
+        replacements[slot] = None
+    tasks = assigned(plan, replacements)
     assert [task.id.index for task in tasks] == list(range(len(tasks)))
-    assert len(tasks) == sum(holder is not None for holder in stand_ins.values())
+    assert len(tasks) == sum(assignee is not None for assignee in replacements.values())
     held = Counter((task.host, gpu) for task in tasks for gpu in task.gpus)
     assert set(held.values()) <= {1}
     assert all(set(task.gpus) <= set(plan.host(task.host).gpus) for task in tasks)
@@ -84,7 +84,7 @@ def test_tasks_that_move_take_no_port_of_the_generation_before(
     places = st.sampled_from(moves)
     taken: list[int] = []
     for turn in (generation, generation + 1):
-        now = replace(plan, tasks=seated(plan, data.draw(places)))
+        now = replace(plan, tasks=assigned(plan, data.draw(places)))
         for task in now.tasks:
             taken += port_candidates(now, "t-1", turn, task.id)
     assert len(taken) == len(set(taken))
@@ -100,20 +100,20 @@ def test_a_spare_needs_the_gpus_and_slots_of_the_host_that_it_stands_in_for() ->
     tasks, _ = place(hosts, [Ask("worker", 1, 2), Ask("ps", 1, 1)], equal_gpus=False)
     plan = Plan(name="t", strategy="parameter_server", hosts=hosts, tasks=tasks, script="train.py")
     assert [has_room(plan, "a", host.name) for host in hosts] == [True, False, False, True]
-    assert {str(t.id): t.gpus for t in seated(plan, {"a": "fits"})} == {"worker:0": (4, 5), "ps:0": (6,)}
+    assert {str(t.id): t.gpus for t in assigned(plan, {"a": "fits"})} == {"worker:0": (4, 5), "ps:0": (6,)}
 
 
 OPEN, LOST, DRAINED, QUARANTINED, STUCK = (
-    Standing.OPEN,
-    Standing.LOST,
-    Standing.DRAINED,
-    Standing.QUARANTINED,
-    Standing.STUCK,
+    HostState.OPEN,
+    HostState.LOST,
+    HostState.DRAINED,
+    HostState.QUARANTINED,
+    HostState.STUCK,
 )
 
 
 @pytest.mark.parametrize(
-    ("run", "stand_ins", "waits_for", "against_advice"),
+    ("run", "replacements", "waits_for", "against_advice"),
     [
         (run_of(plan_of(2, 1)), {}, (), ()),
         (run_of(plan_of(2, 1), h1=LOST), {"h1": "s0"}, (), ()),
@@ -126,17 +126,17 @@ OPEN, LOST, DRAINED, QUARANTINED, STUCK = (
         (run_of(plan_of(3, fewest=2), h0=LOST, h1=QUARANTINED), {"h0": None}, (), ("h1",)),
         (run_of(plan_of(2), h1=DRAINED), {}, ("h1",), ()),
         (run_of(plan_of(2), h1=STUCK), {}, ("h1",), ()),
-        (replace(run_of(plan_of(2, 1)), stand_ins={"h1": "s0"}), {"h1": "s0"}, (), ()),
-        (replace(run_of(plan_of(2, 1), s0=LOST), stand_ins={"h1": "s0"}), {}, (), ()),
-        (replace(run_of(plan_of(2, fewest=1)), stand_ins={"h1": None}), {}, (), ()),
+        (replace(run_of(plan_of(2, 1)), replacements={"h1": "s0"}), {"h1": "s0"}, (), ()),
+        (replace(run_of(plan_of(2, 1), s0=LOST), replacements={"h1": "s0"}), {}, (), ()),
+        (replace(run_of(plan_of(2, fewest=1)), replacements={"h1": None}), {}, (), ()),
     ],
 )
 def test_the_seats_of_the_next_generation(
-    run: Run, stand_ins: dict[str, str | None], waits_for: tuple[str, ...], against_advice: tuple[str, ...]
+    run: Run, replacements: dict[str, str | None], waits_for: tuple[str, ...], against_advice: tuple[str, ...]
 ) -> None:
-    found = next_seating(run)
-    assert (dict(found.stand_ins), found.waits_for, found.against_advice) == (
-        stand_ins,
+    found = next_assignment(run)
+    assert (dict(found.replacements), found.waits_for, found.against_advice) == (
+        replacements,
         waits_for,
         against_advice,
     )
@@ -145,29 +145,29 @@ def test_the_seats_of_the_next_generation(
 def test_who_is_only_silent_is_waited_for_although_a_spare_is_there() -> None:
     run = run_of(plan_of(2, 1))
     silent = run.with_host(replace(run.host("h1"), link=Link.UNREACHABLE))
-    assert next_seating(silent).waits_for == ("h1",)
+    assert next_assignment(silent).waits_for == ("h1",)
     dropped = run.with_host(replace(run.host("h1"), problem="the connection broke"))
-    assert next_seating(dropped).waits_for == ("h1",)
+    assert next_assignment(dropped).waits_for == ("h1",)
 
 
 def test_a_spare_with_other_software_or_another_checkpoint_directory_is_none() -> None:
     run = run_of(plan_of(2, 1), h1=LOST)
     other = replace(FACTS, versions={"tensorflow": "2.20.0"})
-    assert next_seating(run.with_host(replace(run.host("s0"), facts=other))).waits_for == ("h1",)
-    refused = replace(run.host("h1"), standing=OPEN, facts=None, retry_at=30.0)
-    assert next_seating(run.with_host(refused)).stand_ins == {"h1": "s0"}
+    assert next_assignment(run.with_host(replace(run.host("s0"), facts=other))).waits_for == ("h1",)
+    refused = replace(run.host("h1"), state=OPEN, facts=None, retry_at=30.0)
+    assert next_assignment(run.with_host(refused)).replacements == {"h1": "s0"}
 
 
 def test_moving_is_worth_a_restart_only_for_more_tasks_or_a_drained_host() -> None:
-    whole, small = run_of(plan_of(2, 1)), replace(run_of(plan_of(2, 1)), stand_ins={"h1": None})
-    assert not is_better(whole, next_seating(whole))
-    assert is_better(small, next_seating(small))
+    whole, small = run_of(plan_of(2, 1)), replace(run_of(plan_of(2, 1)), replacements={"h1": None})
+    assert not is_better(whole, next_assignment(whole))
+    assert is_better(small, next_assignment(small))
     drained = run_of(plan_of(2, 1), h1=DRAINED)
-    assert is_better(drained, next_seating(drained))
+    assert is_better(drained, next_assignment(drained))
     nowhere = run_of(plan_of(2), h1=DRAINED)
-    assert not is_better(nowhere, next_seating(nowhere))
+    assert not is_better(nowhere, next_assignment(nowhere))
     suspect = run_of(plan_of(2, 1), h1=QUARANTINED)
-    assert not is_better(suspect, next_seating(suspect)), "it trains, so it is left alone"
+    assert not is_better(suspect, next_assignment(suspect)), "it trains, so it is left alone"
 
 
 def test_a_drain_that_cannot_be_done_is_told_why() -> None:
@@ -184,7 +184,7 @@ def test_a_drain_that_cannot_be_done_is_told_why() -> None:
 
 
 def test_what_fewer_workers_mean_is_said() -> None:
-    run = replace(run_of(plan_of(4, fewest=3)), stand_ins={"h1": None})
+    run = replace(run_of(plan_of(4, fewest=3)), replacements={"h1": None})
     assert fewer(run) == "3 of 4 workers: the global batch is 3/4 of what it was"
     assert fewer(run_of(plan_of(4, fewest=3))) == ""
     transparent = replace(run.plan, options=replace(run.plan.options, transparent=True))

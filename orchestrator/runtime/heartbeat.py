@@ -20,11 +20,11 @@ INTERVAL_S = 1.0
 
 def begin(link: Link, progress: Progress) -> None:
     """From the release on: before it, the start deadline watches."""
-    threading.Thread(target=_beat, args=(link, progress), name="orch-beat", daemon=True).start()
+    threading.Thread(target=_send, args=(link, progress), name="orch-heartbeat", daemon=True).start()
 
 
-def _beat(link: Link, progress: Progress) -> None:
+def _send(link: Link, progress: Progress) -> None:
     while True:
         progress.catch_up()
-        link.send({"beat": {}})
+        link.send({"heartbeat": {}})
         time.sleep(INTERVAL_S)

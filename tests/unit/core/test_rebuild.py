@@ -148,7 +148,7 @@ def test_a_task_that_moved_after_the_record_is_where_the_newest_generation_shows
         report("c", W1, "running", 2, step=60),
     )
     run, actions = adopt(rebuilt(spared(), *now), *now)
-    assert (run.phase, run.generation, run.stand_ins) == (Phase.RUNNING, 2, {"b": "c"})
+    assert (run.phase, run.generation, run.replacements) == (Phase.RUNNING, 2, {"b": "c"})
     assert [(task.host, task.generation) for task in run.tasks] == [("a", 2), ("c", 2)]
     stopped = [(action.host, action.generation) for action in actions if isinstance(action, StopTask)]
     assert stopped == [("b", 1)], "the older one is fenced, and no other is touched"
@@ -205,7 +205,7 @@ def test_a_generation_that_has_moved_leaves_nobody_unaccounted_where_all_of_it_i
     moved = told(report("a", W0, "running", 2), report("c", W1, "running", 2))
     assert rebuild.unaccounted(spared(), moved) == [], "b is silent, and holds nothing that counts"
     assert rebuild.unaccounted(spared(), told(report("a", W0, "running", 2))) == ["b", "c"]
-    fewer = replace(spared(), stand_ins={"b": None}, tasks=spared().tasks[:1])
+    fewer = replace(spared(), replacements={"b": None}, tasks=spared().tasks[:1])
     assert rebuild.unaccounted(fewer, told(report("a", W0, "running", 2))) == ["b", "c"], "it may have grown"
 
 

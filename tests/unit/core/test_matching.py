@@ -225,7 +225,7 @@ def test_each_text(text: str, expected: Cause, means: str, known: bool) -> None:
 
 
 def test_each_row_has_its_text() -> None:
-    shown = [matching.sign_of(Exit(Cause.SCRIPT, code=1, error=text)) for text, _, _ in TEXTS]
+    shown = [matching.signature_of(Exit(Cause.SCRIPT, code=1, error=text)) for text, _, _ in TEXTS]
     rows = [found[0] for found in shown if found]
     assert [sign.means for sign in SIGNS if sign not in rows] == []
 

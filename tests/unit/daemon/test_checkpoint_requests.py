@@ -23,7 +23,7 @@ class FakeHosts:
         self.asked: list[tuple[str, Mapping[str, Any]]] = []
         self._name = ""
 
-    def lend(self, run: Run, name: str, use: Callable[[Asks], Reply]) -> Reply:
+    def lease(self, run: Run, name: str, use: Callable[[Asks], Reply]) -> Reply:
         assert run.run_id
         self._name = name
         return use(self)
@@ -43,7 +43,7 @@ def a_run(name: str = "t-1", *, phase: Phase = Phase.RUNNING, checkpoint: bool =
 
 def test_it_is_asked_of_the_chiefs_host_with_the_runs_python() -> None:
     hosts = FakeHosts({"checkpoints": []})
-    assert checkpoint_requests.ask(a_run(), "list", None, hosts.lend) == {
+    assert checkpoint_requests.ask(a_run(), "list", None, hosts.lease) == {
         "run_id": "t-1",
         "host": "a",
         "checkpoints": [],
@@ -55,16 +55,16 @@ def test_it_is_asked_of_the_chiefs_host_with_the_runs_python() -> None:
 
 def test_what_cannot_be_answered_is_a_sentence_with_its_place() -> None:
     with pytest.raises(UsageError, match="has no checkpoint directory"):
-        checkpoint_requests.ask(a_run(checkpoint=False), "list", None, FakeHosts({}).lend)
+        checkpoint_requests.ask(a_run(checkpoint=False), "list", None, FakeHosts({}).lease)
     with pytest.raises(HostError, match="a: it is cut off") as caught:
-        checkpoint_requests.ask(a_run(), "list", None, FakeHosts(LinkDown("it is cut off")).lend)
+        checkpoint_requests.ask(a_run(), "list", None, FakeHosts(LinkDown("it is cut off")).lease)
     assert "/shared/t" in str(caught.value.hint)
     unknown = OrderRefused(Problem("no-such-checkpoint", "there is no checkpoint of step 7", "steps: 5"))
     with pytest.raises(UsageError, match="step 7"):
-        checkpoint_requests.ask(a_run(), "pin", "7", FakeHosts(unknown).lend)
+        checkpoint_requests.ask(a_run(), "pin", "7", FakeHosts(unknown).lease)
     full = OrderRefused(Problem("no-space", "no space left for checkpoints", "free some"))
     with pytest.raises(HostError, match="a: no space left") as refused:
-        checkpoint_requests.ask(a_run(), "pin", "5", FakeHosts(full).lend)
+        checkpoint_requests.ask(a_run(), "pin", "5", FakeHosts(full).lease)
     assert refused.value.code == "no-space"
 
 

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.adapters.head.checkpoint_store import CheckpointStore
 from orchestrator.adapters.head.journal import Journal
 from orchestrator.cli.commands.gc import may_go
-from orchestrator.cli.leftovers import HERE, Item, known, look_here, remove_here
+from orchestrator.cli.orphans import HERE, Item, known, look_here, remove_here
 from orchestrator.core.errors import UsageError
 from orchestrator.core.events import Submitted, Ticked
 from orchestrator.core.model import Phase, Run, new_run
@@ -51,11 +51,11 @@ def pulled(desk: Desk, plan: Plan, *steps: int, by: str = RUN) -> str:
     assert plan.checkpoint is not None
     store = CheckpointStore(desk.paths.state_dir, plan.name, plan.checkpoint.dir, 3)
     for step in steps:
-        store.append("piece", b"x" * 5000)
-        os.rename(store.path("piece") + ".part", store.path("piece"))
+        store.append("chunk", b"x" * 5000)
+        os.rename(store.path("chunk") + ".part", store.path("chunk"))
         manifest: dict[str, Any] = {
             "digest": f"d{step}",
-            "files": [["f", 5000, 0, ["piece"]]],
+            "files": [["f", 5000, 0, ["chunk"]]],
             "by": {"run": by},
         }
         store.add({**manifest, "generation": 1, "global_step": step, "saved_at": float(step)}, "a")
@@ -103,7 +103,7 @@ def test_checkpoints_of_a_run_that_nobody_knows_may_go(desk: Desk) -> None:
 
 
 def test_parts_of_what_never_came_whole_may_go_when_the_run_is_over(desk: Desk) -> None:
-    CheckpointStore(desk.paths.state_dir, "t", "/own", 3).append("piece", b"x")
+    CheckpointStore(desk.paths.state_dir, "t", "/own", 3).append("chunk", b"x")
     journaled(desk, a_run(Phase.FAILED))
     what = "parts of a checkpoint that never came whole, of a run that is FAILED"
     assert seen(look_here(desk, [])) == [(RUN, what, "dead")]

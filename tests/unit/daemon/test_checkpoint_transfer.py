@@ -20,7 +20,7 @@ from orchestrator.adapters.host import codestore
 from orchestrator.core.model import Problem, Run, Seed, new_run
 from orchestrator.core.plan import TaskId
 from orchestrator.daemon.connection.link import LinkDown, OrderRefused, Reply
-from orchestrator.daemon.transfer.checkpoints import PULL_BYTES, Abandoned, Carrier
+from orchestrator.daemon.transfer.checkpoints import PULL_BYTES, Abandoned, CheckpointTransfer
 from tests.unit.adapters.test_checkpoints import FIXTURES
 from tests.unit.core.transcript import make_plan
 
@@ -32,8 +32,8 @@ class Host:
 
     def __init__(self, root: Path) -> None:
         self.root = root / "ckpt"
-        self.pieces = root / "host" / "checkpoints"
-        self.receiver = codestore.Receiver(str(self.pieces))
+        self.chunks = root / "host" / "checkpoints"
+        self.receiver = codestore.Receiver(str(self.chunks))
         self.asked: list[str] = []
         self.moved_bytes = 0
         self.cut_after: int | None = None
@@ -63,12 +63,12 @@ class Host:
         directory = places.directory_of(str(self.root), order["generation"])
         return Reply(self.forged or safe.snapshot(str(self.root), directory, order["path"]), None, b"")
 
-    def on_hold(self, order: Mapping[str, Any], _blob: bytes) -> Reply:
-        return Reply(safe.hold(str(self.root), order["manifest"], str(self.pieces / "blobs")), None, b"")
+    def on_receive(self, order: Mapping[str, Any], _blob: bytes) -> Reply:
+        return Reply(safe.receive(str(self.root), order["manifest"], str(self.chunks / "blobs")), None, b"")
 
-    def on_piece(self, order: Mapping[str, Any], _blob: bytes) -> Reply:
+    def on_chunk(self, order: Mapping[str, Any], _blob: bytes) -> Reply:
         where = str(self.root), order["digest"], order["name"], order["offset"], order["max_bytes"]
-        data = safe.read_piece(*where)
+        data = safe.read_chunk(*where)
         self.moved_bytes += len(data)
         return Reply({}, None, b"\0" * len(data) if self.rot else data)
 
@@ -93,7 +93,7 @@ class Lab:
     def __init__(self, root: Path) -> None:
         self.hosts = {name: Host(root / name) for name in "abc"}
         self.a, self.b, self.c = self.hosts.values()
-        self.carrier = Carrier(str(root / "head"), lambda _run, name: self.hosts[name])
+        self.checkpoints = CheckpointTransfer(str(root / "head"), lambda _run, name: self.hosts[name])
         self.said: list[str] = []
 
     def run(self, *order: str) -> Run:
@@ -105,10 +105,10 @@ class Lab:
 
     def seed(self, run: Run, generation: int, *, from_scratch: bool = False) -> Seed:
         order = {"order": "seed", "generation": generation, "dir": CHECKPOINTS, "from_scratch": from_scratch}
-        return self.carrier.seed(run, order, self.said.append)
+        return self.checkpoints.seed(run, order, self.said.append)
 
     def bring(self, run: Run, generation: int, path: Path) -> None:
-        self.carrier.bring(run, generation, str(path))
+        self.checkpoints.bring(run, generation, str(path))
 
     def copy_on(self, host: Host, given: Seed) -> Path:
         """Where a task there takes its scratch from."""
@@ -187,7 +187,7 @@ def test_the_same_host_after_its_disk_was_lost_is_given_what_the_head_has(lab: L
 def test_a_transfer_that_breaks_off_goes_on_where_it_was(lab: Lab) -> None:
     run = lab.run()
     directory = lab.a.train(1)
-    large = os.urandom(3 * safe.PIECE_BYTES + 12345)
+    large = os.urandom(3 * safe.CHUNK_BYTES + 12345)
     (directory / "vocabulary").write_bytes(large)
     path = directory / "manager" / "ckpt-2"
     lab.a.cut_after = 20
@@ -205,12 +205,12 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_was(lab: Lab) -> None:
     lab.b.cut_after = None
     given = lab.seed(run, 2)
     assert (lab.copy_on(lab.b, given) / "vocabulary").read_bytes() == large
-    assert lab.b.moved_bytes < len(large) + 2 * safe.PIECE_BYTES
-    assert os.listdir(lab.b.pieces / "blobs") == [], "pieces that are in place are not kept twice"
+    assert lab.b.moved_bytes < len(large) + 2 * safe.CHUNK_BYTES
+    assert os.listdir(lab.b.chunks / "blobs") == [], "chunks that are in place are not kept twice"
 
 
 def _of(lab: Lab, run: Run) -> Seed:
-    newest = lab.carrier.store(run).newest()
+    newest = lab.checkpoints.store(run).newest()
     assert newest is not None
     return Seed(1, copy=f"{CHECKPOINTS}/.orch/safe/{newest['digest']}")
 
@@ -221,10 +221,10 @@ def test_what_comes_damaged_is_not_taken(lab: Lab) -> None:
     lab.a.rot = True
     with pytest.raises(OrderRefused, match="came damaged"):
         lab.bring(run, 1, path)
-    assert lab.carrier.store(run).newest() is None
+    assert lab.checkpoints.store(run).newest() is None
     lab.a.rot = False
     lab.bring(run, 1, path)
-    assert lab.carrier.store(run).newest() is not None
+    assert lab.checkpoints.store(run).newest() is not None
 
 
 def test_a_checkpoint_that_its_script_removes_while_it_is_copied_is_tried_again_later(lab: Lab) -> None:
@@ -246,7 +246,7 @@ def test_going_back_holds_for_what_the_head_has(lab: Lab) -> None:
     lab.bring(run, 1, path)
     lab.a.train(2, "keras3_backup", saved_at=1_700_000_500.0)
     lab.bring(run, 2, lab.a.root / "gen-000002" / "keras3_backup" / "latest.weights.h5")
-    store = lab.carrier.store(run)
+    store = lab.checkpoints.store(run)
     store.settle("a", 2)
     assert store.holds(20, 1_700_000_500.0)
     store.go_back(1_700_000_000.0)
@@ -260,7 +260,7 @@ def test_the_head_keeps_the_newest_few(lab: Lab) -> None:
         directory = lab.a.train(generation, "keras3_backup", saved_at=1_700_000_000.0 + generation)
         (directory / "notes").write_text(str(generation))
         lab.bring(run, generation, directory / "keras3_backup" / "latest.weights.h5")
-    root = Path(lab.carrier.store(run).root)
+    root = Path(lab.checkpoints.store(run).root)
     assert len(list((root / "manifests").iterdir())) == 3
     used = {
         p for f in (root / "manifests").iterdir() for p in os.listdir(root / "pieces") if p in f.read_text()
@@ -270,26 +270,26 @@ def test_the_head_keeps_the_newest_few(lab: Lab) -> None:
 
 def test_a_pull_gives_way_to_a_newer_generation_and_to_the_end(lab: Lab) -> None:
     path = lab.a.train(1) / "manager" / "ckpt-2"
-    lab.carrier.close()
+    lab.checkpoints.close()
     with pytest.raises(Abandoned):
         lab.bring(lab.run(), 1, path)
     assert TaskId("worker", 0) == lab.run().chief
 
 
 @pytest.mark.parametrize(
-    ("name", "piece"), [("../x", "0" * 64), ("/x", "0" * 64), ("x", "../../x"), ("a//b", "0" * 64)]
+    ("name", "chunk"), [("../x", "0" * 64), ("/x", "0" * 64), ("x", "../../x"), ("a//b", "0" * 64)]
 )
 def test_a_manifest_that_leaves_its_directory_is_refused_by_head_and_hosts(
-    lab: Lab, name: str, piece: str
+    lab: Lab, name: str, chunk: str
 ) -> None:
     run = lab.run()
     path = lab.a.train(1) / "manager" / "ckpt-2"
     lab.bring(run, 1, path)
-    newest = lab.carrier.store(run).newest()
+    newest = lab.checkpoints.store(run).newest()
     assert newest is not None
-    bad = {**newest, "digest": "0" * 64, "files": [[name, 1, 0, [piece]]]}
+    bad = {**newest, "digest": "0" * 64, "files": [[name, 1, 0, [chunk]]]}
     with pytest.raises(ValueError, match="not"):
-        safe.hold(str(lab.b.root), bad, str(lab.b.pieces))
+        safe.receive(str(lab.b.root), bad, str(lab.b.chunks))
     lab.a.forged = bad
     with pytest.raises(OrderRefused, match="cannot be taken"):
         lab.bring(run, 1, path)
@@ -299,10 +299,10 @@ def test_a_manifest_that_leaves_its_directory_is_refused_by_head_and_hosts(
 def test_nothing_outside_a_snapshot_is_read(lab: Lab, name: str) -> None:
     run = lab.run()
     lab.bring(run, 1, lab.a.train(1) / "manager" / "ckpt-2")
-    newest = lab.carrier.store(run).newest()
+    newest = lab.checkpoints.store(run).newest()
     assert newest is not None
     with pytest.raises(ValueError, match="outside"):
-        safe.read_piece(str(lab.a.root), newest["digest"], name, 0, 10)
+        safe.read_chunk(str(lab.a.root), newest["digest"], name, 0, 10)
     for digest in ("../..", "", "A" * 64):
         with pytest.raises(ValueError, match="not a SHA-256"):
             safe.directory_of(str(lab.a.root), digest)
@@ -312,7 +312,7 @@ def test_what_is_under_way_for_a_run_that_is_over_is_given_up(lab: Lab) -> None:
     """Or it would hold the directory for as long as a start may take, while the next run waits for it."""
     run = lab.run()
     lab.a.train(1)
-    lab.carrier.abandon(run.run_id)
+    lab.checkpoints.abandon(run.run_id)
     with pytest.raises(Abandoned):
         lab.seed(run, 2)
     with pytest.raises(Abandoned):

@@ -120,7 +120,9 @@ def _is_stale(run: Run, event: Event) -> bool:
         case StacksCollected(generation=generation):
             return generation != run.generation or run.phase is not Phase.RUNNING
         case CheckpointVerified(generation=generation):
-            return generation != run.generation or run.phase.is_terminal or final_verification.went_back(run)
+            return (
+                generation != run.generation or run.phase.is_terminal or final_verification.is_disowned(run)
+            )
         case OrderFailed(generation=generation, task=None):
             return generation != run.generation or run.phase.is_terminal
         case OrderFailed(generation=generation, task=TaskId() as task):

@@ -3,43 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
+from orchestrator.core.causes import Cause
 from orchestrator.core.plan import TaskId
-
-
-class Cause(Enum):
-    """Why a task ended, as a class. What counts against the restart budget is in `restart`."""
-
-    FINISHED = "finished"
-    SCRIPT = "script"
-    IMPORT = "import"
-    DATA = "data"
-    """How the data set is split, or a file of it."""
-    DEVICES = "devices"
-    """Not the GPUs that the strategy needs."""
-    OOM = "out of memory"
-    GPU_OOM = "GPU out of memory"
-    GPU = "GPU error"
-    NCCL = "NCCL"
-    NETWORK = "network"
-    CHECKPOINT = "checkpoint"
-    DISK = "disk full"
-    SIGNAL = "signal"
-    CRASH = "crash"
-    """A signal that a process brings upon itself."""
-    PREEMPTED = "preempted"
-    PORT = "port"
-    FOLLOWER = "follower"
-    SHIM = "shim died"
-    REBOOTED = "host rebooted"
-    HOST_LOST = "host lost"
-    START = "start"
-    RESUME_MISMATCH = "resume-mismatch"
-    ORDERED = "ordered"
-    STALLED = "stalled"
-    ROLLED_BACK = "rolled back"
-    """By the user's word."""
 
 
 @dataclass(frozen=True, slots=True)

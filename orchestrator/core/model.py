@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from orchestrator.core.ends import Cause as Cause
+from orchestrator.core.causes import Cause as Cause
 from orchestrator.core.ends import Exit as Exit
 from orchestrator.core.ends import FirstCause as FirstCause
 from orchestrator.core.ends import Follower as Follower

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from orchestrator.core.causes import Cause
 from orchestrator.core.decide import rebased
-from orchestrator.core.ends import Cause, Exit
+from orchestrator.core.ends import Exit
 from orchestrator.core.events import TaskReport
 from orchestrator.core.hosts import slots
 from orchestrator.core.model import Host, Link, Phase, Run, Task, TaskPhase

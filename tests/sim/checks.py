@@ -9,7 +9,7 @@ from orchestrator.core import events as ev
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.invariants import check
 from orchestrator.core.model import Cause, Intent, Link, Phase, Run, TaskPhase
-from orchestrator.core.phases.restart import IN_A_ROW_FACTOR, NOT_THE_SCRIPTS_FAULT
+from orchestrator.core.phases.restart import IN_A_ROW_FACTOR
 from orchestrator.core.plan import TaskId
 from orchestrator.core.restart_scope import gang, is_individual
 from tests.sim.heap import Violation
@@ -209,7 +209,7 @@ class Checks:
             demand(scenario.kind == "chaos", "false-restart", after.reason)
         if after.phase is Phase.BACKOFF and after.first_cause is not None:
             lost = any(task.phase is TaskPhase.LOST for task in after.tasks)
-            if not lost and after.first_cause.cause not in NOT_THE_SCRIPTS_FAULT and self._since_progress:
+            if not lost and not after.first_cause.cause.row.is_free and self._since_progress:
                 self._blamed += 1
         if after.phase is Phase.SUCCEEDED:
             demand(self.chief_finished, "success", "SUCCEEDED, and the chief never ended with 0")

@@ -11,27 +11,14 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
+from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import matching
-from orchestrator.core.model import Cause, Exit, FirstCause, Follower, Link, Run, Task, TaskPhase
+from orchestrator.core.model import Exit, FirstCause, Follower, Link, Run, Task, TaskPhase
 from orchestrator.core.plan import TaskId
 from orchestrator.core.words import duration, plain
 
 SAVED_CODE = 42
 """TensorFlow's PreemptionCheckpointHandler: "saved, start me again"."""
-
-SAME_AGAIN = frozenset(
-    {
-        Cause.SCRIPT,
-        Cause.IMPORT,
-        Cause.DATA,
-        Cause.DEVICES,
-        Cause.GPU_OOM,
-        Cause.CHECKPOINT,
-        Cause.DISK,
-        Cause.NCCL,
-    }
-)
-"""How a script that was started ends again and again, with the same code on the same hosts."""
 
 FROZEN_AFTER_S = 5.0
 """How long a task's runtime, which beats each second, has been silent when it is taken for what a follower lost."""
@@ -42,7 +29,6 @@ SENTENCE_MAX = 200
 _CRASHES = frozenset(
     {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS}
 )
-_NOT_ITS_OWN = (Cause.ORDERED, Cause.FINISHED)
 
 
 def classify(ended: Exit) -> Exit:
@@ -63,33 +49,11 @@ def classify(ended: Exit) -> Exit:
 def how(ended: Exit) -> str:
     """How it ended, as the end of a sentence that starts with the task."""
     said = f": {in_short(ended.last_line)}" if ended.last_line else ""
-    match ended.cause:
-        case Cause.OOM:
-            return _out_of_memory(ended, said)
-        case Cause.SIGNAL:
-            return f"was killed by {_signal_name(ended.signal)}"
-        case Cause.PREEMPTED:
-            return f"saved and asked to be started again (exit {SAVED_CODE})"
-        case Cause.SHIM:
-            return "died with its shim, which was killed"
-        case Cause.REBOOTED:
-            return "is gone: its host was rebooted"
-        case Cause.HOST_LOST:
-            return "is lost with its host"
-        case Cause.PORT:
-            return "found its port taken"
-        case Cause.START:
-            return f"could not be started{said}"
-        case Cause.FINISHED:
-            return "ended with exit code 0"
-        case Cause.ORDERED:
-            return "was stopped"
-        case Cause.FOLLOWER:
-            return f"lost its peers{said}"
-        case _ if ended.signal is not None:
-            return f"crashed ({_signal_name(ended.signal)}){said}"
-        case _:
-            return f"failed with exit code {ended.code}{said}"
+    if ended.cause is Cause.OOM:
+        return _out_of_memory(ended, said)
+    by_itself = "failed with exit code {code}{said}" if ended.signal is None else "crashed ({signal}){said}"
+    words = ended.cause.row.how or by_itself
+    return words.format(said=said, code=ended.code, signal=_signal_name(ended.signal))
 
 
 def _out_of_memory(ended: Exit, said: str) -> str:
@@ -118,8 +82,8 @@ def in_short(line: str) -> str:
 
 def first_of(tasks: Sequence[Task]) -> Task | None:
     """The task that went first of those that ended by themselves; a follower only where all are."""
-    ended = [t for t in tasks if t.exit and t.exit.cause not in _NOT_ITS_OWN]
-    culprits = [t for t in ended if t.exit and t.exit.cause is not Cause.FOLLOWER] or ended
+    ended = [t for t in tasks if t.exit and t.exit.cause.row.blame is not Blame.NOBODY]
+    culprits = [t for t in ended if t.exit and t.exit.cause.row.blame is not Blame.PEER] or ended
     return min(culprits, key=lambda t: (t.exit.at if t.exit else 0.0, t.id), default=None)
 
 
@@ -149,7 +113,7 @@ def lost_by(run: Run, follower: Task) -> Task | None:
 
     TensorFlow ends a process some ten seconds after a peer's last word, sooner than a run counts as stalled.
     """
-    if follower.exit is None or follower.exit.cause is not Cause.FOLLOWER:
+    if follower.exit is None or follower.exit.cause.row.blame is not Blame.PEER:
         return None
     silent = [
         task
@@ -189,14 +153,14 @@ def of_task(run: Run, task: Task) -> FirstCause | None:
         advice=advice,
         alike=alike,
     )
-    if ended.cause is Cause.FOLLOWER:  # and nobody had gone before it
+    if ended.cause.row.blame is Blame.PEER:  # and nobody had gone before it
         means, advice = matching.of_class(Cause.NETWORK, host=task.host)
         found = replace(found, cause=Cause.NETWORK, means=means, advice=advice)
     return completed(run, found)
 
 
 def _alike(run: Run, first: Task) -> tuple[TaskId, ...]:
-    if first.exit is None or first.exit.cause not in {*SAME_AGAIN, Cause.START}:
+    if first.exit is None or not first.exit.cause.row.repeats:
         return ()
     line = _common_line(first.exit)
     others = [t for t in run.tasks if t.id != first.id and t.exit and t.exit.cause is first.exit.cause]
@@ -214,7 +178,7 @@ def completed(run: Run, found: FirstCause) -> FirstCause:
     first = run.task(found.task) if found.task is not None else None
     host = first.host if first else None
     others = [t for t in run.tasks if first is None or t.id != first.id]
-    fell = [t for t in others if t.exit and t.exit.cause is Cause.FOLLOWER]
+    fell = [t for t in others if t.exit and t.exit.cause.row.blame is Blame.PEER]
     means, advice = matching.of_class(found.cause, host=host or "the host")
     return replace(
         found,
@@ -276,7 +240,7 @@ def common_failure(run: Run) -> str | None:
     failed = [
         _common_line(t.exit)
         for t in run.tasks
-        if t.exit and t.exit.cause in {*SAME_AGAIN, Cause.START} and t.exit.code != 0 and t.first_step is None
+        if t.exit and t.exit.cause.row.repeats and t.exit.code != 0 and t.first_step is None
     ]
     alike = len(failed) == len(run.tasks) and len(set(failed)) == 1
     return failed[0] or None if alike else None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from orchestrator.core.diagnosis.signatures import CLASSES, SIGNS, Signature
-from orchestrator.core.ends import Cause, Exit
+from orchestrator.core.causes import Cause
+from orchestrator.core.diagnosis.signatures import SIGNS, Signature
+from orchestrator.core.ends import Exit
 from orchestrator.core.words import plain
 
 _OWN_WORDS = re.compile(r"(?:builtins\.)?(?:[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning))\b")
@@ -55,8 +56,7 @@ def explained(ended: Exit, *, host: str, python: str) -> tuple[str, str]:
 
 def of_class(cause: Cause, *, host: str, python: str = "python") -> tuple[str, str]:
     """What is always so of a class of causes."""
-    means, advice = CLASSES.get(cause, ("", ""))
-    return _filled(means, advice, {"host": host, "python": python})
+    return _filled(cause.row.means, cause.row.advice, {"host": host, "python": python})
 
 
 def _filled(means: str, advice: str, facts: dict[str, str]) -> tuple[str, str]:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
 
-from orchestrator.core.ends import Cause
+from orchestrator.core.causes import Cause
 
 
 @cache
@@ -355,47 +354,3 @@ SIGNS: tuple[Signature, ...] = (
         in_the_error_only=True,
     ),
 )
-
-CLASSES = MappingProxyType(
-    {
-        Cause.FINISHED: ("it was done", ""),
-        Cause.SCRIPT: ("", ""),  # its own words say more
-        Cause.OOM: (
-            "the host ran out of memory, and the kernel chose this process",
-            "a smaller batch, shuffle buffer or `cache()`; fewer tasks on this host",
-        ),
-        Cause.SIGNAL: (
-            "somebody or something on {host} ended it: neither orch nor the kernel's memory killer",
-            "look there for a batch system, a clean-up job or a person (`last`, `journalctl`)",
-        ),
-        Cause.CRASH: (
-            "the process crashed in native code",
-            "run once with env PYTHONFAULTHANDLER: \"1\" for a Python stack; `dmesg` on {host} may name the library",
-        ),
-        Cause.PREEMPTED: ("the script saved, and wants to be started again", "nothing"),
-        Cause.SHIM: ("somebody killed the process that watches the task", "nothing; look on {host} for who did"),
-        Cause.REBOOTED: ("{host} was rebooted", "nothing; look there for why (`last -x`)"),
-        Cause.HOST_LOST: (
-            "{host} has not been heard for longer than `lost_after`",
-            "see whether it is up, and whether its network is",
-        ),
-        Cause.START: ("the task did not get as far as its script", "`orch events` has the steps before it"),
-        Cause.RESUME_MISMATCH: (
-            "the script does not go on from the checkpoint that it was given",
-            "restore from $ORCH_CHECKPOINT_DIR, or start over with `orch up --from-scratch`",
-        ),
-        Cause.ROLLED_BACK: (
-            "somebody went back to an older checkpoint",
-            "nothing; `orch ckpt ls` shows what was set aside, and going back to that brings it in again",
-        ),
-        Cause.STALLED: (
-            "the tasks live, and none gets further",
-            "the stack of the odd one says where; a legitimate pause needs a longer `timing: stall_after`",
-        ),
-        Cause.NETWORK: (
-            "the tasks lost each other, and none had gone before",
-            "look at the network between the hosts: cables, a firewall, a changed address",
-        ),
-    }
-)  # fmt: skip
-"""What is always so of a class: (what it means, what a person can do)."""

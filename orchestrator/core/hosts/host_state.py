@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core.model import Cause, Exit, Host, HostState, Link, Phase, Run, Task, TaskPhase
+from orchestrator.core.causes import Blame, Cause
+from orchestrator.core.model import Exit, Host, HostState, Link, Phase, Run, Task, TaskPhase
 from orchestrator.core.turn import Turn, is_due
 from orchestrator.core.words import counted, duration
 
 FAULTS_MAX = 2
 """Generations in a row that a host may end by its own fault, without progress, before it is quarantined."""
-
-HOSTS_OWN = frozenset({Cause.HOST_LOST, Cause.REBOOTED, Cause.SHIM, Cause.START, Cause.GPU})
-"""Causes that lie with the host, where the others were fine."""
 
 
 def is_cut_off(run: Run) -> bool:
@@ -92,9 +90,9 @@ def _at_fault(run: Run) -> str | None:
     if len(run.assignees) < 2:
         return None
     lost = {task.host for task in run.tasks if task.phase is TaskPhase.LOST}
-    failed = {task.host for task in run.tasks if task.exit and task.exit.cause in HOSTS_OWN}
+    failed = {task.host for task in run.tasks if task.exit and task.exit.cause.row.blame is Blame.HOST}
     found = run.first_cause
-    if not lost and (found is None or found.cause not in HOSTS_OWN):
+    if not lost and (found is None or found.cause.row.blame is not Blame.HOST):
         return None
     if not failed and found is not None:  # of a task that never joined, or could not be released
         return found.host

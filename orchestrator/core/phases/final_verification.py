@@ -11,7 +11,7 @@ from dataclasses import replace
 from orchestrator.core.actions import VerifyCheckpoint
 from orchestrator.core.events import CheckpointVerified
 from orchestrator.core.hosts import checkpoint_dir
-from orchestrator.core.model import Cause, Intent, Link, Run
+from orchestrator.core.model import Intent, Link, Run
 from orchestrator.core.turn import Turn
 
 LOOK_WAIT_S = 30.0
@@ -21,28 +21,23 @@ _SAME_INSTANT_S = 0.001
 """A look that began no earlier than it was asked for, but for the rounding of a difference."""
 
 
-def went_back(run: Run) -> bool:
-    """Whether the user went back from what this generation has saved: no look at it means anything."""
+def is_disowned(run: Run) -> bool:
+    """Whether nobody goes on from what this generation has saved: the user went back, or it restored nothing."""
     found = run.first_cause
-    return found is not None and (found.cause, found.generation) == (Cause.ROLLED_BACK, run.generation)
+    return found is not None and found.cause.row.disowns and found.generation == run.generation
 
 
 def ask(turn: Turn) -> None:
     """Where the generation may have saved something."""
     run = turn.run
     was_released = run.seed is not None and run.seed.generation == run.generation
-    if run.plan.checkpoint is None or not was_released or went_back(run) or _began_anew(run):
+    if run.plan.checkpoint is None or not was_released or is_disowned(run):
         return
     turn.set(final_verification_asked_at=turn.at)
     if checkpoint_dir.hangs(run):
         without_answer(turn)
         return
     turn.do(VerifyCheckpoint(host=run.task(run.chief).host, generation=run.generation))
-
-
-def _began_anew(run: Run) -> bool:
-    """Whether its script restored nothing: what it has saved is newer, and worth less."""
-    return run.first_cause is not None and run.first_cause.cause is Cause.RESUME_MISMATCH
 
 
 def patience_s(run: Run) -> float:

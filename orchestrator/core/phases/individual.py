@@ -33,9 +33,6 @@ from orchestrator.core.restart_scope import is_individual, is_served
 from orchestrator.core.turn import Turn, is_due
 from orchestrator.core.words import duration
 
-_OF_ITS_PLACE = (Cause.START, Cause.PORT)
-"""What a restart alone did not mend, with its old port on its old host: one of all may."""
-
 _BEFORE_ITS_RELEASE = (TaskPhase.WAITING, TaskPhase.STARTING, TaskPhase.READY)
 
 _SERVES = (TaskPhase.RELEASED, TaskPhase.RUNNING)
@@ -143,7 +140,7 @@ def _restart(turn: Turn, task: Task) -> None:
         identity=f"{run.run_id}/{task.id}/{task.generation}",
     )
     if isinstance(decided, restart.GiveUp):
-        intent = Intent.RESTART if blamed in _OF_ITS_PLACE else Intent.FAIL
+        intent = Intent.RESTART if blamed.row.wants_new_place else Intent.FAIL
         stop_all(turn, intent, f"{sentence}; given up: {decided.reason}")
         return
     # The first is at once, since nothing is lost by it; the new generation begins here, so that the record of the

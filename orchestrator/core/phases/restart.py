@@ -12,11 +12,7 @@ from zlib import crc32
 from orchestrator.core.model import Budget, Cause
 from orchestrator.core.plan import RestartPolicy
 
-NOT_THE_SCRIPTS_FAULT = frozenset(
-    {Cause.PREEMPTED, Cause.PORT, Cause.SHIM, Cause.REBOOTED, Cause.HOST_LOST, Cause.ROLLED_BACK}
-)
-"""These leave `without_progress` as it is. A GPU, a network or NCCL that fails each time is counted as a script is:
-nobody is served by its hundredth restart."""
+SAME_END = "starting again would end in the same way"
 
 IN_A_ROW_FACTOR = 4
 """Even without fault, a run that comes back this many times its budget without a checkpoint is given up."""
@@ -68,12 +64,14 @@ def verdict(
         common: the line with which all tasks failed before any step, if so.
         identity: names this restart; the jitter follows from it.
     """
+    if cause.row.ends_the_run:
+        return GiveUp(budget, SAME_END)
     if is_progress(budget, verified_step):
         fresh = Budget(restarts=budget.restarts + 1, step=verified_step)
         return Restart(0.0, fresh, "at once: there is a newer verified checkpoint")
     if common is not None and common == budget.common_line:
         return GiveUp(budget, "all tasks failed twice in a row in the same way before the first step")
-    blamed = cause not in NOT_THE_SCRIPTS_FAULT
+    blamed = not cause.row.is_free
     used, nth = budget.without_progress + blamed, budget.in_a_row + 1
     if used >= policy.without_progress_max:
         return GiveUp(budget, f"{used} failures in a row without a newer verified checkpoint")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.core.actions import StopTask, VerifyCheckpoint
+from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.hosts.host_state import is_cut_off, lose
-from orchestrator.core.model import Cause, FirstCause, Intent, Link, Phase, Problem, Run, Task
+from orchestrator.core.model import FirstCause, Intent, Link, Phase, Problem, Run, Task
 from orchestrator.core.phases import final_verification
-from orchestrator.core.phases.stopping import stop_all
+from orchestrator.core.phases.stopping import intent_after, stop_all
 from orchestrator.core.restart_scope import gang, is_served
 from orchestrator.core.turn import Turn, is_due
 
@@ -71,13 +72,15 @@ def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
         return  # a worker ended well before the chief: nothing to do
     lost = cause.lost_by(run, first)
     why = (f"{cause.frozen(lost)}; " if lost else "") + f"{first.id} on {first.host} {cause.how(first.exit)}"
-    early = first.exit.cause in cause.SAME_AGAIN and all(t.first_step is None for t in run.tasks)
+    row, intent = first.exit.cause.row, intent_after(first.exit.cause)
+    may_be_alike = row.repeats and row.blame is Blame.TASK
+    early = may_be_alike and all(t.first_step is None for t in run.tasks)
     if first.exit.cause is Cause.PREEMPTED:
-        stop_all(turn, Intent.RESTART, why, turn.at + run.plan.timing.kill_grace_s)
+        stop_all(turn, intent, why, turn.at + run.plan.timing.kill_grace_s)
     elif early:
-        stop_all(turn, Intent.RESTART, why, turn.at + EARLY_FAILURE_WAIT_S)
+        stop_all(turn, intent, why, turn.at + EARLY_FAILURE_WAIT_S)
     else:
-        stop_all(turn, Intent.RESTART, why)
+        stop_all(turn, intent, why)
 
 
 def _reap(turn: Turn, chief: Task) -> None:
@@ -109,7 +112,7 @@ def _resumed_wrongly(turn: Turn) -> bool:
         ),
         first_cause=FirstCause(chief.id, run.generation, Cause.RESUME_MISMATCH, sentence),
     )
-    stop_all(turn, Intent.FAIL, sentence)
+    stop_all(turn, intent_after(Cause.RESUME_MISMATCH), sentence)
     return True
 
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.actions import CloseHost, StopTask, SweepHost
+from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.hosts import host_state, slots
 from orchestrator.core.hosts.host_state import lose
-from orchestrator.core.model import Cause, Exit, Intent, Link, Phase, Problem, Run, Task, TaskPhase
+from orchestrator.core.model import Exit, Intent, Link, Phase, Problem, Run, Task, TaskPhase
 from orchestrator.core.phases import final_verification, restart
 from orchestrator.core.turn import Turn, is_due
 
 SWEEP_WAIT_S = 10.0
 """How long a host may take for the proof, on top of the tasks' own grace."""
 
-_NOT_OF_AN_EXIT = (Cause.RESUME_MISMATCH, Cause.START, Cause.STALLED, Cause.ROLLED_BACK)
-"""Found before any task ended: what the tasks then die of is not the cause."""
+
+def intent_after(blamed: Cause) -> Intent:
+    """What a generation that ends by this leads to."""
+    return Intent.FAIL if blamed.row.ends_the_run else Intent.RESTART
 
 
 def stop_all(turn: Turn, intent: Intent, reason: str, force_at: float | None = None) -> None:
@@ -89,7 +92,7 @@ def _settle_intent(turn: Turn) -> None:
     if run.intent is Intent.RESCHEDULE:
         return
     found, known = cause.first_cause(turn.run), run.first_cause
-    if known is not None and (found is None or known.cause in _NOT_OF_AN_EXIT):
+    if known is not None and (found is None or known.cause.row.is_found_first):
         turn.set(first_cause=cause.completed(turn.run, known))
     elif found is not None:
         done = known.done if known and known.generation == found.generation else ""
@@ -210,7 +213,7 @@ def _conclude(turn: Turn) -> None:
     phase = _ENDS.get(run.intent, Phase.FAILED)
     reason = run.reason
     if phase is Phase.SUCCEEDED:
-        late = [t for t in run.tasks if t.exit and t.exit.cause not in (Cause.FINISHED, Cause.ORDERED)]
+        late = [t for t in run.tasks if t.exit and t.exit.cause.row.blame is not Blame.NOBODY]
         warnings = tuple(
             f"{t.id} on {t.host} {cause.how(t.exit)}, after the chief's exit 0" for t in late if t.exit
         )
@@ -220,7 +223,7 @@ def _conclude(turn: Turn) -> None:
         for warning in warnings:
             turn.note("warning", warning)
     elif phase is Phase.FAILED and run.first_cause is not None and not run.first_cause.done:
-        _say_done(turn, "given up: starting again would end in the same way")
+        _say_done(turn, f"given up: {restart.SAME_END}")
     finish(turn, phase, reason)
 
 

@@ -19,24 +19,14 @@ from orchestrator.core.actions import (
     SweepHost,
     VerifyCheckpoint,
 )
+from orchestrator.core.causes import REPORTED, Cause
 from orchestrator.core.events import CheckpointVerified, HostReported, TaskReport
 from orchestrator.core.faults import Fault
-from orchestrator.core.model import Cause, Exit, Problem, Progress, Run, Seed, Swept, Task
+from orchestrator.core.model import Exit, Problem, Progress, Run, Seed, Swept, Task
 from orchestrator.core.plan import CheckpointPlan, TaskId
 
 LOG_BYTES_MAX = 64 << 20
 """Of one task and generation, on its host. The head's copy is taken from it while it grows."""
-
-_CAUSES = {
-    "script": Cause.SCRIPT,
-    "oom": Cause.OOM,
-    "signal": Cause.SIGNAL,
-    "shim-died": Cause.SHIM,
-    "rebooted": Cause.REBOOTED,
-    "lost": Cause.HOST_LOST,
-    "start-failed": Cause.START,
-}
-
 
 TASK_PHASES = ("starting", "ready", "running", "exited", "unknown")
 
@@ -113,7 +103,7 @@ def _progress(raw: Mapping[str, Any]) -> Progress:
 
 def _exit(raw: Mapping[str, Any], ended: Mapping[str, Any], *, at: float) -> Exit:
     """An end that we ordered is nobody's fault, whatever its code; but a chief that was done is done."""
-    cause = _CAUSES.get(ended["cause"], Cause.SCRIPT)
+    cause = REPORTED.get(ended["cause"], Cause.SCRIPT)
     if ended.get("ordered") and ended.get("code") != 0:
         cause = Cause.ORDERED
     error = raw.get("error")

@@ -287,10 +287,3 @@ def test_a_signal_of_its_own_making_is_told_from_one_that_was_sent(
     ended = cause.classify(Exit(Cause.SIGNAL, signal=signal, last_lines=(line,)))
     assert ended.cause is expected
     assert cause.how(ended).startswith(how)
-
-
-@pytest.mark.parametrize("of", [c for c in Cause if c is not Cause.ORDERED])
-def test_every_class_says_what_it_means(of: Cause) -> None:
-    means, _ = matching.of_class(of, host="gpu-a")
-    rows = [sign for sign in SIGNS if sign.cause is of]
-    assert means or rows

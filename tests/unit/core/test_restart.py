@@ -117,8 +117,13 @@ def test_without_a_checkpoint_every_run_ends(causes: list[Cause]) -> None:
 
 
 def test_only_what_the_script_did_counts_against_it() -> None:
-    assert set(NEITHER) == set(restart.NOT_THE_SCRIPTS_FAULT)
+    assert set(NEITHER) == {cause for cause in Cause if cause.row.is_free}
     for cause in NEITHER:
         decided = verdict(Budget(1, 1, 1), cause)
         assert isinstance(decided, restart.Restart)
         assert decided.budget.without_progress == 1
+
+
+def test_what_would_end_in_the_same_way_is_given_up_at_once_even_after_progress() -> None:
+    decided = verdict(Budget(), Cause.RESUME_MISMATCH, verified=100)
+    assert decided == restart.GiveUp(Budget(), "starting again would end in the same way")

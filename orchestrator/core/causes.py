@@ -1,0 +1,184 @@
+"""Why tasks and generations end: one row for each cause, which says everything that is decided by it.
+
+To add a cause, add its row here, and what shows it: a failure signature (`diagnosis/signatures`), or the place in
+`phases` that finds it. Nothing else names causes in groups; a test looks that it stays so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Blame(Enum):
+    """Whose fault an end is."""
+
+    NOBODY = "nobody"
+    """Nothing failed."""
+    TASK = "task"
+    """The task's own: its script, its data, what it found where it ran."""
+    HOST = "host"
+    """The host's, where the others were fine: two generations in a row quarantine it."""
+    PEER = "peer"
+    """Another task had gone before, and this one died of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One cause."""
+
+    name: str
+    """As journal, events and JSON carry it: never changed, for old journals are read."""
+    blame: Blame = Blame.TASK
+    is_free: bool = False
+    """It leaves the count of failures without progress as it is. What fails on a GPU or in NCCL each time is counted
+    as a script is: nobody is served by its hundredth restart."""
+    repeats: bool = False
+    """It comes back with the same code on the same hosts: tasks that end so at once may all end alike."""
+    ends_the_run: bool = False
+    """Starting again would end in the same way."""
+    wants_new_place: bool = False
+    """Where a restart of one task with its old port on its old host did not help, one of all tasks may."""
+    is_found_first: bool = False
+    """It is found while the tasks live: what they then die of is not the cause."""
+    disowns: bool = False
+    """What the generation has saved is not gone on from."""
+    reported_as: str = ""
+    """What a shim's exit record calls it; empty where no shim says it."""
+    how: str = ""
+    """How a task ended, after its name. Braces: `said`, `signal`, `code`. Empty: by its exit code or signal."""
+    means: str = ""
+    """What it means, where no failure signature says more. Braces: `host`, `python`."""
+    advice: str = ""
+    """What a person can do."""
+
+
+class Cause(Enum):
+    """Why a task or a generation ended. `row` holds what follows from it."""
+
+    FINISHED = Row(
+        "finished",
+        blame=Blame.NOBODY,
+        how="ended with exit code 0",
+        means="it was done",
+    )
+    ORDERED = Row("ordered", blame=Blame.NOBODY, how="was stopped")
+    SCRIPT = Row("script", repeats=True, reported_as="script")
+    """Its own words say more than any sentence of ours."""
+    IMPORT = Row("import", repeats=True)
+    DATA = Row("data", repeats=True)
+    """How the data set is split, or a file of it."""
+    DEVICES = Row("devices", repeats=True)
+    """Not the GPUs that the strategy needs."""
+    OOM = Row(
+        "out of memory",
+        reported_as="oom",
+        means="the host ran out of memory, and the kernel chose this process",
+        advice="a smaller batch, shuffle buffer or `cache()`; fewer tasks on this host",
+    )
+    GPU_OOM = Row("GPU out of memory", repeats=True)
+    GPU = Row("GPU error", blame=Blame.HOST)
+    NCCL = Row("NCCL", repeats=True)
+    NETWORK = Row(
+        "network",
+        means="the tasks lost each other, and none had gone before",
+        advice="look at the network between the hosts: cables, a firewall, a changed address",
+    )
+    CHECKPOINT = Row("checkpoint", repeats=True)
+    DISK = Row("disk full", repeats=True)
+    SIGNAL = Row(
+        "signal",
+        reported_as="signal",
+        how="was killed by {signal}",
+        means="somebody or something on {host} ended it: neither orch nor the kernel's memory killer",
+        advice="look there for a batch system, a clean-up job or a person (`last`, `journalctl`)",
+    )
+    CRASH = Row(
+        "crash",
+        means="the process crashed in native code",
+        advice='run once with env PYTHONFAULTHANDLER: "1" for a Python stack; `dmesg` on {host} may name the library',
+    )
+    """A signal that a process brings upon itself."""
+    PREEMPTED = Row(
+        "preempted",
+        is_free=True,
+        how="saved and asked to be started again (exit {code})",
+        means="the script saved, and wants to be started again",
+        advice="nothing",
+    )
+    PORT = Row("port", is_free=True, wants_new_place=True, how="found its port taken")
+    FOLLOWER = Row("follower", blame=Blame.PEER, how="lost its peers{said}")
+    SHIM = Row(
+        "shim died",
+        blame=Blame.HOST,
+        is_free=True,
+        reported_as="shim-died",
+        how="died with its shim, which was killed",
+        means="somebody killed the process that watches the task",
+        advice="nothing; look on {host} for who did",
+    )
+    REBOOTED = Row(
+        "host rebooted",
+        blame=Blame.HOST,
+        is_free=True,
+        reported_as="rebooted",
+        how="is gone: its host was rebooted",
+        means="{host} was rebooted",
+        advice="nothing; look there for why (`last -x`)",
+    )
+    HOST_LOST = Row(
+        "host lost",
+        blame=Blame.HOST,
+        is_free=True,
+        reported_as="lost",
+        how="is lost with its host",
+        means="{host} has not been heard for longer than `lost_after`",
+        advice="see whether it is up, and whether its network is",
+    )
+    START = Row(
+        "start",
+        blame=Blame.HOST,
+        repeats=True,
+        wants_new_place=True,
+        is_found_first=True,
+        reported_as="start-failed",
+        how="could not be started{said}",
+        means="the task did not get as far as its script",
+        advice="`orch events` has the steps before it",
+    )
+    RESUME_MISMATCH = Row(
+        "resume-mismatch",
+        ends_the_run=True,
+        is_found_first=True,
+        disowns=True,
+        means="the script does not go on from the checkpoint that it was given",
+        advice="restore from $ORCH_CHECKPOINT_DIR, or start over with `orch up --from-scratch`",
+    )
+    STALLED = Row(
+        "stalled",
+        is_found_first=True,
+        means="the tasks live, and none gets further",
+        advice="the stack of the odd one says where; a legitimate pause needs a longer `timing: stall_after`",
+    )
+    ROLLED_BACK = Row(
+        "rolled back",
+        blame=Blame.NOBODY,
+        is_free=True,
+        is_found_first=True,
+        disowns=True,
+        means="somebody went back to an older checkpoint",
+        advice="nothing; `orch ckpt ls` shows what was set aside, and going back to that brings it in again",
+    )
+    """By the user's word."""
+
+    _value_: str
+    row: Row
+
+    def __new__(cls, row: Row) -> Cause:
+        member = object.__new__(cls)
+        member._value_, member.row = row.name, row
+        return member
+
+
+REPORTED = {cause.row.reported_as: cause for cause in Cause if cause.row.reported_as}
+"""By what a shim's exit record says."""

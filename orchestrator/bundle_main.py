@@ -1,4 +1,4 @@
-"""The bundle's entry: `python <bundle> run|shim|checkpoints|probe …`. The agent is not started this way."""
+"""The bundle's entry point: `python <bundle> run|shim|checkpoints|probe …`. Agents are not started this way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main(argv: list[str]) -> int:
-    """Hands over to the module of that word. Imports nothing else: it runs before the user's script."""
+    """Run the module that the first word names. Nothing else is imported, since this runs before the user's script."""
     word, rest = (argv[0], argv[1:]) if argv else ("", [])
     if word == "run":
         from orchestrator.runtime.main import main as run

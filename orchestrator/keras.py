@@ -1,4 +1,4 @@
-"""For Keras scripts: `from orchestrator.keras import make_parallel`. Costs nothing until it is used."""
+"""The module for Keras scripts: `from orchestrator.keras import make_parallel`. It imports nothing until it is used."""
 
 from __future__ import annotations
 

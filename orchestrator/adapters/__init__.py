@@ -1,1 +1,1 @@
-"""Touches the world, one module per thing touched."""
+"""The code that touches the outside world, with one module for each thing that it touches."""

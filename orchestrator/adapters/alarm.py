@@ -1,6 +1,7 @@
-"""A bound for calls that know none: something is done unless the call returns in time.
+"""Time limits for blocking calls that accept no timeout of their own.
 
-One thread for all of them: a `threading.Timer` each was a tenth of what a connection costs the head.
+All alarms share one thread. One `threading.Timer` per call was measured: it made up a tenth of what a connection
+costs the head.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from contextlib import contextmanager
 
 
 class Alarms:
-    """Any number of alarms. The thread is started by the first, and stays."""
+    """A set of pending alarms. The first alarm starts the shared thread, which then never ends."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._pending: dict[object, tuple[float, Callable[[], object]]] = {}
         self._looks_at = math.inf
-        """When the thread looks next; an alarm that was taken back is not worth waking it."""
+        """When the thread wakes next (monotonic). A cancelled alarm does not move it: waking early costs more."""
         self._started = False
 
     @contextmanager
     def after(self, delay_s: float, do: Callable[[], object]) -> Iterator[None]:
-        """Call `do` if the body lasts longer, in a thread of its own: it may block."""
+        """Call `do` if the body takes longer than `delay_s`. It runs in a thread of its own, since it may block."""
         alarm, due_at = object(), time.monotonic() + delay_s
         with self._changed:
             self._pending[alarm] = (due_at, do)
@@ -53,4 +54,4 @@ class Alarms:
 
 
 ALARMS = Alarms()
-"""Of this process."""
+"""The alarms of this process."""

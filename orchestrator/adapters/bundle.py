@@ -1,7 +1,8 @@
-"""The archives that hosts get: ours, and psutil where a host's platform is the head's.
+"""The archives that the head pushes to hosts: our own code, and psutil where a host's platform equals the head's.
 
-Named by the SHA-256 of their bytes, so that "is it there" is one look at a file name, and built from what is
-installed here, so that head and hosts cannot differ in version. Zips are written the same way each time.
+An archive is named by the SHA-256 of its bytes, so looking for one file name tells whether a host has it. Both are
+built from what is installed on the head, so head and hosts cannot differ in version. Building is reproducible: the
+same sources give the same bytes.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ CONTENT = (
     "adapters/checkpoints/*.py",
     "runtime/**/*.py",
 )
-"""What hosts need, and no more: its size is pushed, its names are looked through at each import."""
+"""The files that hosts need, and no more: every byte is pushed, and each import searches the archive's names."""
 
 MAIN = "bundle_main.py"
-"""Becomes the archive's __main__."""
+"""The file that becomes the archive's `__main__.py`."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A zip, and its name: the SHA-256 of its bytes."""
+    """A zip archive, and the SHA-256 of its bytes, which names it."""
 
     digest: str
     data: bytes
@@ -47,22 +48,22 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What `start_agent` may push. `psutil` is None where the head has none to give."""
+    """The archives that `start_agent` may push. `psutil` is None where the head itself has no psutil."""
 
     code: Archive
     psutil: Archive | None
     platform: str
-    """The platform whose psutil this is."""
+    """The platform that `psutil` was built for."""
 
 
 @cache
 def load() -> Bundle:
-    """The bundle of the installed package; built once a process."""
+    """Return the bundle of the installed package. It is built once per process."""
     return Bundle(code=build(), psutil=build_psutil(), platform=hostdir.platform())
 
 
 def members(package: Path = PACKAGE) -> list[tuple[str, Path]]:
-    """(name in the archive, file) of all that the bundle holds, sorted by name."""
+    """List every file of the bundle as (name in the archive, file), sorted by name."""
     found = {"__main__.py": package / MAIN}
     for pattern in CONTENT:
         for file in package.glob(pattern):
@@ -71,12 +72,12 @@ def members(package: Path = PACKAGE) -> list[tuple[str, Path]]:
 
 
 def build(package: Path = PACKAGE) -> Archive:
-    """Our own archive, as sources: each host compiles it with its own Python."""
+    """Build the archive of our own code. It holds sources: each host compiles them with its own Python."""
     return _zip([(name, file.read_bytes()) for name, file in members(package)])
 
 
 def build_psutil() -> Archive | None:
-    """The head's own psutil; None where it has none."""
+    """Build the archive of the head's own psutil. Return None where the head has no psutil."""
     try:
         import psutil
     except ImportError:
@@ -84,7 +85,7 @@ def build_psutil() -> Archive | None:
     directory = Path(psutil.__file__).parent
     kept = []
     for file in sorted(directory.iterdir()):
-        # Other systems' modules never load on a host of this platform, and are half of the size.
+        # The modules for other systems never load on a host of this platform, and make up half of the size.
         foreign = file.name.startswith(("_psaix", "_psbsd", "_psosx", "_pssunos", "_pswindows"))
         if file.suffix in (".py", ".so") and not foreign:
             kept.append((f"psutil/{file.name}", file.read_bytes()))

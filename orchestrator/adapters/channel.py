@@ -1,8 +1,8 @@
-"""The frames that coordinator, agent and shim exchange: a JSON object, and maybe some bytes.
+"""The codec of the frames that coordinator, agent and shim exchange: a JSON object and an optional blob of bytes.
 
-A frame is two big-endian uint32 (length of the JSON, length of the blob), the JSON object in UTF-8, and the
-blob. This module knows nothing of pipes and sockets: whoever reads feeds what came, whoever writes sends
-what `encode` gave.
+A frame consists of two big-endian uint32 (the length of the JSON, the length of the blob), the JSON object in UTF-8,
+and the blob. This module knows nothing of pipes and sockets: a reader feeds the bytes that it received to `Decoder`,
+and a writer sends what `encode` returned.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ _HEADER = struct.Struct(">II")
 
 
 class FrameError(ValueError):
-    """What came is no frame of ours. The stream cannot be trusted any more; its reader must close it."""
+    """The bytes are not a valid frame. The stream can no longer be trusted, and its reader must close it."""
 
 
 def encode(message: dict[str, Any], blob: bytes = b"") -> bytes:
-    """One frame. FrameError where it cannot travel: too long, or a value that JSON has no word for."""
+    """Return `message` and `blob` as one frame.
+
+    Raises:
+        FrameError: the frame would be too long, or JSON cannot represent a value.
+    """
     try:
-        # NaN is what a diverged loss looks like; JSON has no word for it, and a reader must not die of one.
+        # A diverged loss is NaN. JSON cannot represent NaN, and a reader must not fail because of one.
         text = json.dumps(message, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:
         try:
@@ -36,7 +40,7 @@ def encode(message: dict[str, Any], blob: bytes = b"") -> bytes:
             raise FrameError(f"the message cannot be written as JSON: {e}") from e
     except (TypeError, RecursionError) as e:
         raise FrameError(f"the message cannot be written as JSON: {e}") from e
-    # A name or a log line may hold a lone surrogate (bytes that are no UTF-8): shown as '?', never fatal.
+    # A name or a log line may hold a lone surrogate (from bytes that are not UTF-8). It becomes '?'.
     body = text.encode("utf-8", "replace")
     if len(body) > JSON_BYTES_MAX:
         raise FrameError(f"the message has {len(body)} bytes; at most {JSON_BYTES_MAX} fit in a frame")
@@ -46,21 +50,22 @@ def encode(message: dict[str, Any], blob: bytes = b"") -> bytes:
 
 
 class Decoder:
-    """Puts frames together from bytes that arrive in any chunks."""
+    """Assembles frames from bytes that arrive in pieces of any size."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     @property
     def pending_bytes(self) -> int:
-        """How much of an unfinished frame is here; not 0 at the end of a stream means that it was cut off."""
+        """How many bytes of an unfinished frame are buffered. At the end of a stream, any mean that it was cut off."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
-        """The frames that `data` completes, in order.
+        """Return the frames that `data` completes, in order.
 
-        FrameError where the stream is none of ours. The frames before the bad one are lost with it: a
-        report comes again and an order is asked again, so that nothing depends on them.
+        Raises:
+            FrameError: the stream does not carry our frames. Frames of `data` before the bad one are lost with it;
+                nothing depends on them, since reports are repeated and orders are asked again.
         """
         buffer = self._buffer
         buffer += data
@@ -96,7 +101,7 @@ def _parse(body: bytes) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """The same value with null in place of NaN and the infinities."""
+    """Return `value` with None in place of NaN and the infinities."""
     if isinstance(value, float):
         return value if value - value == 0 else None
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""A transport in memory: programs are Python functions, and a host's link can be cut. For tests.
+"""A transport in memory, for tests: programs are Python functions, and a host's link can be cut.
 
-It passes the contract tests that ssh and local pass, so what is tested against it holds for them.
+It passes the same contract tests as ssh and local, so a test against it also holds for them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from orchestrator.core.plan import HostPlan
 PIPE_BYTES = 64 * 1024
 
 NOT_FOUND = 127
-"""What a shell exits with for a command that it does not know."""
+"""The exit status of a shell for a command that it does not find."""
 
 
 class Link:
-    """The wire between us and one host. While it is cut nothing arrives, and nobody is told."""
+    """The wire between the head and one host. While it is cut, nothing arrives and neither side is told."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -28,7 +28,7 @@ class Link:
 
 
 class Pipe:
-    """Bytes in one direction, at most 64 KiB of them on the way. One reader, one writer."""
+    """A stream of bytes in one direction, with one reader and one writer. It buffers at most 64 KiB."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -37,7 +37,7 @@ class Pipe:
         self._broken = False
 
     def read(self, size: int) -> bytes:
-        """What is there, at most `size` bytes; `b""` at the end. Waits for the first byte."""
+        """Wait for the first byte, then return what has arrived, at most `size` bytes; `b""` at the end."""
         with self._link.changed:
             self._link.changed.wait_for(self._readable)
             if self._broken:
@@ -48,7 +48,11 @@ class Pipe:
             return taken
 
     def write(self, data: bytes) -> None:
-        """Wait until all of it has been taken up. Raises ChannelClosed once the reader is gone."""
+        """Wait until the buffer has accepted all of `data`.
+
+        Raises:
+            ChannelClosed: the reader is gone.
+        """
         rest = memoryview(data)
         while rest:
             with self._link.changed:
@@ -61,18 +65,18 @@ class Pipe:
                 self._link.changed.notify_all()
 
     def wait_broken(self) -> None:
-        """Wait, reading nothing, until the channel is closed."""
+        """Wait until the channel is closed, and read nothing meanwhile."""
         with self._link.changed:
             self._link.changed.wait_for(lambda: self._broken)
 
     def end(self) -> None:
-        """The writer is done; the reader gets what is still there."""
+        """End the stream on the writer's side. The reader still gets what is buffered."""
         with self._link.changed:
             self._ended = True
             self._link.changed.notify_all()
 
     def break_(self) -> None:
-        """Both sides are done, at once."""
+        """End the stream for both sides at once. What is buffered is lost."""
         with self._link.changed:
             self._broken = True
             self._link.changed.notify_all()
@@ -86,7 +90,7 @@ class Pipe:
 
 @dataclass(frozen=True, slots=True)
 class FakeProcess:
-    """What a program has: its ends of the pipes, and the host that it runs on."""
+    """What a program gets: its ends of the pipes, and the host that it runs on."""
 
     host: HostPlan
     stdin: Pipe
@@ -95,14 +99,14 @@ class FakeProcess:
 
 
 Program = Callable[[FakeProcess], int]
-"""Runs in a thread of its own; returns the exit status. ChannelClosed ends it, as SIGPIPE would."""
+"""A program runs in a thread of its own and returns its exit status. ChannelClosed ends it, as SIGPIPE would."""
 
 
 class FakeTransport:
     """Hosts in memory.
 
     Args:
-        programs: By the exact text of the command. Any other command is not found, as a shell would say.
+        programs: The programs by the exact text of their command. Any other command is "not found".
     """
 
     def __init__(self, programs: Mapping[str, Program]) -> None:
@@ -112,7 +116,12 @@ class FakeTransport:
         self._channels = OpenChannels()
 
     def open(self, host: HostPlan, command: str) -> Channel:
-        """Start the program of that name. Raises what `refuse` was given, or ConnectFailed while cut."""
+        """Start the program that `command` names.
+
+        Raises:
+            HostError: the error that `refuse` was given.
+            ConnectFailed: the link to the host is cut.
+        """
         if host.name in self._refusals:
             raise self._refusals[host.name]
         link = self._link(host)
@@ -127,15 +136,15 @@ class FakeTransport:
         self._channels.close(host)
 
     def cut(self, host: HostPlan) -> None:
-        """Stop everything on the wire, silently; programs go on."""
+        """Hold back everything on the wire. Neither side is told, and programs go on."""
         self._set_cut(host, True)
 
     def heal(self, host: HostPlan) -> None:
-        """Let pass again what waits, and what follows."""
+        """Deliver what the cut held back, and everything that follows."""
         self._set_cut(host, False)
 
     def refuse(self, host: HostPlan, error: HostError | None) -> None:
-        """Let every open() to this host raise `error`; None to allow it again."""
+        """Make every open() to this host raise `error`. None allows it again."""
         if error is None:
             self._refusals.pop(host.name, None)
         else:
@@ -152,7 +161,7 @@ class FakeTransport:
 
 
 class FakeChannel:
-    """One program that runs. See transport.Channel."""
+    """A channel to one running program. See transport.Channel."""
 
     def __init__(self, host: HostPlan, link: Link, program: Program) -> None:
         self._stdin, self._stdout = Pipe(link), Pipe(link)

@@ -1,4 +1,4 @@
-"""Transport `local`: the command is a child of this process, for tasks on the head node itself."""
+"""The transport `local`, for tasks on the head node itself: each command is a child of this process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from orchestrator.core.plan import HostPlan
 
 
 class LocalTransport:
-    """Starts commands by /bin/sh, each in its own session, as sshd would."""
+    """Starts commands with /bin/sh, each in its own session, as sshd does."""
 
     def __init__(self) -> None:
         self._channels = OpenChannels()
         self._children: list[subprocess.Popen[bytes]] = []
 
     def open(self, host: HostPlan, command: str) -> Channel:
-        """Start `command`. Raises HostUnfit where this machine cannot start a process."""
+        """Start `command`.
+
+        Raises:
+            HostUnfit: this machine cannot start a process.
+        """
         self._reap()
         try:
             child = subprocess.Popen(
@@ -50,7 +54,7 @@ class LocalTransport:
         self._reap()
 
     def _reap(self) -> None:
-        # Closing a channel kills nobody: over SSH a command that ignores the end of its stdin lives on too.
+        # Closing a channel kills nothing: over SSH, too, a command that ignores the end of its stdin lives on.
         self._children = [child for child in self._children if child.poll() is None]
 
 
@@ -68,10 +72,10 @@ class LocalChannel:
         self._tail = Tail()
         self._closed = False
         self._ended = False
-        # Whoever waits also polls this pipe; close() ends it, which wakes them all.
+        # Every waiting thread also polls this pipe. close() closes the writing end, which wakes them all.
         self._alarm, self._alarm_writer = os.pipe()
         self._closing = threading.Lock()
-        # A descriptor is closed only while nobody uses it: its number may be someone else's a moment later.
+        # A descriptor is closed only while no thread uses it: its number may be reused a moment later.
         self._reading, self._writing = threading.Lock(), threading.Lock()
         self.forget: Callable[[], None] = lambda: None
 
@@ -126,7 +130,7 @@ class LocalChannel:
         self.forget()
 
     def stderr_tail(self) -> str:
-        # A reader that waits takes stderr in by itself; only where nobody reads is there something left.
+        # A thread that waits in read() drains stderr itself, so there is something left only when none does.
         if self._reading.acquire(blocking=False):
             try:
                 self._drain_stderr()

@@ -1,6 +1,7 @@
-"""How a command is started on a host and talked with: one interface for SSH, this machine, and the fake.
+"""How a command on a host is started, read and written: one interface for SSH, the head itself, and the fake.
 
-All calls block, in threads of the daemon. The one thread that this room has bounds calls that know no bound: alarm.py.
+All calls block; the daemon makes them in its own threads. The only thread of this room is the one of alarm.py, which
+limits calls that accept no timeout.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from typing import Protocol
 from orchestrator.core.plan import HostPlan
 
 STDERR_TAIL_BYTES = 4096
-"""Enough for the last lines of a traceback; a host that writes more to stderr costs no memory."""
+"""How much of stderr is kept: enough for the last lines of a traceback, however much a host writes."""
 
 EXIT_STATUS_WAIT_S = 2.0
-"""An exit status follows the end of the output by milliseconds; longer means that none will come."""
+"""How long to wait for an exit status after the end of the output. It normally follows within milliseconds."""
 
 
 class ChannelClosed(OSError):
-    """Nothing more can be written: the other end is gone, or close() was called."""
+    """Nothing more can be written, because the other end is gone or close() was called."""
 
 
 class Channel(Protocol):
@@ -28,24 +29,29 @@ class Channel(Protocol):
     """
 
     def read(self, size: int) -> bytes:
-        """What is there, at most `size` bytes; waits for the first. `b""` at the end, or once closed.
+        """Wait for the first byte, then return what has arrived, at most `size` bytes.
 
-        Whoever opens a channel must keep reading it: a read also takes in what comes on stderr.
+        Returns `b""` at the end of the output, and once the channel is closed. Whoever opens a channel must keep
+        reading it, because stderr is drained by read() too.
         """
 
     def write(self, data: bytes) -> None:
-        """Wait until all of `data` is on its way. Raises ChannelClosed."""
+        """Wait until all of `data` has been handed over.
+
+        Raises:
+            ChannelClosed: the other end is gone, or the channel is closed.
+        """
 
     def close(self) -> None:
-        """Drop the connection at once; wakes a blocked read and a blocked write. May be called twice."""
+        """Drop the channel at once, and wake a blocked read and a blocked write. Calling it again does nothing."""
 
     def stderr_tail(self) -> str:
-        """The last 4 KiB that the command wrote to stderr."""
+        """Return the last 4 KiB that the command wrote to stderr."""
 
     def exit_status(self) -> int | None:
-        """The command's exit code; None while it runs, and where it is unknown or was a signal.
+        """Return the command's exit code. None: it still runs, a signal ended it, or the code is not known.
 
-        After the end of the output it waits up to 2 s for it.
+        After the end of the output, wait up to 2 s for the code.
         """
 
 
@@ -53,9 +59,12 @@ class Transport(Protocol):
     """Opens channels to hosts."""
 
     def open(self, host: HostPlan, command: str) -> Channel:
-        """Start `command` by the host's shell. Raises the HostErrors of `core.errors`.
+        """Start `command` with the host's shell.
 
-        `command` is a fixed text of ours: nothing that a user wrote may be in it.
+        `command` must be a constant of ours: text that a user wrote must not reach a shell.
+
+        Raises:
+            HostError: the command could not be started; `core.errors` has its kinds.
         """
 
     def close(self, host: HostPlan) -> None:
@@ -77,14 +86,14 @@ class Tail:
 
 
 class OpenChannels:
-    """What is open to which host, so that `Transport.close` can end it."""
+    """The open channels by host, so that `Transport.close` can close them."""
 
     def __init__(self) -> None:
         self._by_host: dict[str, set[Channel]] = {}
 
     def add(self, host: HostPlan, channel: Channel) -> Callable[[], None]:
-        """Remember `channel`; the callable forgets it again."""
-        # Single dict and set operations: atomic under the interpreter's lock, so none of our own.
+        """Remember `channel`, and return a callable that forgets it again."""
+        # Each step is one dict or set operation, which the interpreter's lock makes atomic: no lock is needed.
         channels = self._by_host.setdefault(host.name, set())
         channels.add(channel)
         return lambda: channels.discard(channel)

@@ -1,7 +1,7 @@
-"""The checkpoints of a run: which one reads whole, and giving it to the next generation.
+"""The checkpoints of a run: finding the ones that read whole, and handing one to the next generation.
 
-`python <bundle> checkpoints VERB …` runs in the run's own Python, in a process that is thrown away, and prints
-one JSON object: the answer, or `{"error": {"code", "message", "hint"}}`.
+`python <bundle> checkpoints VERB …` runs under the run's own Python, in a process of its own, and prints one JSON
+object: the answer, or `{"error": {"code", "message", "hint"}}`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ USAGE = (
 )
 
 ABOUT = ("list", "read", "pin", "unpin", "rollback")
-"""What people ask of a checkpoint directory; see `inventory`."""
+"""The verbs behind `orch ckpt`, which people use; see `inventory`."""
 
 
 LOOKS_MAX = 5
-"""How often a directory that changes under our eyes is looked at anew."""
+"""How often `verify` looks at a directory that changes while it is read."""
 
 
 LOOK_AGAIN_S = 0.05
 
 
 def verify(directory: str) -> dict[str, Any]:
-    """The newest checkpoint in a generation's directory that reads whole, and what newer ones were rejected.
+    """Return the newest checkpoint in a generation's directory that reads whole, and the newer ones it rejected.
 
-    A training that lives removes and rewrites its checkpoints: what was gone, or another, when it was read, is no
-    torn checkpoint.
+    A running training removes and rewrites its checkpoints. One that was removed or rewritten while it was read is
+    not called torn; the directory is looked at again.
     """
     for _ in range(LOOKS_MAX):
         answer, changed = _look(directory)
@@ -48,7 +48,7 @@ def verify(directory: str) -> dict[str, Any]:
 
 
 def _look(directory: str) -> tuple[dict[str, Any], bool]:
-    """One look, and whether something that did not read had changed meanwhile."""
+    """Look once. Return the answer, and whether a checkpoint changed while it was read."""
     from orchestrator.adapters.checkpoints import units
     from orchestrator.adapters.checkpoints.records import Records
     from orchestrator.adapters.checkpoints.tensor_bundle import Torn
@@ -78,7 +78,7 @@ def _look(directory: str) -> tuple[dict[str, Any], bool]:
 
 
 def checkpoints_main(argv: list[str]) -> int:
-    """`argv` after the word `checkpoints`. Prints one JSON object; 0, or 1 with an error, or 2 for usage."""
+    """Run the verb in `argv` and print one JSON object. Return 0, 1 after an error, or 2 for wrong usage."""
     from orchestrator.adapters.checkpoints.places import SeedError
 
     try:

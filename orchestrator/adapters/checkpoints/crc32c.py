@@ -1,7 +1,7 @@
-"""CRC-32C, as TensorFlow writes it into its files, fast enough without TensorFlow.
+"""CRC-32C as TensorFlow writes it into its files, computed fast enough without TensorFlow.
 
-Importing TensorFlow only to check a sum costs seconds of a restart. The sum is linear, so NumPy can take it
-over many stretches side by side, and the stretches are put together afterwards.
+Importing TensorFlow only to check a sum would cost seconds of a restart. CRC is linear, so NumPy can compute it over
+many stretches of the data side by side, and the results are combined afterwards.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _tables: dict[str, Any] = {}
 
 
 def masked(crc: int) -> int:
-    """The form in which TensorFlow stores a sum: a sum over data that holds sums is weak otherwise."""
+    """Return `crc` in the form in which TensorFlow stores it. A CRC over data that holds plain CRCs would be weak."""
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def crc32c(data: bytes | memoryview, crc: int = 0) -> int:
-    """The sum of `data`, going on from `crc`, the sum of what came before."""
+    """Return the CRC of `data`. `crc` is the CRC of the data before it, from which the computation continues."""
     state = crc ^ 0xFFFFFFFF
     view = memoryview(data).cast("B")
     stretch = (len(view) // _LANES) & ~3
@@ -57,7 +57,7 @@ def _bytes_table() -> list[int]:
 
 
 def _word_tables() -> tuple[Any, Any]:
-    """Two tables of 65536: what the low and the high half of a 32-bit word become after four bytes."""
+    """Return two tables of 65536 entries: what the low and high half of a 32-bit word become after four bytes."""
     if "words" not in _tables:
         np = _numpy()
         one = np.array(_bytes_table(), dtype=np.uint32)
@@ -74,14 +74,14 @@ def _word_tables() -> tuple[Any, Any]:
 
 
 def _side_by_side(view: memoryview, stretch: int, state: int) -> int:
-    """The state after `_LANES` stretches of `stretch` bytes each (a multiple of 4)."""
+    """Return the state after `_LANES` stretches of `stretch` bytes each; `stretch` is a multiple of 4."""
     np = _numpy()
     low, high = _word_tables()
     words = np.frombuffer(view, dtype="<u4").reshape(_LANES, stretch // 4)
     states = np.zeros(_LANES, dtype=np.uint32)
     states[0] = state
     for start in range(0, stretch // 4, 64):
-        # Turned around block by block: a column of the whole would miss the cache at every word.
+        # The array is transposed block by block: reading a column of the whole would miss the cache at every word.
         for column in np.ascontiguousarray(words[:, start : start + 64].T):
             states ^= column
             states = low[states & 0xFFFF] ^ high[states >> 16]
@@ -99,7 +99,7 @@ def _side_by_side(view: memoryview, stretch: int, state: int) -> int:
 
 
 def _shift_tables(count: int) -> list[list[int]]:
-    """What a state becomes after `count` zero bytes, by each of its four bytes."""
+    """Return four tables, one for each byte of a state, of what that byte becomes after `count` zero bytes."""
     table = _bytes_table()
     one_byte = [table[bit & 0xFF] ^ (bit >> 8) for bit in (1 << n for n in range(32))]
     matrix = [1 << n for n in range(32)]

@@ -1,7 +1,7 @@
-"""What checkpoints there are, for people: which reads whole, by whom and when written; to keep one, and to go back.
+"""The commands of `orch ckpt`: list the checkpoints and verify them, pin one, roll back to one.
 
-A person names one by its global step (`120`), by its generation (`gen-5`: the newest of it that reads whole), or as
-the list shows it (`gen-000005/ckpt-7`).
+A person names a checkpoint by its global step (`120`), by its generation (`gen-5`: the newest of that generation that
+reads whole), or as the list shows it (`gen-000005/ckpt-7`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _SAME_S = 1e-3
 
 
 class Entry:
-    """One checkpoint, where it lies, and what is known of it."""
+    """A checkpoint, where it is, and what is known about it."""
 
     def __init__(self, chapter: Chapter, unit: Unit) -> None:
         self.chapter = chapter
         self.unit = unit
         self.whole: bool | None = None
-        """None: its structure is right, and nobody has read it yet."""
+        """None: the structure is right, but the contents have not been read yet."""
         self.why: str | None = None
         self.verified_at: float | None = None
         self.pins: list[str] = []
@@ -40,7 +40,7 @@ class Entry:
         self.is_given = not (chapter.is_pin or chapter.is_snapshot) and unit.saved_at <= _made_at(
             chapter.source
         )
-        """It was there when the generation began: a copy."""
+        """Whether the generation was given it at its start: then it is a copy."""
 
     @property
     def counts(self) -> bool:
@@ -48,11 +48,11 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """As people type it: its path in the checkpoint directory."""
+        """The name that people type: the path within the checkpoint directory."""
         return os.path.relpath(self.unit.path, self.chapter.root)
 
     def look(self, records: Records, *, read: bool) -> None:
-        """Find out whether it is whole: from its structure and the records, or by reading all of it."""
+        """Find out whether it is whole: from its structure and the records, or with `read` by reading all of it."""
         record = None if read else records.find(self.unit)
         try:
             self.unit.peek()
@@ -92,7 +92,7 @@ class Entry:
 
 
 def _made_at(directory: str) -> float:
-    """When a generation's directory was complete: what is older was given to it. Unix time; 0 where not known."""
+    """Return when a generation's directory was completed, in Unix time; 0 if unknown. Older files were given to it."""
     try:
         return os.stat(os.path.join(directory, places.MARKER)).st_mtime
     except OSError:
@@ -100,7 +100,7 @@ def _made_at(directory: str) -> float:
 
 
 def listed(root: str, *, read: bool = False) -> dict[str, Any]:
-    """The answer of `list`, newest generation first. With `read`, every one is read to its last byte."""
+    """Return the answer of `list`, newest generation first. With `read`, every checkpoint is read to its last byte."""
     entries = _entries(root, read=read)
     counting = [entry for entry in entries if entry.counts]
     resumable = any(entry.unit.resumes for entry in counting)
@@ -122,7 +122,7 @@ def _entries(root: str, *, read: bool = False) -> list[Entry]:
 
 
 def _merged(found: list[Entry]) -> list[Entry]:
-    """A pinned copy stands for itself only where what it was copied from is gone, or was written over."""
+    """Merge each copy into its original. A copy has an entry of its own only where the original is gone or changed."""
     shown = [entry for entry in found if not _is_copied(entry)]
     for pin in filter(_is_copied, found):
         pin.pins = [pin.chapter.source] if pin.chapter.is_pin else []
@@ -155,7 +155,7 @@ def _is_older(entry: Entry, pin: Entry) -> bool:
 
 
 def pin(root: str, what: str) -> dict[str, Any]:
-    """Copy one to where nothing is ever removed: neither by a script that keeps its newest few, nor by `keep`."""
+    """Copy a checkpoint to where neither a script that keeps only its newest few nor `keep` removes it."""
     with places.locked(root):
         entry = _whole_one(root, what)
         directory, again = _pin(root, entry)
@@ -163,7 +163,7 @@ def pin(root: str, what: str) -> dict[str, Any]:
 
 
 def unpin(root: str, what: str) -> dict[str, Any]:
-    """Remove such a copy."""
+    """Remove the copies that `pin` made of a checkpoint."""
     with places.locked(root):
         entries = [entry for entry in _entries(root) if entry.pins]
         entry = _first(entries, what, "pinned checkpoint")
@@ -173,7 +173,7 @@ def unpin(root: str, what: str) -> dict[str, Any]:
 
 
 def rollback(root: str, what: str) -> dict[str, Any]:
-    """The next generation starts from that one: all that is newer is set aside. It is pinned, so that it stays."""
+    """Make the next generation start from that checkpoint: pin it, and set aside everything newer."""
     with places.locked(root):
         entry = _whole_one(root, what)
         generation = entry.chapter.generation
@@ -191,7 +191,10 @@ def rollback(root: str, what: str) -> dict[str, Any]:
 
 
 def _refuse_twins(root: str, chosen: Entry) -> None:
-    """A mark tells checkpoints apart by when they were saved, which a copy without `-p` loses."""
+    """Raise SeedError where another checkpoint of the generation has the same time but another step.
+
+    The mark of a rollback tells checkpoints apart by the time of saving, which `cp` without `-p` loses.
+    """
     for other in _entries(root):
         mine, unit = chosen.unit, other.unit
         if (
@@ -208,7 +211,7 @@ def _refuse_twins(root: str, chosen: Entry) -> None:
 
 
 def _pin(root: str, entry: Entry) -> tuple[str, bool]:
-    """(the copy's directory, whether it was there)."""
+    """Pin a checkpoint. Return the directory of the copy, and whether it existed before."""
     if entry.pins:
         return entry.pins[0], True
     unit, generation = entry.unit, entry.chapter.generation or 0
@@ -219,7 +222,7 @@ def _pin(root: str, entry: Entry) -> tuple[str, bool]:
     try:
         seed.emptied(building)
         copy = seed.copied(unit, entry.chapter.source, building)
-        copy.read()  # what is kept must be whole after it was copied: it may be written at this moment
+        copy.read()  # the copy must be read, not the original: the training may be writing that at this moment
         seed.copy_others(entry.chapter.source, entry.chapter.contents()[1], building, [])
         seed.finish(building, target, {"by": entry.by, "global_step": copy.global_step, "source": unit.path})
     except Torn as e:
@@ -230,7 +233,11 @@ def _pin(root: str, entry: Entry) -> tuple[str, bool]:
 
 
 def _whole_one(root: str, what: str) -> Entry:
-    """The newest that is meant by `what` and reads whole, now."""
+    """Read the checkpoints that `what` may mean, and return the first that reads whole.
+
+    Raises:
+        SeedError: there is none by that name, or none of them reads whole.
+    """
     records = Records(root)
     meant = _meant(_entries(root), what)
     for entry in meant:
@@ -266,7 +273,7 @@ def _said(what: str) -> str:
 
 
 def _meant(entries: list[Entry], what: str) -> list[Entry]:
-    """What a person may mean, the likeliest first: what counts before what was set aside."""
+    """Return the checkpoints that `what` may mean, the likeliest first: those set aside come last."""
     digits = what.removeprefix(places.PREFIX)
     if what.isdecimal():
         found = [entry for entry in entries if entry.unit.global_step == int(what)]

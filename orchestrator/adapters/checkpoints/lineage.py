@@ -1,8 +1,9 @@
-"""What a new generation may resume from, in order: the generations before it, as far as nobody went back from them.
+"""The order in which a new generation may resume from earlier ones, without those that a person rolled back.
 
-Going back is a durable mark, `.orch/aside.json`: every generation that was newer then is set aside, and of the one
-that was chosen, and of those before it, what was saved later. Nothing is removed: going back to one that was set aside
-brings it in again. A mark knows how far the generations had got when it was made, so that those made after it count.
+A rollback is a durable mark in `.orch/aside.json`. It sets aside every generation that was newer than the chosen one.
+Of the chosen generation and those before it, it sets aside what was saved after the chosen checkpoint. Nothing is
+removed: a rollback to a checkpoint that was set aside brings it back. A mark records the newest generation at its
+time, so generations made afterwards count.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
     Passed = list[tuple[str, str]]
 
 _SAME_S = 1e-3
-"""Copies have the times of what they are copied from, as far as file systems keep them."""
+"""Two checkpoints whose times differ by less are the same: a copy keeps the time only as exactly as file systems do."""
 
 
 class Chapter:
-    """One directory that may hold checkpoints: a generation's, a copy that is kept, or the root itself."""
+    """A directory that may hold checkpoints: a generation's, a pinned copy's, a snapshot's, or the root itself."""
 
     def __init__(
         self,
@@ -36,15 +37,15 @@ class Chapter:
         self.root = root
         self.source = source
         self.generation = generation
-        """None: what lies in the root, from before all generations."""
+        """None for the root, whose checkpoints are older than all generations."""
         self.is_pin = is_pin
         self.is_snapshot = is_snapshot
         self.is_aside = False
         self.until: float | None = None
-        """What was saved later is set aside: Unix time of the newest that counts."""
+        """Unix time of the newest checkpoint that counts; what was saved later is set aside. None: all count."""
 
     def contents(self) -> tuple[list[units.Unit], list[str], Passed]:
-        """Its units, newest first; its other files; and what was passed over, with why."""
+        """Return its units (newest first), its other files, and what was skipped, each with the reason."""
         found, others, passed = units.find(self.source)
         if self.source != self.root:
             return found, others, passed
@@ -60,12 +61,12 @@ class Chapter:
         )
 
     def counts(self, unit: units.Unit) -> bool:
-        """Whether a new generation may resume from it."""
+        """Return whether a new generation may resume from `unit`."""
         return not self.is_aside and (self.until is None or unit.saved_at <= self.until + _SAME_S)
 
 
 def chapters(root: str) -> list[Chapter]:
-    """All of them, newest first, those that are set aside too."""
+    """Return all chapters, newest first, including those that are set aside."""
     pins, snapshots = places.pinned(root), places.safe(root)
     there = set(places.generations(root))
     found: list[Chapter] = []
@@ -90,28 +91,32 @@ def _set_aside(root: str, found: list[Chapter]) -> None:
         name = str(chapter.generation)
         chapter.is_aside = left_behind or name in aside["generations"]
         cut = aside["cuts"].get(name, {}).get("saved_at")
-        # For all before it too: what is set aside here was perhaps given to it by one of them.
+        # The limit also holds for all chapters before it: one of them may have given this one what is set aside.
         chapter.until = until = cut if until is None or (cut is not None and cut < until) else until
         if not chapter.is_aside and (places.marker_of(chapter.source) or {}).get("from_scratch"):
-            left_behind = True  # what is older was left behind on purpose
+            left_behind = True  # a start from scratch leaves everything older behind, on purpose
 
 
 def history(root: str) -> list[Chapter]:
-    """What a new generation may resume from, newest first."""
+    """Return the chapters that a new generation may resume from, newest first."""
     return [chapter for chapter in chapters(root) if not chapter.is_aside]
 
 
 def went_back_from(root: str) -> set[int]:
-    """The generations that a person went back from; they are never removed."""
+    """Return the generations that a person rolled back; they are never removed."""
     return {int(name) for name in _read(root)["generations"]}
 
 
 def go_back(root: str, generation: int, saved_at: float) -> list[int]:
-    """Set aside all that is newer; the generations concerned, newest first. The caller holds the lock."""
+    """Set aside all that is newer than the chosen checkpoint. The caller must hold the lock.
+
+    Returns:
+        the generations that are set aside, newest first.
+    """
     there = places.generations(root)
     newest = max([generation, *there])
     before = _read(root)
-    # A mark that was made after the chosen generation belongs to what is left now.
+    # A mark that was made after the chosen generation belongs to the history that is left behind now.
     kept = {
         kind: {
             name: mark

@@ -1,12 +1,12 @@
-"""Where what is, under a checkpoint directory; and the lock of those who change it.
+"""The layout of a checkpoint directory, and the lock that whoever changes it must hold.
 
-gen-000012/            what one generation of the training saves; its marker says what it was given, and whose it is
-gen-000012.tmp/        being made
-.orch/pinned/          copies that are never removed, each a small generation of its own: gen-000005.step-50/
-.orch/safe/            snapshots that travel, where hosts share no directory (`safe`)
-.orch/aside.json       what a person went back from (`lineage`)
-.orch/verified.json    what was read to its last byte, and when (`records`)
-.orch/share-<run>      the same on every host, or it is not one directory (`share`)
+gen-000012/            what one generation saves; its marker says what the generation was given, and whose it is
+gen-000012.tmp/        a generation's directory that is being made
+.orch/pinned/          pinned copies, which only `unpin` removes; each is a small generation: gen-000005.step-50/
+.orch/safe/            snapshots that are transferred where hosts share no directory (`safe`)
+.orch/aside.json       what a person rolled back (`lineage`)
+.orch/verified.json    which checkpoints were read to their last byte, and when (`records`)
+.orch/share-<run>      a token: hosts share the directory if all of them read the same one (`share`)
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ MARKER = ".orch-seed.json"
 PREFIX = "gen-"
 
 LOCK_S = 300.0
-"""A large checkpoint is copied in less; then whoever holds the lock is taken to hang."""
+"""How long to wait for the lock. Copying a large checkpoint takes less, so its holder is then assumed to hang."""
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-"""Of file systems without locks. Every change ends in one rename, so that two at once waste work and no more."""
+"""The errors of file systems without locks. There, two changes at once only waste work: each ends in one rename."""
 
 
 class SeedError(Exception):
-    """The checkpoint directory cannot be changed as was asked; `code`, one sentence, and the way out."""
+    """The checkpoint directory cannot be changed as requested. It carries a code, one sentence, and a hint."""
 
     def __init__(self, code: str, message: str, hint: str) -> None:
         super().__init__(message)
@@ -47,12 +47,12 @@ def directory_of(root: str, generation: int) -> str:
 
 
 def own_dir(root: str) -> str:
-    """What is ours and no generation's."""
+    """Return the directory of our own files, which belong to no generation."""
     return os.path.join(root, OWN)
 
 
 def generations(root: str) -> list[int]:
-    """The generations that have a directory under `root`, newest first."""
+    """Return the generations that have a directory under `root`, newest first."""
     found = []
     for name in names_in(root):
         digits = name.removeprefix(PREFIX)
@@ -63,7 +63,7 @@ def generations(root: str) -> list[int]:
 
 
 def pinned(root: str) -> list[tuple[int, str]]:
-    """(generation, directory) of the copies that are kept, newest first."""
+    """Return (generation, directory) of each pinned copy, newest first."""
     home = os.path.join(own_dir(root), "pinned")
     found = []
     for name in names_in(home):
@@ -74,7 +74,7 @@ def pinned(root: str) -> list[tuple[int, str]]:
 
 
 def safe(root: str) -> list[tuple[int, str]]:
-    """(generation, directory) of the snapshots that travel between hosts that share no directory, newest first."""
+    """Return (generation, directory) of each snapshot, newest first. Hosts that share no directory exchange them."""
     home = os.path.join(own_dir(root), "safe")
     found = []
     for name in names_in(home):
@@ -87,17 +87,17 @@ def safe(root: str) -> list[tuple[int, str]]:
 def names_in(directory: str) -> list[str]:
     try:
         return os.listdir(directory)
-    except FileNotFoundError:  # any other trouble is no empty directory
+    except FileNotFoundError:  # any other error must not look like an empty directory
         return []
 
 
 def marker_of(directory: str) -> dict[str, Any] | None:
-    """What a generation was given; None of a directory that is not ours, or not complete."""
+    """Return what a generation was given. None: the directory is not ours, or not complete."""
     return read_json(os.path.join(directory, MARKER))
 
 
 def read_json(path: str) -> dict[str, Any] | None:
-    """None where it is not there, or no JSON object."""
+    """Return the JSON object in a file. None: the file is missing, or holds no JSON object."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
@@ -107,7 +107,7 @@ def read_json(path: str) -> dict[str, Any] | None:
 
 
 def write_json(path: str, value: dict[str, Any]) -> None:
-    """Whole or not at all, and on disk."""
+    """Write a JSON object atomically, and fsync it."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = f"{path}.{os.uname().nodename}.{os.getpid()}.tmp"
     try:
@@ -124,10 +124,10 @@ def write_json(path: str, value: dict[str, Any]) -> None:
 
 @contextmanager
 def locked(root: str, wait_s: float = LOCK_S) -> Iterator[None]:
-    """Nobody else changes the directory meanwhile: two agents of one host, or of two, may be asked the same.
+    """Hold the directory's lock. Two agents, on one host or on two, may be given the same order.
 
     Raises:
-        SeedError: somebody else has held it for `wait_s`.
+        SeedError: another process has held the lock for `wait_s`.
     """
     import fcntl
 

@@ -1,6 +1,6 @@
-"""What was read to its last byte, when, and with what result: `.orch/verified.json`. For people, and to spare work.
+"""The results of reading checkpoints to their last byte: `.orch/verified.json`. They inform people and save work.
 
-A record counts for as long as the files have the times and sizes that they had then.
+A record is valid as long as the files have the times and sizes that they had when they were read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Records:
-    """Read once; written back where something was added."""
+    """The records of one checkpoint directory. They are read once, and `save` writes back what was added."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -27,20 +27,23 @@ class Records:
         self._fresh: dict[str, Any] = {}
 
     def find(self, unit: Unit) -> dict[str, Any] | None:
-        """`{"at", "global_step", "why"}` of a unit as it is now; `why` is None where it read whole."""
+        """Return the record `{"at", "global_step", "why"}` of a unit; `why` is None where it read whole.
+
+        Returns None where the unit was never read, or has changed since.
+        """
         found = self._known.get(self._name(unit))
         return (
             found if found and found["saved_at"] == unit.saved_at and found["bytes"] == unit.bytes else None
         )
 
     def add(self, unit: Unit, why: str | None) -> None:
-        """It was read just now."""
+        """Record that `unit` has just been read. `why` says why it does not read whole; None: it does."""
         record = {"at": time.time(), "global_step": unit.global_step, "why": why}
         record |= {"saved_at": unit.saved_at, "bytes": unit.bytes}
         self._fresh[self._name(unit)] = self._known[self._name(unit)] = record
 
     def save(self) -> None:
-        """For the next one who asks. On a disk that takes nothing, nobody is kept from resuming by that."""
+        """Write the records to disk. An error is ignored: a full disk must not keep a run from resuming."""
         if not self._fresh:
             return
         known = {**(places.read_json(self._path) or {}), **self._fresh}

@@ -1,8 +1,8 @@
-"""Checkpoints that travel, where hosts share no directory: `.orch/safe/<digest>/`, the same on every host that has it.
+"""Snapshots of checkpoints, for the transfer between hosts that share no directory: `.orch/safe/<digest>/`.
 
-A snapshot is a copy that no script touches, so that it can be sent for minutes while the training goes on. It is
-named after its content (files in chunks, each by its SHA-256): what is there already is not sent again, and a
-transfer that broke off goes on with the next chunk.
+A snapshot is a copy that no script touches, so sending it may take minutes while the training goes on. Its name is
+the digest of its content (each file as the SHA-256 of its chunks), so it is the same on every host. Chunks that a
+host already has are not sent again, and a transfer that broke off continues with the next chunk.
 """
 
 from __future__ import annotations
@@ -20,22 +20,25 @@ if TYPE_CHECKING:
     from typing import Any
 
 CHUNK_BYTES = 8 << 20
-"""A transfer that breaks off begins again at one of these."""
+"""The size of a chunk. A transfer that breaks off loses at most this much."""
 
 ABANDONED_S = 86400.0
-"""A chunk that has waited as long belongs to no transfer any more."""
+"""A chunk that is older than this belongs to a transfer that was given up."""
 
 KEPT = 2
-"""The newest snapshots that stay on a host: what the run runs from, and what has been verified since."""
+"""How many snapshots stay on a host: the one that the run resumed from, and the newest verified since."""
 
 
 def snapshot(root: str, directory: str, path: str | None) -> dict[str, Any]:
-    """Set aside one checkpoint of a generation, and say what it is made of. SeedError where it went away meanwhile.
+    """Copy one checkpoint of a generation into a snapshot, and return its manifest.
 
     Args:
         root: the checkpoint directory.
-        directory: the generation's.
-        path: of the unit; None: the newest that reads whole.
+        directory: the generation's directory.
+        path: the path of the unit. None: the newest that reads whole.
+
+    Raises:
+        SeedError: the checkpoint was removed or overwritten meanwhile.
     """
     found, others, _ = units.find(directory)
     resumable = any(unit.resumes for unit in found)
@@ -66,7 +69,7 @@ def snapshot(root: str, directory: str, path: str | None) -> dict[str, Any]:
 
 
 def receive(root: str, manifest: dict[str, Any], chunks: str) -> dict[str, Any]:
-    """Have that snapshot here: `{"missing": […]}` says which chunks must come first; with none missing, it is there."""
+    """Assemble a snapshot from its chunks. While chunks are missing, only name them in `{"missing": […]}`."""
     target = directory_of(root, manifest["digest"])
     check(manifest)
     if places.marker_of(target) is not None:
@@ -93,7 +96,11 @@ def receive(root: str, manifest: dict[str, Any], chunks: str) -> dict[str, Any]:
 
 
 def check(manifest: dict[str, Any]) -> None:
-    """ValueError for one that would leave its directory. It comes from another host, whoever has that by now."""
+    """Check that no file of a snapshot lies outside its directory. The manifest comes from another, untrusted host.
+
+    Raises:
+        ValueError: a name would leave the directory, or a chunk is not named by a SHA-256.
+    """
     for name, _, _, chunks in manifest["files"]:
         if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
             raise ValueError(f"a snapshot may not have a file named {name!r}")
@@ -102,7 +109,7 @@ def check(manifest: dict[str, Any]) -> None:
 
 
 def _clear(chunks: str, used: set[str]) -> None:
-    """Those that are in place now, and those of transfers that nobody goes on with."""
+    """Remove the chunks that have been assembled, and those of transfers that were given up."""
     import time
 
     for name in places.names_in(chunks):
@@ -112,7 +119,11 @@ def _clear(chunks: str, used: set[str]) -> None:
 
 
 def directory_of(root: str, digest: str) -> str:
-    """Where a snapshot is, or would be. ValueError for what is no digest."""
+    """Return the directory of a snapshot, whether it exists or not.
+
+    Raises:
+        ValueError: `digest` is not a SHA-256.
+    """
     _check_digest(digest)
     return os.path.join(places.own_dir(root), "safe", digest)
 
@@ -123,7 +134,11 @@ def _check_digest(digest: str) -> None:
 
 
 def read_chunk(root: str, digest: str, name: str, offset: int, bytes_max: int) -> bytes:
-    """A part of one of a snapshot's files."""
+    """Read at most `bytes_max` bytes of a snapshot's file, from `offset`.
+
+    Raises:
+        ValueError: the file lies outside the snapshot.
+    """
     directory = directory_of(root, digest)
     path = os.path.realpath(os.path.join(directory, name))
     if os.path.commonpath([os.path.realpath(directory), path]) != os.path.realpath(directory):
@@ -141,7 +156,7 @@ def generation_of(directory: str) -> int | None:
 def _manifest(
     directory: str, unit: units.Unit, generation: int | None, by: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """What a snapshot is made of, and what it is. Its name is its content: times and owners do not count."""
+    """Return the manifest of a snapshot. Its digest covers names and content, but not times and owners."""
     from hashlib import sha256
 
     files = []
@@ -186,7 +201,7 @@ def _assemble(path: str, size: int, mtime_ns: int, chunks: list[str]) -> None:
 
 
 def _keep(root: str, building: str, manifest: dict[str, Any]) -> None:
-    """Under its name; the oldest ones go."""
+    """Rename a finished snapshot into place, and remove the oldest ones."""
     target = directory_of(root, manifest["digest"])
     if places.marker_of(target) is None:
         about = {key: manifest[key] for key in ("generation", "global_step", "saved_at", "by")}

@@ -1,8 +1,8 @@
 """Give a new generation the last good checkpoint, in a directory of its own.
 
-`ROOT/gen-000012/` is made as `gen-000012.tmp` and renamed when it is complete, with the answer inside, so that
-being asked twice gives the same directory and the same answer. What lands in it was read whole *after* it was
-copied: a zombie of the generation before may still be writing to its own.
+`ROOT/gen-000012/` is built as `gen-000012.tmp` and renamed when it is complete. The answer is stored inside, so the
+same order asked twice gives the same directory and the same answer. A checkpoint is read *after* it was copied,
+because a process left over from the generation before may still be writing to the original.
 """
 
 from __future__ import annotations
@@ -31,15 +31,19 @@ def seed(
     by: dict[str, Any] | None = None,
     only: str | None = None,
 ) -> dict[str, Any]:
-    """Make `gen-N` with the newest checkpoint that reads whole. The answer of the `seed` order.
+    """Make `gen-N` with the newest checkpoint that reads whole, and return the answer of the `seed` order.
 
     Args:
         root: the checkpoint directory.
         generation: N.
-        from_scratch: with nothing; what is older is left behind.
+        from_scratch: start with no checkpoint, and leave all older ones behind.
         keep: how many generations' directories stay.
         by: whose generation it is (run, host, task), for people.
-        only: the one directory to take it from: what else is here is another host's past, or this one's.
+        only: the one directory to take the checkpoint from. Where hosts share no directory, the other checkpoints
+            on this host may be outdated.
+
+    Raises:
+        SeedError: there is a generation as new, or there are checkpoints and none reads whole.
     """
     os.makedirs(root, exist_ok=True)
     target = directory_of(root, generation)
@@ -59,7 +63,7 @@ def seed(
             chapters = [Chapter(root, only, None)] if only else lineage.history(root)
             answer = _make(root, generation, building, [] if from_scratch else chapters, by)
         except BaseException:
-            shutil.rmtree(building, ignore_errors=True)  # of a full disk it would be the last straw
+            shutil.rmtree(building, ignore_errors=True)  # the disk may be full; do not make it worse
             raise
         if keep is not None:
             _forget(root, keep, answer["source"])
@@ -90,13 +94,17 @@ def _make(
 def _build(
     root: str, chapters: list[Chapter], building: str, rejected: list[dict[str, str]]
 ) -> units.Unit | None:
-    """Fill `building` from the newest generation that reads whole; None where there never was a checkpoint."""
+    """Fill `building` from the newest generation that reads whole. Return None where there never was a checkpoint.
+
+    Raises:
+        SeedError: there are checkpoints, and none reads whole.
+    """
     history = []
     for chapter in chapters:
         found, others, passed = chapter.contents()
         history.append((chapter, [unit for unit in found if chapter.counts(unit)], others, passed))
-    # A model exported at the end of `fit`, whose backup Keras has deleted by then, resumes nothing: where any
-    # generation has what scripts resume from by themselves, only such counts.
+    # A model that was exported at the end of `fit`, when Keras has already deleted its backup, resumes nothing. So
+    # where any generation has a checkpoint that scripts resume from by themselves, only such checkpoints count.
     resumable = any(unit.resumes for _, found, _, _ in history for unit in found)
     torn: list[dict[str, str]] = []
     records = Records(root)
@@ -105,7 +113,7 @@ def _build(
         emptied(building)
         chosen = _take(chapter.source, found, building, torn, resumable)
         if chosen is not None:
-            # The root may hold anything, a data set too: of it, only checkpoints are taken.
+            # The root may hold anything, even a data set, so only checkpoints are copied from it.
             copy_others(chapter.source, [] if chapter.source == root else others, building, torn)
             complete(building)
             rejected += torn
@@ -124,9 +132,9 @@ def _build(
 def _take(
     source: str, found: list[units.Unit], building: str, torn: list[dict[str, str]], resumable: bool
 ) -> units.Unit | None:
-    """Copy what reads whole; the newest unit that counts, or None.
+    """Copy the units that read whole, and return the newest one that counts, or None.
 
-    In each folder the newest is read to its last byte; of older ones beside it, only structure and sizes.
+    In each folder only the newest unit is read to its last byte. Of older ones only structure and sizes are checked.
     """
     chosen: units.Unit | None = None
     read: set[tuple[str, str]] = set()
@@ -152,7 +160,11 @@ def _within(path: str, source: str, building: str) -> str:
 
 
 def copied(unit: units.Unit, source: str, building: str) -> units.Unit:
-    """The same unit in `building`. Torn where it goes away meanwhile."""
+    """Copy a unit into `building`, and return the copy.
+
+    Raises:
+        Torn: the unit was removed meanwhile.
+    """
     paths = [_within(path, source, building) for path in unit.paths]
     for path, copy in zip(unit.paths, paths, strict=True):
         try:
@@ -170,7 +182,7 @@ def _drop(unit: units.Unit, source: str, building: str) -> None:
 
 
 def _restore_backups(building: str) -> None:
-    """`latest.weights.h5` was torn and its `.bkp` is good: Keras finds it only under the first name."""
+    """Copy `latest.weights.h5.bkp` to `latest.weights.h5` where that was torn: Keras reads only the latter name."""
     for folder, _, names in os.walk(building):
         if units.WEIGHTS + ".bkp" in names and units.WEIGHTS not in names:
             for name in (units.WEIGHTS, units.METADATA):
@@ -190,13 +202,13 @@ def copy_others(source: str, others: list[str], building: str, rejected: list[di
 
 
 def complete(building: str) -> None:
-    """What a script needs beside the files themselves to find them."""
+    """Write what a script needs in order to find the checkpoint files."""
     _restore_backups(building)
     _write_pointers(building)
 
 
 def _write_pointers(building: str) -> None:
-    """TensorFlow's `checkpoint` files, anew: the old one may be empty, torn, or point to what was dropped."""
+    """Write new TensorFlow `checkpoint` files. An old one may be empty or torn, or name files that were dropped."""
     for folder, _, names in os.walk(building):
         prefixes = [name[: -len(".index")] for name in names if name.endswith(".index")]
         if not prefixes:
@@ -221,10 +233,10 @@ def _quoted(name: str) -> str:
 
 
 def place(source: str, target: str) -> None:
-    """Copy a file with its times, or give it a second name where that is safe and possible.
+    """Copy a file with its times, or make a hard link where that is safe and possible.
 
-    TensorFlow replaces data shards by rename, so that a second name is as good as a copy. Its index, and
-    HDF5, are rewritten in place: a zombie would write into the new generation's file.
+    TensorFlow replaces data shards by rename, so a link to one is as good as a copy. It rewrites its index and HDF5
+    files in place, so through a link a left-over process would write into the new generation's file.
     """
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.lexists(target):
@@ -237,7 +249,7 @@ def place(source: str, target: str) -> None:
         except FileNotFoundError:
             raise
         except OSError:
-            pass  # another file system, or one without links
+            pass  # the target is on another file system, or the file system has no links
     shutil.copy2(source, target, follow_symlinks=False)
 
 
@@ -248,7 +260,7 @@ def emptied(directory: str) -> None:
 
 
 def finish(building: str, target: str, answer: dict[str, Any]) -> None:
-    """On disk first, then in one step under its name."""
+    """Write the marker, fsync everything, and then rename the directory into place."""
     with open(os.path.join(building, MARKER), "w", encoding="utf-8") as f:
         json.dump(answer, f)
     for folder, _, names in os.walk(building):
@@ -264,16 +276,16 @@ def _fsync(path: str) -> None:
     try:
         os.fsync(descriptor)
     except OSError:
-        pass  # some network file systems know no fsync of directories
+        pass  # some network file systems do not support fsync of directories
     finally:
         os.close(descriptor)
 
 
 def _forget(root: str, keep: int, source: str | None) -> None:
-    """Remove what is older than the newest `keep` generations.
+    """Remove the generations that are older than the newest `keep`.
 
-    Never the one that the last good checkpoint came from, and nothing where none is known; nor what a person went
-    back from. What is pinned lies elsewhere.
+    The generation that the last good checkpoint came from always stays; where that is unknown, nothing is removed.
+    Generations that a person rolled back stay too. Pinned copies are in another directory.
     """
     if source is None:
         return
@@ -285,7 +297,7 @@ def _forget(root: str, keep: int, source: str | None) -> None:
 
 
 def copy(source: str, target: str) -> dict[str, Any]:
-    """Fill `target` with what a seeded directory holds: a task's own checkpoint directory. Twice is once."""
+    """Copy a seeded directory to `target`, a task's own checkpoint directory. Do nothing where that was done before."""
     if os.path.exists(os.path.join(target, MARKER)):
         return {"files": 0, "bytes": 0}
     try:
@@ -296,7 +308,7 @@ def copy(source: str, target: str) -> dict[str, Any]:
 
 
 def _clear(directory: str) -> None:
-    """Half a checkpoint fills a disk and is good for nothing. The directory itself is somebody else's."""
+    """Empty a directory that holds half a checkpoint. The directory itself stays, since others made it."""
     for name in places.names_in(directory):
         path = os.path.join(directory, name)
         if os.path.isdir(path) and not os.path.islink(path):
@@ -322,5 +334,5 @@ def _copy(source: str, target: str) -> dict[str, Any]:
             files += 1
             total += os.lstat(path).st_size
     if marker:
-        place(marker, os.path.join(target, MARKER))  # last: it says that the rest is there
+        place(marker, os.path.join(target, MARKER))  # last, because it says that the rest is complete
     return {"files": files, "bytes": total}

@@ -1,7 +1,7 @@
-"""Whether the checkpoint directory is one and the same on all hosts: written on one, read on the others.
+"""The test whether all hosts share one checkpoint directory: one host writes a token, the others read it.
 
-Each host asks for the run's token there. The first makes it; on a directory that is shared all others find that one,
-and where it is not, each makes its own.
+Each host asks for the run's token in the directory, and the first one makes it. On a shared directory the others find
+that token; otherwise each host makes its own, and the tokens differ.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ _TOKEN_BYTES = 16
 
 
 def token(root: str, run: str) -> str:
-    """The directory's name for this run. OSError where it cannot be written or read."""
+    """Return the run's token in this directory; make it where there is none.
+
+    Raises:
+        OSError: the directory cannot be written or read.
+    """
     home = places.own_dir(root)
     os.makedirs(home, exist_ok=True)
     path = os.path.join(home, f"share-{os.path.basename(run)}")
@@ -31,14 +35,14 @@ def token(root: str, run: str) -> str:
     finally:
         if os.path.exists(mine):
             os.unlink(mine)
-    for name in places.names_in(home):  # of runs that have ended
+    for name in places.names_in(home):  # the tokens of earlier runs
         if name.startswith("share-") and os.path.join(home, name) != path and not name.endswith(".tmp"):
             os.unlink(os.path.join(home, name))
     return _read(path)
 
 
 def _offer(mine: str, path: str) -> None:
-    """Of two that come at once, one is the first, on network file systems too: a link is made or it is not."""
+    """Move the token into place unless another host was first. Making a link is atomic on network file systems too."""
     try:
         os.link(mine, path)
     except FileExistsError:

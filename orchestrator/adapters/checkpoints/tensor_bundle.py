@@ -1,9 +1,9 @@
-"""TensorFlow's checkpoint format, read without TensorFlow: a sorted table of entries, and data shards.
+"""A reader for TensorFlow's checkpoint format that needs no TensorFlow.
 
-`PREFIX.index` is a LevelDB-like table; each entry says in which shard a tensor is, where, and its CRC-32C.
-Structure and index are checked in milliseconds; the sums of the tensors at hundreds of MB a second. What this
-reader does not know (variants, other byte order, compressed tables) it says so with `NotUnderstood`, and
-TensorFlow itself is asked.
+`PREFIX.index` is a sorted table like LevelDB's. Each entry tells the shard and the offset of a tensor, and its
+CRC-32C. Structure and index are checked in milliseconds, and the tensors at hundreds of MB per second. For what this
+reader does not support (variants, the other byte order, compressed tables) it raises `NotUnderstood`, and TensorFlow
+itself reads the checkpoint.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ DT_INT32, DT_STRING, DT_INT64, DT_RESOURCE, DT_VARIANT = 3, 7, 9, 20, 21
 
 
 class Torn(Exception):
-    """The checkpoint does not read whole; str() says why."""
+    """The checkpoint does not read whole. str() gives the reason."""
 
 
 class NotUnderstood(Exception):
-    """It may be whole, and this reader cannot tell."""
+    """The checkpoint uses a feature that this reader does not support. It may be whole."""
 
 
 class Entry:
-    """One tensor."""
+    """The index's entry for one tensor."""
 
     __slots__ = ("crc", "dtype", "elements", "offset", "shard", "size", "sliced")
 
@@ -50,10 +50,15 @@ class Entry:
 
 
 class Bundle:
-    """An opened checkpoint: its entries, and shards that are long enough to hold them."""
+    """An opened checkpoint. Its index is whole, and its shards are long enough to hold all entries."""
 
     def __init__(self, prefix: str) -> None:
-        """Read the index and look at the shards. Torn or NotUnderstood."""
+        """Read the index and check the sizes of the shards.
+
+        Raises:
+            Torn: the index is damaged, or a shard is missing or too short.
+            NotUnderstood: this reader does not support the index.
+        """
         self.prefix = prefix
         self.entries, self.shards = _read_index(f"{prefix}.index")
         ends: dict[int, int] = {}
@@ -76,7 +81,12 @@ class Bundle:
         return sum(entry.size for entry in self.entries.values())
 
     def check_tensors(self) -> None:
-        """Take the sum of every tensor. Torn, or NotUnderstood."""
+        """Check the CRC of every tensor.
+
+        Raises:
+            Torn: a tensor is damaged.
+            NotUnderstood: the checkpoint holds variants.
+        """
         for shard in range(self.shards):
             mine = [
                 (e.offset, name, e) for name, e in self.entries.items() if e.shard == shard and not e.sliced
@@ -92,7 +102,7 @@ class Bundle:
                         raise Torn(f"the tensor {name} does not have its checksum")
 
     def integer(self, name: str) -> int | None:
-        """The value of an integer scalar; None where the entry is none."""
+        """Return the value of an integer scalar. None: the entry is something else."""
         entry = self.entries[name]
         if entry.elements != 1 or entry.dtype not in (DT_INT64, DT_INT32):
             return None
@@ -112,7 +122,11 @@ def _sum(file: BinaryIO, size: int, crc: int) -> int:
 
 
 def _string_sum(file: BinaryIO, entry: Entry) -> int:
-    """Strings: their lengths as varints, a sum of the lengths, the bytes. The sum takes the lengths as words."""
+    """Return the CRC of a tensor of strings, and check the CRC of their lengths.
+
+    The tensor is stored as the lengths (varints), a CRC of the lengths, and the bytes. Both CRCs cover the lengths
+    as 32-bit words (64-bit above 4 GiB), not as the varints that are stored.
+    """
     data = file.read(entry.size)
     if len(data) != entry.size:
         raise Torn("a shard is cut off")
@@ -211,7 +225,7 @@ def _entry(value: bytes) -> Entry:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer message."""
+    """Yield (number, value) of each field of a protocol buffer message."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)

@@ -1,8 +1,8 @@
-"""What training scripts leave behind: units of a checkpoint, and whether each reads whole.
+"""The checkpoints that training scripts write, as units, and the check whether a unit reads whole.
 
 A unit is the smallest thing that can be restored: a TensorFlow prefix with its shards, an HDF5 file, a `.keras`
-archive, or Keras 3's BackupAndRestore pair of weights and epoch. Two looks at each: `glance` costs
-milliseconds and needs only the standard library; `read` reads every tensor.
+archive, or the pair of weights and epoch that Keras 3's BackupAndRestore writes. `glance` checks the structure, which
+takes milliseconds and only the standard library; `read` reads every tensor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import IO, Any
 
 OWN_SUM_BYTES_MAX = 1 << 30
-"""Above it, TensorFlow's own checksum is faster than ours, its import of some seconds included."""
+"""The largest checkpoint that we read ourselves. Beyond it TensorFlow is faster, even with seconds for its import."""
 
 TENSORFLOW, HDF5, ARCHIVE = "tensorflow", "hdf5", "keras"
 POINTER = "checkpoint"
@@ -28,7 +28,7 @@ _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 class Unit:
-    """One thing that can be restored. `paths` are all its files; `path` is the one that names it."""
+    """Something that can be restored. `paths` are all its files, and `path` is the one that names it."""
 
     def __init__(self, kind: str, path: str, paths: list[str]) -> None:
         self.kind = kind
@@ -44,20 +44,24 @@ class Unit:
         return os.path.basename(self.path)
 
     def is_same(self, other: Unit) -> bool:
-        """Whether nothing of it has changed since the other was found."""
+        """Return whether none of its files has changed since `other` was found."""
         return (self.path, self.paths, self._states) == (other.path, other.paths, other._states)
 
     @property
     def resumes(self) -> bool:
-        """Whether scripts resume from it by themselves: the others may be exports of a model."""
+        """Whether scripts resume from it by themselves. Other units may be exports of a model."""
         return self.kind == TENSORFLOW or self.name.removesuffix(".bkp") == WEIGHTS
 
     def order(self) -> tuple[bool, bool, float, int]:
-        """Newest last; before them Keras's second copies, and before all what no script resumes from by itself."""
+        """Return a sort key: first what no script resumes from by itself, then Keras's `.bkp`, then by time."""
         return self.resumes, not self.name.endswith(".bkp"), self.saved_at, number_in(self.name) or 0
 
     def glance(self) -> None:
-        """Look at sizes and structure. Torn where it cannot be whole."""
+        """Check sizes and structure.
+
+        Raises:
+            Torn: the unit cannot be whole.
+        """
         if self.kind == TENSORFLOW:
             try:
                 Bundle(self.path)
@@ -73,16 +77,24 @@ class Unit:
                     raise Torn("it is no whole zip archive")
 
     def read(self) -> None:
-        """Read every tensor, and learn the global step. Torn where one does not read."""
+        """Read every tensor, and learn the global step.
+
+        Raises:
+            Torn: a tensor does not read.
+        """
         self.glance()
         try:
             step = self._read()
-        except OSError as e:  # a training that lives replaces and removes its checkpoints under our eyes
+        except OSError as e:  # a running training replaces and removes its checkpoints while they are read
             raise Torn(f"it cannot be read: {e.strerror or e}") from e
         self.global_step = step if step is not None else number_in(self.name)
 
     def peek(self) -> None:
-        """Learn the global step, in milliseconds, of what need not be whole. Torn as for `glance`."""
+        """Learn the global step within milliseconds, without checking the tensors.
+
+        Raises:
+            Torn: as `glance`.
+        """
         self.glance()
         try:
             step = self._peek()
@@ -111,7 +123,7 @@ class Unit:
 
 
 def _state(path: str) -> tuple[float, int]:
-    """When it was written, and its size."""
+    """Return when a file was written (Unix time) and its size; zeros where it is gone."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -120,7 +132,7 @@ def _state(path: str) -> tuple[float, int]:
 
 
 def number_in(name: str) -> int | None:
-    """The last number of a name before its endings, `ckpt-50.index` and `w.50.h5` both 50; else None."""
+    """Return the last number in a name before its suffixes: 50 for both `ckpt-50.index` and `w.50.h5`, else None."""
     digits, found = "", None
     for letter in name.partition(".weights")[0].removesuffix(".h5").removesuffix(".keras") + "-":
         if letter.isdecimal():
@@ -131,9 +143,9 @@ def number_in(name: str) -> int | None:
 
 
 def find(directory: str) -> tuple[list[Unit], list[str], list[tuple[str, str]]]:
-    """The units below a directory, newest first; all other regular files; and what was passed over, with why.
+    """Return the units below a directory (newest first), the other regular files, and what was skipped, with reasons.
 
-    Symbolic links are never followed. Paths are absolute where `directory` is.
+    Symbolic links are never followed. The paths are absolute if `directory` is.
     """
     units: list[Unit] = []
     others: list[str] = []
@@ -162,7 +174,7 @@ def _mode(path: str) -> int | None:
     try:
         return os.lstat(path).st_mode
     except FileNotFoundError:
-        return None  # a training that lives removes its older checkpoints
+        return None  # a running training removes its older checkpoints
 
 
 def _sort_out(
@@ -205,7 +217,7 @@ def _glance_hdf5(file: IO[bytes]) -> None:
     size = file.seek(0, os.SEEK_END)
     if head[:8] != _HDF5_SIGNATURE or len(head) < 48:
         raise Torn(f"it is no HDF5 file ({size} bytes)")
-    # Where the file says its own end is: after the addresses, whose place depends on the superblock's version.
+    # The superblock holds the file's length, at an offset that depends on the superblock's version.
     at = {0: 40, 1: 44}.get(head[8], 28)
     end = int.from_bytes(head[at : at + 8], "little")
     if size < end:
@@ -213,7 +225,7 @@ def _glance_hdf5(file: IO[bytes]) -> None:
 
 
 def _check_metadata(weights: str) -> None:
-    """Keras reads the epoch from a file beside the weights, and fails at one that is torn."""
+    """Raise Torn where the file beside the weights is damaged: Keras reads the epoch from it, and would fail."""
     folder, name = os.path.split(weights)
     if name.removesuffix(".bkp") != WEIGHTS:
         return
@@ -231,7 +243,7 @@ def _read_hdf5(file: Any, *, scalars_only: bool = False) -> int | None:
     try:
         import h5py
     except ImportError:
-        return None  # a Python without h5py cannot restore it either; the structure was looked at
+        return None  # a Python without h5py cannot restore the file either; its structure was checked
     steps: dict[str, int] = {}
     count = 0
 
@@ -256,7 +268,7 @@ def _read_hdf5(file: Any, *, scalars_only: bool = False) -> int | None:
 
 
 def _is_integer(value: Any) -> bool:
-    """A NumPy scalar, or array without dimensions, of whole numbers."""
+    """Return whether `value` is a NumPy integer: a scalar, or an array without dimensions."""
     return getattr(value, "ndim", 1) == 0 and getattr(getattr(value, "dtype", None), "kind", "") in ("i", "u")
 
 
@@ -269,7 +281,7 @@ def _read_archive(path: str) -> int | None:
                     if member.endswith(".h5"):
                         step = _read_hdf5(f)
                     else:
-                        while f.read(1 << 20):  # to its end: the archive's checksum is compared there
+                        while f.read(1 << 20):  # zipfile compares the checksum at the end of the member
                             pass
     except (zipfile.BadZipFile, OSError, EOFError, ValueError) as e:
         raise Torn(f"zip: {e}") from e
@@ -327,7 +339,7 @@ _OTHER_NAMES = ("global_step", "global_step:0", "_global_step", "step", "_step",
 
 
 def choose_step(integers: dict[str, int]) -> int | None:
-    """Of a checkpoint's integer scalars by name, the one that counts the optimizer's steps."""
+    """Choose, from a checkpoint's integer scalars by name, the one that counts the optimizer's steps."""
     for names, within in ((_STEP_NAMES, "optimizer"), (_STEP_NAMES[:-2], ""), (_OTHER_NAMES, "")):
         found = [
             value

@@ -1,7 +1,8 @@
-"""The head node's copies of checkpoints, for runs whose hosts share no directory: no lost host takes them away.
+"""The head node's copies of checkpoints, for runs whose hosts share no directory. They survive the loss of a host.
 
-`<state>/checkpoints/<name>-<hash of the directory>/` holds `pieces/<sha256>`, `manifests/<digest>.json` (what a
-snapshot is made of, see the hosts' `safe`), and `place.json`: which host has the newest generation's directory.
+`<state>/checkpoints/<name>-<hash of the directory>/` holds the chunks as `pieces/<sha256>`, the manifests of the
+snapshots as `manifests/<digest>.json` (see `checkpoints/safe.py`), and `place.json`, which names the host that has the
+newest generation's directory.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from orchestrator.adapters.head.disk import sync_directory
 
 _ASIDE = ".aside"
 _SAME_S = 1e-3
-"""Times are kept as file systems keep them."""
+"""Two times that differ by less are the same: file systems keep them only so exactly."""
 
 
 class CheckpointStore:
-    """Of one name and one directory. One writer at a time: the caller sees to that."""
+    """The copies for one name of a run and one checkpoint directory. The caller ensures that only one thread writes."""
 
     def __init__(self, state_dir: str, name: str, directory: str, keep: int) -> None:
         self.root = root_of(state_dir, name, directory)
@@ -34,31 +35,31 @@ class CheckpointStore:
     # -- what is here --------------------------------------------------------------------------------------
 
     def newest(self) -> dict[str, Any] | None:
-        """The manifest of the newest that is here whole, and was not gone back from."""
+        """Return the manifest of the newest complete snapshot that was not rolled back."""
         return max(self._load(""), key=_age, default=None)
 
     def place(self) -> str | None:
-        """The host that has the newest generation's directory; None where that is not known."""
+        """Return the host that has the newest generation's directory; None if unknown."""
         found = read_json(os.path.join(self.root, "place.json"))
         return str(found["host"]) if found else None
 
     def has(self, manifest: Mapping[str, Any]) -> bool:
-        """Whether that snapshot is here whole."""
+        """Return whether that snapshot is complete here."""
         return os.path.exists(self._manifest_path(str(manifest["digest"])))
 
     def holds(self, global_step: int | None, saved_at: float) -> bool:
-        """Whether the checkpoint of that step and time (Unix) is here, in any generation."""
+        """Return whether the checkpoint of that step and time (Unix) is here, in any generation."""
         return any(
             found["global_step"] == global_step and abs(found["saved_at"] - saved_at) < _SAME_S
             for found in self._load("")
         )
 
     def path(self, chunk: str) -> str:
-        """Where a chunk is, or would be."""
+        """Return the path of a chunk, whether it exists or not."""
         return os.path.join(self._chunks, chunk)
 
     def held_bytes(self, chunk: str) -> int | None:
-        """How much of a chunk has come; None where it is whole."""
+        """Return how many bytes of a chunk have arrived. None: it is complete."""
         if os.path.exists(self.path(chunk)):
             return None
         try:
@@ -69,13 +70,13 @@ class CheckpointStore:
     # -- what comes ----------------------------------------------------------------------------------------
 
     def append(self, chunk: str, data: bytes) -> None:
-        """More of a chunk. It stays where the transfer breaks off."""
+        """Append to a partial chunk. It stays on disk if the transfer breaks off."""
         os.makedirs(self._chunks, mode=0o700, exist_ok=True)
         with open(self.path(chunk) + ".part", "ab") as file:
             file.write(data)
 
     def finish(self, chunk: str) -> bool:
-        """All of it has come: whether it is what its name says. What is not is not kept."""
+        """Complete a chunk, and return whether it matches its SHA-256. A chunk that does not is removed."""
         part = self.path(chunk) + ".part"
         with open(part, "rb") as file:
             whole = hashlib.file_digest(file, "sha256").hexdigest() == chunk
@@ -88,17 +89,17 @@ class CheckpointStore:
         return whole
 
     def add(self, manifest: Mapping[str, Any], host: str) -> None:
-        """All its chunks are here. The oldest ones go, beyond `keep`."""
+        """Add a snapshot, all chunks of which are here, and remove the oldest snapshots beyond `keep`."""
         sync_directory(self._chunks)
         self._write(self._manifest_path(str(manifest["digest"])), {**manifest, "host": host})
         self._forget()
 
     def settle(self, host: str, generation: int) -> None:
-        """The newest generation's directory is on that host from now on."""
+        """Record that the newest generation's directory is on that host."""
         self._write(os.path.join(self.root, "place.json"), {"host": host, "generation": generation})
 
     def go_back(self, saved_at: float | None) -> None:
-        """What was saved later counts no more; with None, nothing does. It stays here for as long as others do."""
+        """Set aside the snapshots saved after `saved_at` (all if None). They count towards a `keep` of their own."""
         for manifest in self._load(""):
             if saved_at is None or manifest["saved_at"] > saved_at + _SAME_S:
                 path = self._manifest_path(manifest["digest"])
@@ -119,7 +120,7 @@ class CheckpointStore:
         return found
 
     def _forget(self) -> None:
-        """Manifests beyond `keep`, of each kind; and the chunks that none is made of any more."""
+        """Remove the manifests beyond `keep`, of each kind, and the chunks that no manifest uses any more."""
         used: set[str] = set()
         for kind in ("", _ASIDE):
             manifests = sorted(self._load(kind), key=_age, reverse=True)
@@ -143,26 +144,26 @@ class CheckpointStore:
 
 
 def root_of(state_dir: str, name: str, directory: str) -> str:
-    """Where the copies for a run's name and its checkpoint directory are."""
+    """Return the directory of the copies for a run's name and its checkpoint directory."""
     known = hashlib.sha256(directory.encode()).hexdigest()[:12]
     return os.path.join(state_dir, "checkpoints", f"{name}-{known}")
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one store holds, whoever it was made for."""
+    """A summary of one store."""
 
     root: str
     count: int
-    """Of checkpoints that are here whole, those that were gone back from among them."""
+    """How many complete checkpoints it holds, including those that were rolled back."""
     global_step: int | None
-    """Of the newest."""
+    """The step of the newest checkpoint."""
     run: str | None
-    """The run that saved the newest; None where that is not known."""
+    """The run that saved the newest checkpoint; None if unknown."""
 
 
 def holdings(state_dir: str) -> list[Holding]:
-    """All stores in that state directory. OSError."""
+    """Return a summary of each store in the state directory. Raises OSError where one cannot be read."""
     above = os.path.join(state_dir, "checkpoints")
     found = []
     for name in sorted(names_in(above)):

@@ -1,6 +1,7 @@
-"""The coordinator's API as the command line sees it: HTTP over a Unix socket, from the standard library.
+"""The command line's client of the coordinator's API: HTTP over a Unix socket.
 
-`http.client` and not a nicer library: it is imported in a quarter of the time, and every command pays for it.
+It uses `http.client` and not a more convenient library: every command pays for the import, and this one takes a
+quarter of the time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ NOT_RUNNING_HINT = "start it with `orch coordinator start`; `orch up FILE` also 
 
 
 class Client:
-    """One coordinator, by its socket. Each call is a connection of its own: there is nothing to close."""
+    """A client of the coordinator behind a socket. Each call opens its own connection; there is nothing to close."""
 
     def __init__(self, socket_path: str, *, timeout_s: float = 30.0) -> None:
         self.socket_path = socket_path
@@ -28,7 +29,7 @@ class Client:
     def get(
         self, path: str, query: dict[str, str | int | float] | None = None, *, timeout_s: float | None = None
     ) -> dict[str, Any]:
-        """The document at `path`. An error document is raised as the error that it tells of."""
+        """Return the document at `path`. An error document is raised as the error that it describes."""
         return self._ask("GET", f"{path}?{urlencode(query)}" if query else path, None, timeout_s)
 
     def post(
@@ -41,7 +42,7 @@ class Client:
         connection = _UnixConnection(self.socket_path, self.timeout_s if timeout_s is None else timeout_s)
         headers = {"Content-Type": "application/json"} if body is not None else {}
         try:
-            # Who answers before the whole question was sent may have hung up already; the answer is there all the same.
+            # The server may answer and hang up before the whole request was sent. Its answer can still be read.
             with contextlib.suppress(BrokenPipeError):
                 connection.request(method, target, body, headers)
             response = connection.getresponse()
@@ -71,14 +72,14 @@ class Client:
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """An HTTP connection whose other end is a file."""
+    """An HTTP connection to a Unix socket."""
 
     def __init__(self, path: str, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
-        """Called by http.client on the first request."""
+        """Connect to the socket. http.client calls this on the first request."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
@@ -100,7 +101,7 @@ def _document(status: int, content: bytes) -> dict[str, Any]:
 
 
 def error_of(document: dict[str, Any], status: int = 500) -> OrchestratorError:
-    """The error that an error document tells of: always with its exit code, of its class where we have it."""
+    """Return the error that an error document describes, with its exit code, and with its class where we have it."""
     told = document.get("error")
     if not isinstance(told, dict):
         return OrchestratorError(f"the coordinator answered {status}: {json.dumps(document)[:200]}")
@@ -115,7 +116,7 @@ def error_of(document: dict[str, Any], status: int = 500) -> OrchestratorError:
     return error
 
 
-# A HostError's message already names its host when it comes back, so those stay plain OrchestratorErrors.
+# The message of a HostError in a document already names its host, so HostErrors come back as OrchestratorErrors.
 _CLASSES: dict[str, type[OrchestratorError]] = {
     kind.code: kind
     for kind in (

@@ -11,7 +11,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_full(path: str) -> bool:
-    """Whether nothing can be written beside `path`; False where that cannot be told."""
+    """Return whether the file system of `path` is full; False if unknown."""
     try:
         return os.statvfs(os.path.dirname(path)).f_bavail == 0
     except OSError:
@@ -19,7 +19,7 @@ def is_full(path: str) -> bool:
 
 
 def full_error(path: str) -> JournalError:
-    """What a person must know and do then."""
+    """Return the error for a full state disk, with the way out."""
     return JournalError(
         f"state disk full: {path} cannot be written",
         hint="free some space; training goes on meanwhile, and nothing that was acknowledged is lost",
@@ -27,7 +27,7 @@ def full_error(path: str) -> JournalError:
 
 
 def sync_directory(path: str) -> None:
-    """A rename is durable only when its directory is. OSError where the disk refuses."""
+    """Fsync a directory, which makes the renames in it durable. Raises OSError where the disk refuses."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

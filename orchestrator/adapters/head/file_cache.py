@@ -1,4 +1,4 @@
-"""A value that was made of files, made again once one of them has changed."""
+"""A cache for a value that is derived from files and is derived anew once one of them has changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class FileCache(Generic[T]):
-    """What was made of some files. `make` returns it, with all the files that count."""
+    """Caches the value that `make` derives. `make` returns the value and all the files that it depends on."""
 
     def __init__(self, make: Callable[[], tuple[T, tuple[Path, ...]]]) -> None:
         self._make = make

@@ -1,7 +1,9 @@
-"""What ended a run's generations, beside its logs: readable without a coordinator. The journal is what counts.
+"""Files beside a run's logs that say what ended its generations, so that `orch logs` needs no coordinator.
 
-first_cause.json    of the last generation that ended badly; null where the run succeeded in the end
-first_causes.json   of all of them, oldest first, each with its `time` (Unix)
+They are copies; the journal is the authority.
+
+first_cause.json    the first cause of the last generation that failed; null if the run succeeded in the end
+first_causes.json   the first causes of all generations that failed, oldest first, each with its `time` (Unix)
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from typing import Any
 
 
 def put(directory: str, found: Mapping[str, Any] | None, *, now: float) -> None:
-    """Put down what ended the newest generation; None: nothing did in the end. OSError where it cannot be.
+    """Write down what ended the newest generation; None: the run succeeded. Raises OSError where the disk refuses.
 
-    `now` is a Unix time: when it ended, where no host's clock says it.
+    `now` is the Unix time to record where no host's clock says when the generation ended.
     """
     _write_json(os.path.join(directory, "first_cause.json"), found)
     if found is None:
@@ -27,13 +29,13 @@ def put(directory: str, found: Mapping[str, Any] | None, *, now: float) -> None:
 
 
 def newest(directory: str) -> dict[str, Any] | None:
-    """What ended the last generation; None where nothing did."""
+    """Return what ended the last generation; None where it did not fail."""
     document = _read_json(os.path.join(directory, "first_cause.json"))
     return document if isinstance(document, dict) else None
 
 
 def read(directory: str) -> list[dict[str, Any]]:
-    """What ended each generation that ended badly, oldest first."""
+    """Return what ended each generation that failed, oldest first."""
     found = _read_json(os.path.join(directory, "first_causes.json"))
     return [cause for cause in found if isinstance(cause, dict)] if isinstance(found, list) else []
 

@@ -1,6 +1,6 @@
-"""Where things lie on the head node: state, socket, journal, logs.
+"""The paths of the head node's files: state, socket, journal, logs.
 
-Imported by every command, so it imports next to nothing.
+Every command imports this module, so it imports almost nothing.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from orchestrator.core.errors import OrchestratorError
 
 SOCKET_PATH_BYTES_MAX = 107
-"""What fits into `sun_path` of Linux, without the closing NUL."""
+"""The size of `sun_path` on Linux, without the closing NUL."""
 
 
 class Paths:
-    """The head node's files. Nothing is made or touched before `ensure`, and reading needs no `ensure`."""
+    """The head node's files. Only `ensure` creates anything; a reader does not need to call it."""
 
     def __init__(self, state_dir: str, runtime_dir: str) -> None:
         self.state_dir = os.path.abspath(state_dir)
         self.runtime_dir = os.path.abspath(runtime_dir)
         self.socket = os.path.join(self.runtime_dir, "coordinator.sock")
-        # Beside the journal and not beside the socket: it is the journal that must have one writer only.
+        # The lock is beside the journal and not beside the socket, since the journal must have one writer only.
         self.lock = os.path.join(self.state_dir, "coordinator.lock")
         self.journal = os.path.join(self.state_dir, "journal.db")
         self.coordinator_log = os.path.join(self.state_dir, "coordinator.log")
@@ -31,9 +31,9 @@ class Paths:
 
     @staticmethod
     def from_environment(environ: Mapping[str, str] | None = None) -> Paths:
-        """$ORCH_STATE_DIR and $ORCH_RUNTIME_DIR, else orch/ in XDG's directories, else places of our own."""
+        """Take $ORCH_STATE_DIR and $ORCH_RUNTIME_DIR, else orch/ in the XDG directories, else our own defaults."""
         env = os.environ if environ is None else environ
-        # XDG: a relative path in these variables is invalid and must be ignored. Ours may be relative.
+        # XDG says that a relative path in its variables is invalid and must be ignored. Ours may be relative.
         state = env.get("ORCH_STATE_DIR") or os.path.join(
             _absolute(env.get("XDG_STATE_HOME")) or os.path.expanduser("~/.local/state"), "orch"
         )
@@ -44,19 +44,23 @@ class Paths:
             runtime = (
                 os.path.join(xdg, "orch")
                 if xdg and usable
-                # Not tempfile.gettempdir(): importing it would cost every command 8 ms.
+                # tempfile.gettempdir() is not used, because importing it would cost every command 8 ms.
                 else os.path.join(_absolute(env.get("TMPDIR")) or "/tmp", f"orch-{os.getuid()}")
             )
         return Paths(state, runtime)
 
     def run_dir(self, run_id: str) -> str:
-        """The head's directory of one run."""
+        """Return the head's directory of one run. Raises ValueError for an id that would leave `runs`."""
         if not run_id or "/" in run_id or run_id in (".", ".."):
             raise ValueError(f"not a run id: {run_id!r}")
         return os.path.join(self.runs, run_id)
 
     def ensure(self) -> None:
-        """Make both directories, private; OrchestratorError where one cannot be trusted with a socket."""
+        """Make both directories, with mode 0700.
+
+        Raises:
+            OrchestratorError: a directory cannot be made, or the socket's directory is not private.
+        """
         self.check_socket_path()
         for path, variable in ((self.state_dir, "ORCH_STATE_DIR"), (self.runtime_dir, "ORCH_RUNTIME_DIR")):
             try:
@@ -70,10 +74,10 @@ class Paths:
         self.check_private()
 
     def check_private(self) -> None:
-        """OrchestratorError unless the socket's directory is ours alone.
+        """Raise OrchestratorError unless the socket's directory is ours alone.
 
-        Under /tmp anybody may have made the directory first; whoever owns it could take our place behind
-        the socket, and be sent the secrets of the next run.
+        Under /tmp anybody may have made the directory first. Its owner could listen on the socket in our place, and
+        receive the secrets of the next run.
         """
         found = os.lstat(self.runtime_dir)
         hint = "set $ORCH_RUNTIME_DIR to a directory that only you can enter"
@@ -90,7 +94,7 @@ class Paths:
             )
 
     def check_socket_path(self) -> None:
-        """OrchestratorError where the socket's path is longer than the kernel takes."""
+        """Raise OrchestratorError where the socket's path is longer than the kernel allows."""
         length = len(os.fsencode(self.socket))
         if length > SOCKET_PATH_BYTES_MAX:
             raise OrchestratorError(

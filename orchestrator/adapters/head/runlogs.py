@@ -1,10 +1,10 @@
-"""The head's copy of the tasks' logs, one file per task and generation, read without a coordinator.
+"""The head's copies of the tasks' logs, one file per task and generation. Reading them needs no coordinator.
 
-`<state>/runs/<run_id>/logs/worker-0.gen-000002.log` holds what the host's own log holds, byte for byte:
-`<unix time, 6 decimals> <o|e> <text>` lines. The host counts its log from the first byte ever written, so the
-copy knows where to go on from its own size. Where the host's rotation was faster than the copying, the copy
-has a line of its own, `<unix time> g <text>`, in the place of what is missing; a `.gaps` file beside it says
-where such lines lie, so that sizes can still be turned into the host's offsets.
+`<state>/runs/<run_id>/logs/worker-0.gen-000002.log` equals the host's own log byte for byte. Its lines read
+`<unix time, 6 decimals> <o|e> <text>`. The host's offsets count from the first byte ever written, so the size of the
+copy tells where copying continues. Where the host's rotation was faster than the copying, the copy has a line of ours
+in the place of what is missing, `<unix time> g <text>`. A `.gaps` file beside the copy says where these lines are, so
+that sizes can still be converted to the host's offsets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OWN_NAME = "orch"
 
 
 class LogLine(NamedTuple):
-    """One line of one task. `stream` is `o`, `e`, `g` for a gap, or OWN for a line of ours, of the task `orch`."""
+    """A line of a task's log. `stream` is `o`, `e`, `g` for a gap, or OWN for a line of ours, whose task is `orch`."""
 
     time: float
     task: str
@@ -36,7 +36,7 @@ class LogLine(NamedTuple):
 
 
 class _Gap(NamedTuple):
-    """A line of ours in the copy: from byte `start` to `after`; the host's `offset` goes on behind it."""
+    """A gap's line, at bytes `start` to `after` of the copy. What follows it is at `offset` in the host's log."""
 
     start: int
     after: int
@@ -44,7 +44,7 @@ class _Gap(NamedTuple):
 
 
 class RunLogs:
-    """Writes and reads the copies. One writer (the coordinator), any number of readers."""
+    """Writes and reads the copies. There is one writer, the coordinator, and any number of readers."""
 
     def __init__(self, state_dir: str) -> None:
         self.runs_dir = os.path.join(state_dir, "runs")
@@ -53,7 +53,7 @@ class RunLogs:
     # -- writing ---------------------------------------------------------------------------------------
 
     def end(self, run_id: str, task: str, generation: int) -> int:
-        """The host's offset up to which the log is here: what to ask for next. Bytes."""
+        """Return the host's offset, in bytes, up to which the log was copied: the next one to ask for."""
         path = self._path(run_id, task, generation)
         try:
             size = os.stat(path).st_size
@@ -63,15 +63,16 @@ class RunLogs:
         if not gaps:
             return size
         last = gaps[-1]
-        if size < last.after:  # died while writing the gap's line: as if it were not there
+        if size < last.after:  # the coordinator died while it wrote the gap's line, so the gap does not count
             before = gaps[-2] if len(gaps) > 1 else _Gap(0, 0, 0)
             return before.offset + last.start - before.after
         return last.offset + size - last.after
 
     def append(self, run_id: str, task: str, generation: int, offset: int, data: bytes) -> int:
-        """Put down `data`, which the host's log has at `offset`; return the new `end`.
+        """Write `data`, which is at `offset` in the host's log, and return the new `end`.
 
-        What is here already is skipped, so the same chunk may come twice. OSError where it cannot be written.
+        Bytes that were copied before are skipped, so the same data may come twice. Raises OSError where the disk
+        refuses.
         """
         path = self._path(run_id, task, generation)
         with self._lock:
@@ -90,13 +91,13 @@ class RunLogs:
             return offset + len(data)
 
     def put_first_cause(self, run_id: str, found: Mapping[str, Any] | None, *, now: float) -> None:
-        """Put down what ended the newest generation: see `first_causes.put`."""
+        """Write down what ended the newest generation; see `first_causes.put`."""
         first_causes.put(self._run_dir(run_id), found, now=now)
 
     # -- reading ---------------------------------------------------------------------------------------
 
     def runs(self) -> list[str]:
-        """The ids of all runs that left something here, the newest first."""
+        """Return the ids of all runs that have a directory here, newest first."""
         try:
             found = [entry for entry in os.scandir(self.runs_dir) if entry.is_dir()]
         except FileNotFoundError:
@@ -104,22 +105,22 @@ class RunLogs:
         return [e.name for e in sorted(found, key=lambda e: (e.stat().st_mtime, e.name), reverse=True)]
 
     def newest(self, name: str | None = None) -> str | None:
-        """The id of the newest run (of that name; a run's id names it too); None where there is none."""
+        """Return the id of the newest run, or of the newest with that name or id; None where there is none."""
         runs = self.runs()
         if name is None or name in runs:
             return name or (runs[0] if runs else None)
         return max((r for r in runs if run_name(r) == name), key=_age_key, default=None)
 
     def tasks(self, run_id: str) -> list[str]:
-        """The tasks that have a log, in TensorFlow's order."""
+        """Return the tasks that have a log, in TensorFlow's order."""
         return list(dict.fromkeys(task for task, _, _ in self._files(run_id)))
 
     def first_cause(self, run_id: str) -> dict[str, Any] | None:
-        """What ended the run's last generation, as the coordinator put it down; None where nothing did."""
+        """Return what ended the run's last generation, as the coordinator wrote it down; None if it did not fail."""
         return first_causes.newest(self._run_dir(run_id))
 
     def first_causes(self, run_id: str) -> list[dict[str, Any]]:
-        """What ended each of the run's generations that ended badly, oldest first."""
+        """Return what ended each of the run's generations that failed, oldest first."""
         return first_causes.read(self._run_dir(run_id))
 
     def read(
@@ -130,7 +131,7 @@ class RunLogs:
         since: float | None = None,
         tail: int | None = None,
     ) -> Iterator[LogLine]:
-        """All lines, merged by time. `since` is a Unix time; `tail` keeps the last lines only."""
+        """Return all lines, merged by time. `since` is a Unix time; `tail` is the number of last lines to return."""
         files = self._files(run_id, tasks)
         if tail is not None and tail <= 0:
             return iter(())
@@ -148,14 +149,14 @@ class RunLogs:
         tail: int | None = None,
         pause: Callable[[], bool],
     ) -> Iterator[LogLine]:
-        """As `read`, and then what comes, of new generations too.
+        """Yield the lines of `read`, and then new lines as they arrive, also those of new generations.
 
-        `pause` is called when all was read; it waits a moment. Once it returns False what has come
-        meanwhile is read, and that is the end.
+        `pause` is called when everything has been read, and waits a moment. Once it returns False, the lines that
+        have arrived meanwhile are yielded, and the iteration ends.
         """
         wanted = None if tasks is None else list(tasks)
         followers: dict[str, _Follower] = {}
-        # The places are taken before the reading: what comes in between is then shown once.
+        # The positions are recorded before the reading, so that a line that arrives in between is shown once.
         for task, generation, path in self._files(run_id, wanted):
             followers[path] = _Follower(path, task, generation, _end_of_lines(path))
         seen: set[int] = set()
@@ -173,7 +174,7 @@ class RunLogs:
             yield from sorted(new, key=_by_time)
 
     def _own_lines(self, run_id: str, seen: set[int], since: float | None) -> list[LogLine]:
-        """A line for each end of a generation that something was done about and that was not `seen` before."""
+        """Return a line for each failed generation that was acted on and is not in `seen`; add it to `seen`."""
         lines = []
         for cause in self.first_causes(run_id):
             generation, time = int(cause.get("generation") or 0), float(cause.get("time") or 0.0)
@@ -196,7 +197,7 @@ class RunLogs:
         return os.path.join(self._run_dir(run_id), "logs", f"{stem}.gen-{generation:06d}.log")
 
     def _files(self, run_id: str, tasks: Iterable[str] | None = None) -> list[tuple[str, int, str]]:
-        """(task, generation, path) of each log, by task and generation."""
+        """Return (task, generation, path) of each log, sorted by task and generation."""
         logs_dir = os.path.join(self._run_dir(run_id), "logs")
         wanted = None if tasks is None else set(tasks)
         found: list[tuple[TaskId, int, str]] = []
@@ -215,7 +216,7 @@ class RunLogs:
 
 
 def run_name(run_id: str) -> str:
-    """`mnist` of `mnist-20261120-1`."""
+    """Return `mnist` for `mnist-20261120-1`."""
     return run_id.rsplit("-", 2)[0]
 
 
@@ -229,20 +230,20 @@ def _by_time(line: LogLine) -> float:
 
 
 class _Follower:
-    """Reads one growing file, whole lines at a time."""
+    """Reads one growing file, only whole lines."""
 
     def __init__(self, path: str, task: str, generation: int, at: int) -> None:
         self._path, self._task, self._generation, self._at = path, task, generation, at
         self._time = 0.0
 
     def before(self, since: float | None, tail: int | None) -> Iterator[LogLine]:
-        """The lines up to the place where following begins."""
+        """Yield the lines up to the position where following begins."""
         for line in _file_lines(self._path, self._task, self._generation, since, tail, end=self._at):
             self._time = line.time
             yield line
 
     def new(self, *, ended: bool) -> Iterator[LogLine]:
-        """The lines that have come; at the end also one without its newline."""
+        """Yield the lines that have arrived. With `ended`, yield also a last line without its newline."""
         with open(self._path, "rb") as file:
             file.seek(self._at)
             data = file.read()
@@ -256,7 +257,7 @@ class _Follower:
 
 
 def _lines(data: bytes) -> list[bytes]:
-    """Not bytes.splitlines: a progress bar's carriage returns do not end a line."""
+    """Split at newlines only. bytes.splitlines would also split at the carriage returns of a progress bar."""
     lines = data.split(b"\n")
     return lines if lines[-1] else lines[:-1]
 
@@ -264,7 +265,7 @@ def _lines(data: bytes) -> list[bytes]:
 def _file_lines(
     path: str, task: str, generation: int, since: float | None, tail: int | None, *, end: int | None = None
 ) -> Iterator[LogLine]:
-    """The lines of one file up to byte `end`, a line's end."""
+    """Yield the lines of one file up to byte `end`, which is the end of a line."""
     time = 0.0
     with open(path, "rb") as file:
         end = os.fstat(file.fileno()).st_size if end is None else end
@@ -279,7 +280,7 @@ def _file_lines(
 
 
 def _end_of_lines(path: str) -> int:
-    """Behind the last newline: what follows is not a line yet."""
+    """Return the offset after the last newline. What follows is not a whole line yet."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if not size or _byte(file, size - 1) == b"\n":
@@ -288,9 +289,9 @@ def _end_of_lines(path: str) -> int:
 
 
 def _start_of_last(file: BinaryIO, end: int, count: int) -> int:
-    """Where the last `count` lines before byte `end` begin; read backwards, since logs are long."""
+    """Return where the last `count` lines before byte `end` begin. It reads backwards, since logs are long."""
     at = end
-    # The newline that closes the last line is not one in front of it.
+    # The newline at the end of the last line must not be counted as the start of a line.
     missing = count + 1 if end and _byte(file, end - 1) == b"\n" else count
     while at > 0:
         start = max(0, at - _BLOCK_BYTES)
@@ -311,13 +312,13 @@ def _byte(file: BinaryIO, at: int) -> bytes:
 
 
 def _parse(raw: bytes, task: str, generation: int, time_before: float) -> LogLine:
-    """A line; one that a rotation has cut keeps its text and takes the time of the one before."""
+    """Parse a line. A line that a rotation has cut keeps its text, and gets the time of the line before."""
     parts = raw.split(b" ", 2)
     if len(parts) >= 2 and parts[1] in (b"o", b"e", b"g"):
         try:
             time = float(parts[0])
         except ValueError:
-            pass  # text that looks like a line: it is shown whole, below
+            pass  # a cut line whose text looks like a stamp; it is shown whole, below
         else:
             text = parts[2].decode("utf-8", "replace") if len(parts) == 3 else ""
             return LogLine(time, task, generation, parts[1].decode(), text)
@@ -325,7 +326,7 @@ def _parse(raw: bytes, task: str, generation: int, time_before: float) -> LogLin
 
 
 def _time_of(data: bytes) -> float:
-    """The time of the first whole line in a chunk of log; 0 where it has none."""
+    """Return the time of the first whole line in a piece of a log; 0 where it has none."""
     for raw in data.split(b"\n", 2)[:2]:
         time = _parse(raw, "", 0, 0.0).time
         if time:
@@ -343,12 +344,12 @@ def _read_gaps(path: str) -> list[_Gap]:
             lines = file.read().split("\n")
     except FileNotFoundError:
         return []
-    # The last chunk is empty, or was being written when the coordinator died: then its gap never was.
+    # The last element is empty, or was being written when the coordinator died; then its gap does not count.
     return [_Gap(*map(int, line.split())) for line in lines[:-1] if line]
 
 
 def _drop_torn_gap(file: BinaryIO, path: str) -> None:
-    """Take back a gap whose line was not written wholly, and forget gaps that never began."""
+    """Remove a gap whose line was only partly written, and forget gaps whose line was not written at all."""
     size = os.fstat(file.fileno()).st_size
     gaps = _read_gaps(path)
     whole = [gap for gap in gaps if gap.after <= size]
@@ -364,7 +365,7 @@ def _drop_torn_gap(file: BinaryIO, path: str) -> None:
 
 
 def _write_gap(file: BinaryIO, path: str, offset: int, *, missing: int, time: float) -> None:
-    """A line in the place of `missing` bytes. First where it will lie, then the line: see `end`."""
+    """Write a line in the place of `missing` bytes. Its position is written before the line; `end` relies on that."""
     start = file.seek(0, os.SEEK_END)
     newline = b"" if start == 0 or _byte(file, start - 1) == b"\n" else b"\n"
     text = (

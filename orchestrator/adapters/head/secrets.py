@@ -1,7 +1,7 @@
-"""Secret values of active runs: files of mode 0600 in a directory of mode 0700, apart from the journal.
+"""The secret values of active runs, in files of mode 0600 in a directory of mode 0700, apart from the journal.
 
-They must outlive a coordinator, since a later one may have to start the tasks again; they are removed when the
-run has ended.
+They must outlive a coordinator, since a later one may have to start the tasks again. They are removed when the run
+has ended.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from orchestrator.adapters.head.disk import sync_directory
 
 
 class Secrets:
-    """One file per run that has any."""
+    """Keeps the secrets, in one file per run that has any."""
 
     def __init__(self, state_dir: str) -> None:
         self._dir = os.path.join(state_dir, "secrets")
 
     def save(self, run_id: str, values: Mapping[str, str]) -> None:
-        """Durable before it returns. OSError where the disk refuses."""
+        """Save the secrets of a run durably. Raises OSError where the disk refuses."""
         if not values:
             return
         os.makedirs(self._dir, mode=0o700, exist_ok=True)
@@ -39,7 +39,7 @@ class Secrets:
         sync_directory(self._dir)
 
     def load(self, run_id: str) -> dict[str, str]:
-        """Empty where the run has none. OSError or ValueError where they cannot be read."""
+        """Return the secrets of a run, by name. Raises OSError or ValueError where they cannot be read."""
         try:
             with open(self._path(run_id), encoding="utf-8") as file:
                 return {str(name): str(value) for name, value in json.load(file).items()}
@@ -47,11 +47,11 @@ class Secrets:
             return {}
 
     def remove(self, run_id: str) -> None:
-        """Forget them."""
+        """Remove the secrets of a run."""
         _unlink(self._path(run_id))
 
     def keep_only(self, run_ids: Collection[str]) -> None:
-        """Forget those of all other runs: a coordinator may have died between a run's end and `remove`."""
+        """Remove the secrets of all other runs. A coordinator may have died between a run's end and `remove`."""
         kept = {f"{run_id}.json" for run_id in run_ids}
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self._dir):

@@ -1,1 +1,1 @@
-"""What runs on hosts: processes, control groups, logs and directories there. Standard library only."""
+"""Code that runs on hosts: processes, control groups, logs and directories there. It is standard library only."""

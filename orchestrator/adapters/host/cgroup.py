@@ -1,7 +1,7 @@
-"""A control group of its own for each task, where the host lets us: nothing in it can outlive its killing.
+"""Control groups: a task gets one of its own where the host allows it, and then no process of it escapes a kill.
 
-Only the unified hierarchy (v2) is used. A user without rights on it gets None, and the callers sweep by
-descent and by marker instead, and say so.
+Only the unified hierarchy (v2) is used. A user without rights on it gets None. The callers then find processes by
+descent and by marker instead, and report that.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ _OURS = "orch"
 
 
 class Cgroup:
-    """One leaf. Every method works on what is there, and none raises because the group is gone."""
+    """The control group of one task. Apart from `open_for_child`, no method raises where the group is gone."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def open_for_child(self) -> int:
-        """A descriptor for `join`, to be opened before the fork. OSError where it cannot be."""
+        """Open the descriptor that `join` needs; call it before the fork. Raises OSError where it cannot be opened."""
         return os.open(os.path.join(self.path, "cgroup.procs"), os.O_WRONLY | os.O_CLOEXEC)
 
     @staticmethod
     def join(descriptor: int) -> None:
-        """In a fresh child: moves itself in. OSError where the kernel refuses."""
+        """Move the calling process, a fresh child, into the group. Raises OSError where the kernel refuses."""
         os.write(descriptor, b"0")
 
     def pids(self) -> list[int]:
-        """All processes in it and in groups below it."""
+        """Return all processes in the group and in groups below it."""
         found = []
         for directory, _, _ in os.walk(self.path):
             text = _read(os.path.join(directory, "cgroup.procs")) or ""
@@ -36,39 +36,39 @@ class Cgroup:
         return found
 
     def kill(self) -> None:
-        """SIGKILL to everything in it, forks that are under way included. One call may not be the last."""
+        """Send SIGKILL to every process in the group, including forks under way. More than one call may be needed."""
         try:
             with open(os.path.join(self.path, "cgroup.kill"), "w") as file:
                 file.write("1")
             return
         except OSError:
-            pass  # a kernel before 5.14: one by one
+            pass  # kernels before 5.14 have no cgroup.kill: the processes are killed one by one
         from signal import SIGKILL
 
         for pid in self.pids():
             try:
-                # Between the look and the kill a pid could only change hands if its owner had just died in
-                # the group, and the kernel gives a pid again last of all: the window is a few microseconds.
+                # The pid could belong to another process only if its owner died just now and the kernel reused
+                # the pid at once. It reuses pids in turn, and the window is a few microseconds.
                 os.kill(pid, SIGKILL)
             except (ProcessLookupError, PermissionError):
                 continue
 
     def empty(self) -> bool:
-        """Whether no process lives in it, nor below it."""
+        """Return whether no process lives in the group or below it."""
         events = _keyed(os.path.join(self.path, "cgroup.events"))
         return events.get("populated", 0) == 0
 
     def peak_bytes(self) -> int | None:
-        """The most memory that all of it had at once; None where the memory controller is not on."""
+        """Return the most memory that the group used at once; None where the memory controller is off."""
         text = _read(os.path.join(self.path, "memory.peak"))
         return int(text) if text and text.strip().isdigit() else None
 
     def oom_kills(self) -> int | None:
-        """How many of its processes the kernel has killed for memory; None where it is not told."""
+        """Return how many of its processes the kernel has killed for lack of memory; None if unknown."""
         return _keyed(os.path.join(self.path, "memory.events")).get("oom_kill")
 
     def remove(self) -> bool:
-        """Removes it, with the groups below it. False where something still lives in it."""
+        """Remove the group and the groups below it. Return False where a process still lives in it."""
         for directory, _, _ in os.walk(self.path, topdown=False):
             try:
                 os.rmdir(directory)
@@ -80,14 +80,14 @@ class Cgroup:
 
 
 def name_of(host_dir: str, run: str, task: str, generation: int) -> str:
-    """The group's name: the same for the same task, and no other, even where two hosts share a kernel."""
+    """Return the name of a task's group. It is unique even where two hosts of a test share a kernel."""
     from hashlib import sha256
 
     return sha256("\0".join((host_dir, run, task, str(generation))).encode()).hexdigest()[:24]
 
 
 def create(name: str) -> Cgroup | None:
-    """The group of that name, made where it was not; None where the host does not let us."""
+    """Return the group of that name, and make it where it is missing. None: the host does not allow it."""
     base = _base()
     if base is None:
         return None
@@ -96,7 +96,7 @@ def create(name: str) -> Cgroup | None:
         os.makedirs(path, exist_ok=True)
     except OSError:
         return None
-    # Ours to ask for, never the root's: what the host's own setup has not delegated stays off.
+    # This is written in our own directory, never in the root: a controller that the host did not delegate stays off.
     _write(os.path.join(base, "cgroup.subtree_control"), "+memory")
     group = Cgroup(path)
     try:
@@ -108,14 +108,14 @@ def create(name: str) -> Cgroup | None:
 
 
 def find(name: str) -> Cgroup | None:
-    """The group of that name where it exists."""
+    """Return the group of that name, or None where it does not exist."""
     base = _base()
     path = None if base is None else os.path.join(base, name)
     return Cgroup(path) if path is not None and os.path.isdir(path) else None
 
 
 def usable() -> bool:
-    """Whether a task would get a group: tried with a child that joins one and ends."""
+    """Return whether a task would get a group. It is tried with a child process that joins one and exits."""
     group = create(f"probe-{os.getpid()}")
     if group is None:
         return False
@@ -129,7 +129,7 @@ def usable() -> bool:
         try:
             group.join(descriptor)
             os._exit(0)
-        except BaseException:  # a forked child must end here, whatever it was
+        except BaseException:  # a forked child must end here, whatever the error was
             os._exit(1)
     os.close(descriptor)
     _, status = os.waitpid(child, 0)
@@ -162,7 +162,7 @@ def _write(path: str, text: str) -> bool:
 
 
 def _keyed(path: str) -> dict[str, int]:
-    """A file of `name number` lines."""
+    """Parse a file of lines that read `name number`."""
     found = {}
     for line in (_read(path) or "").splitlines():
         name, _, value = line.partition(" ")

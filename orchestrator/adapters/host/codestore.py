@@ -1,8 +1,8 @@
-"""Pushed code on a host: files by content, and trees made of them that never change once they are there.
+"""Pushed code on a host: files by content, and trees that are built from them and never change afterwards.
 
-blobs/<sha256>                       shared by all runs, so that only what changed travels
-runs/<run>/code/<digest>/            one tree; made beside its place, then renamed into it
-runs/<run>/code/<digest>.json        what it is made of
+blobs/<sha256>                       a file's content, shared by all runs, so that only changes are pushed
+runs/<run>/code/<digest>/            a tree; it is built under another name and then renamed
+runs/<run>/code/<digest>.json        the blobs that the tree is built from
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from typing import Any
 
     File = tuple[str, str, int, int]
-    """path, sha256, mode, size in bytes"""
+    """(path, sha256, mode, size in bytes)"""
 
 FINISHED_RUNS_MAX = 10
-"""Of one name; the oldest runs' directories go first."""
+"""How many ended runs of one name keep their directory; the oldest are removed first."""
 
 _PUSH_S = 3600.0
-"""A blob that no tree uses may belong to a push that is under way."""
+"""How long an unused blob stays: it may belong to a push that is under way."""
 
 
 def digest_of(files: Iterable[File]) -> str:
-    """The name of the tree that is made of these: its content and nothing else decides it."""
+    """Return the name of the tree that is built from `files`. Only paths, contents and modes decide it."""
     import json
     from hashlib import sha256
 
@@ -36,7 +36,11 @@ def digest_of(files: Iterable[File]) -> str:
 
 
 def check(files: Any) -> list[File]:
-    """The manifest as it came. HostFault where it would leave its directory, or contradicts itself."""
+    """Return the manifest with normalised modes.
+
+    Raises:
+        HostFault: a file would leave the directory, a path occurs twice, or is a file and a directory.
+    """
     checked: list[File] = []
     directories: set[str] = set()
     seen: set[str] = set()
@@ -58,19 +62,19 @@ def check(files: Any) -> list[File]:
 
 
 def tree_dir(host_dir: str, run: str, digest: str) -> str:
-    """Where the tree is, or would be."""
+    """Return the directory of a tree, whether it exists or not."""
     _check_sha256(digest)
     return os.path.join(run_dir(host_dir, run), "code", digest)
 
 
 def missing(host_dir: str, files: Iterable[File]) -> list[str]:
-    """Which contents must still be pushed; each once."""
+    """Return the contents that must still be pushed, each once."""
     blobs = _names(os.path.join(host_dir, "blobs"))
     return list(dict.fromkeys(content for _, content, _, _ in files if content not in blobs))
 
 
 def build(host_dir: str, run: str, files: list[File]) -> None:
-    """Makes the tree from blobs that are all there. Copies: a script may write into its own directory."""
+    """Build the tree; all its blobs must be there. They are copied and not linked: a script may change its files."""
     import shutil
 
     target = tree_dir(host_dir, run, digest_of(files))
@@ -90,14 +94,14 @@ def build(host_dir: str, run: str, files: list[File]) -> None:
         try:
             os.rename(temporary, target)
         except OSError:
-            if not os.path.isdir(target):  # else another agent was faster, with the same content
+            if not os.path.isdir(target):  # if it is there, another agent was faster, with the same content
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def keep_only(host_dir: str, run: str, digests: Iterable[str]) -> None:
-    """Removes the run's other trees. The caller names those in use, and the newest."""
+    """Remove the run's trees except `digests`. The caller names those in use, and the newest."""
     import shutil
 
     directory = os.path.join(run_dir(host_dir, run), "code")
@@ -114,11 +118,11 @@ def keep_only(host_dir: str, run: str, digests: Iterable[str]) -> None:
 
 
 def forget(host_dir: str, run: str) -> None:
-    """Removes all that the host has of a run; the caller has seen that nothing of it lives."""
+    """Remove all files of a run from the host. The caller has made sure that no process of it lives."""
     import shutil
 
     directory = run_dir(host_dir, run)
-    # Out of sight first: half a removed run must not look like a run.
+    # Rename it first: a run that is only partly removed must not look like a run.
     doomed = os.path.join(host_dir, "runs", f".{run}.{os.getpid()}.forgotten")
     try:
         os.rename(directory, doomed)
@@ -128,7 +132,7 @@ def forget(host_dir: str, run: str) -> None:
 
 
 def remove_unused_blobs(host_dir: str) -> None:
-    """Those that no tree of any run is made of."""
+    """Remove the blobs that no tree of any run uses."""
     import json
 
     used: set[str] = set()
@@ -139,7 +143,7 @@ def remove_unused_blobs(host_dir: str) -> None:
                 try:
                     file = open(os.path.join(code, name))  # noqa: SIM115
                 except FileNotFoundError:
-                    continue  # another agent is removing that run, or tree, at this moment
+                    continue  # another agent is removing that run or tree at this moment
                 with file:
                     used.update(json.load(file)["blobs"])
     blobs = os.path.join(host_dir, "blobs")
@@ -150,12 +154,12 @@ def remove_unused_blobs(host_dir: str) -> None:
 
 
 def run_names(host_dir: str) -> list[str]:
-    """Every run that the host has a directory of."""
+    """Return every run that has a directory on the host."""
     return [name for name in _names(os.path.join(host_dir, "runs")) if not name.startswith(".")]
 
 
 def oldest_runs(host_dir: str, run: str, max: int = FINISHED_RUNS_MAX) -> list[str]:
-    """The older runs of the same name beyond the newest `max`; `run` is not among them."""
+    """Return the older runs of the same name beyond the newest `max`. `run` itself is never among them."""
     name = _name_of(run)
     found = []
     for other in _names(os.path.join(host_dir, "runs")):
@@ -169,23 +173,26 @@ def oldest_runs(host_dir: str, run: str, max: int = FINISHED_RUNS_MAX) -> list[s
 
 
 class Receiver:
-    """Takes blobs that come in chunks. One agent's; a push that broke off begins again."""
+    """Receives blobs in chunks, for one agent. A push that broke off starts again."""
 
     def __init__(self, host_dir: str) -> None:
         self._directory = os.path.join(host_dir, "blobs")
         self._open: dict[str, tuple[int, Any, int]] = {}
-        """sha256: (descriptor, hash so far, bytes so far)"""
+        """(descriptor, hash so far, bytes so far) by SHA-256."""
 
     def take(self, sha256: str, offset: int, data: bytes, last: bool) -> bool:
-        """One chunk. HostFault where it does not follow the one before.
+        """Take one chunk.
 
-        False where the whole is not what its name says: the file has changed on the head meanwhile. It is
-        not kept, and the next `code` order says so.
+        Return False where the complete blob does not match its SHA-256: the file has changed on the head meanwhile.
+        The blob is dropped, and the answer of the next `code` order lists it as missing.
+
+        Raises:
+            HostFault: the chunk does not follow the one before.
         """
         _check_sha256(sha256)
         path = os.path.join(self._directory, sha256)
         if os.path.exists(path):
-            os.utime(path)  # so that it is not taken for one that nobody wants any more
+            os.utime(path)  # so that `remove_unused_blobs` does not remove it before its tree is built
             return True
         temporary = f"{path}.{os.getpid()}.tmp"
         if offset == 0:
@@ -228,7 +235,7 @@ class Receiver:
 
 
 def _name_of(run: str) -> str:
-    """`mnist-20261120-1` to `mnist`."""
+    """Return `mnist` for `mnist-20261120-1`."""
     return run.rsplit("-", 2)[0]
 
 

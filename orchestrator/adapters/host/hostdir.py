@@ -1,4 +1,4 @@
-"""A host's directory: where what is, and how a file gets there whole. Runs on hosts; blocks on their disk."""
+"""A host's directory: its paths, its epochs, and atomic writes. Runs on hosts, and blocks on their disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class HostFault(Exception):
-    """What a host cannot do, as the error of a reply."""
+    """Something that a host cannot do. It becomes the error of a reply."""
 
     def __init__(self, code: str, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -20,28 +20,28 @@ class HostFault(Exception):
         self.hint = hint
 
     def to_json(self) -> dict[str, Any]:
-        """`{code, message, hint}`"""
+        """Return `{code, message, hint}`."""
         return {"code": self.code, "message": self.message, "hint": self.hint}
 
 
 def platform() -> str:
-    """Which compiled modules fit: the system, the machine, and the family of the C library."""
+    """Return what decides which compiled modules fit: the system, the machine, and the C library."""
     import sys
 
     try:
         libc = (os.confstr("CS_GNU_LIBC_VERSION") or "").split(" ")[0] or "unknown"
     except (ValueError, OSError):
-        libc = "musl"  # the one that lacks the question
+        libc = "musl"  # musl is the C library that does not know this name
     return f"{sys.platform}-{os.uname().machine}-{libc}"
 
 
 def run_dir(host_dir: str, run: str) -> str:
-    """HostFault for a run id that is no plain name."""
+    """Return the directory of a run. Raises HostFault for a run id that is not a plain name."""
     return os.path.join(host_dir, "runs", _plain(run))
 
 
 def generation_dir(host_dir: str, run: str, task: str, generation: int) -> str:
-    """Of one task. HostFault for a task that is none."""
+    """Return the directory of one generation of a task. Raises HostFault for an invalid task."""
     type_, _, index = task.partition(":")
     if not (type_.isidentifier() and index.isdecimal()):
         raise HostFault("bad-order", f"not a task: {task!r}")
@@ -51,7 +51,7 @@ def generation_dir(host_dir: str, run: str, task: str, generation: int) -> str:
 
 
 def generations(host_dir: str, run: str) -> Iterator[tuple[str, int, str]]:
-    """(task, generation, directory) of all that the host remembers of a run; a task's newest first."""
+    """Yield (task, generation, directory) for every generation of a run on the host, each task's newest first."""
     tasks_dir = os.path.join(run_dir(host_dir, run), "tasks")
     for name in sorted(_list(tasks_dir)):
         type_, _, index = name.rpartition("-")
@@ -61,10 +61,13 @@ def generations(host_dir: str, run: str) -> Iterator[tuple[str, int, str]]:
 
 
 def accept_epoch(host_dir: str, run: str, epoch: int, *, create: bool) -> None:
-    """Remembers the highest epoch that ordered anything of the run; HostFault `superseded` for a lower one.
+    """Remember the highest epoch whose coordinator gave an order for the run.
 
-    Under a lock, since two coordinators' agents may be here at once. With `create` False, a host that does
-    not know the run does not begin to.
+    This takes a lock, since agents of two coordinators may be here at once. With `create` False, nothing is created
+    for a run that the host does not know.
+
+    Raises:
+        HostFault: the code is `superseded`; the host has obeyed a higher epoch.
     """
     directory = run_dir(host_dir, run)
     if not os.path.isdir(directory):
@@ -79,14 +82,14 @@ def accept_epoch(host_dir: str, run: str, epoch: int, *, create: bool) -> None:
         seen = int(os.read(handle, 64) or b"0")
         refuse_superseded(run, seen, epoch)
         if epoch > seen:
-            # One write of a fixed width: it is there as a whole or not at all.
+            # One write of a fixed width is atomic.
             os.pwrite(handle, b"%020d\n" % epoch, 0)
     finally:
         os.close(handle)
 
 
 def refuse_superseded(run: str, seen: int, epoch: int) -> None:
-    """HostFault `superseded` for an order of an older coordinator than the host has heard."""
+    """Raise HostFault `superseded` where `epoch` is lower than the one that the host has seen."""
     if epoch < seen:
         raise HostFault(
             "superseded",
@@ -96,7 +99,7 @@ def refuse_superseded(run: str, seen: int, epoch: int) -> None:
 
 
 def epoch(host_dir: str, run: str) -> int:
-    """The highest epoch that ordered anything of the run; 0 where none is known."""
+    """Return the highest epoch whose coordinator gave an order for the run; 0 if unknown."""
     try:
         with open(os.path.join(run_dir(host_dir, run), "epoch")) as file:
             return int(file.read() or "0")
@@ -105,7 +108,7 @@ def epoch(host_dir: str, run: str) -> int:
 
 
 def write_json(path: str, value: dict[str, Any]) -> None:
-    """Whole or not at all, for its owner only."""
+    """Write a JSON object atomically and with mode 0600, and fsync it."""
     import json
 
     temporary = f"{path}.{os.getpid()}.tmp"
@@ -118,7 +121,7 @@ def write_json(path: str, value: dict[str, Any]) -> None:
 
 
 def fault_of(error: OSError) -> HostFault:
-    """The world's refusal in the words of a reply."""
+    """Return an operating system error as the HostFault for a reply."""
     import errno
 
     where = f": {error.filename}" if error.filename else ""
@@ -134,7 +137,7 @@ def fault_of(error: OSError) -> HostFault:
 
 
 def _plain(name: str) -> str:
-    """A name that stays in its directory."""
+    """Return `name`. Raises HostFault where it would leave its directory."""
     if not name or name[0] in ".-" or "/" in name or "\0" in name or len(name) > 200:
         raise HostFault("bad-order", f"not a run id: {name!r}")
     return name

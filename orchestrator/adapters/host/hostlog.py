@@ -1,13 +1,12 @@
-"""The log of one task on its host: bounded, rotated, read by others while it is written.
+"""The log of one task on its host: bounded, rotated, and read by other processes while it is written.
 
-Each line is `<unix time, 6 decimals> <o|e> <text>\\n`, bytes as the task wrote them. The writer keeps a few
-segments: `log`, and the older `log.1`, `log.2` …; their sum stays within the bound. Offsets are logical: they
-count from the task's first byte and go on across rotations. Where the disk is full, what does not fit is
-counted and dropped: a log must never stop a training.
+Each line is `<unix time, 6 decimals> <o|e> <text>\\n`, with the text as the task wrote it. The writer keeps a few
+segments: `log`, and the older `log.1`, `log.2` …, whose total size is bounded. Offsets are logical: they count from
+the task's first byte and continue across rotations. Where the disk is full, what does not fit is counted and dropped,
+because a log must never stop a training.
 
-A reader in another process must know where each segment begins. `log.head` says it by inode, and is
-written before a new segment gets its name: whoever holds a segment open finds it there, whatever is renamed
-meanwhile.
+A reader in another process must know where each segment begins. `log.head` tells it by inode, and is written before
+a new segment is renamed into place. So a reader finds every segment that it holds open, whatever is renamed meanwhile.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ LAST_LINES = 20
 
 _STAMP_BYTES = 24
 _SHOWN_BYTES_MAX = 4096
-"""Of one line among the last lines: a report is no place for a dump of a tensor."""
+"""The longest text of one of the last lines: a report must not carry the dump of a tensor."""
 
 
 class LogWriter:
-    """Writes a task's output. `feed` never raises and never waits for anything but the local disk."""
+    """Writes a task's output. `feed` never raises, and waits for nothing but the local disk."""
 
     def __init__(
         self,
@@ -41,7 +40,7 @@ class LogWriter:
         secrets: Sequence[str] = (),
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`now` gives Unix time. `secrets` are values that must never reach the disk."""
+        """Open the first segment. `secrets` are values that must never reach the disk; `now` gives Unix time."""
         self._directory = directory
         self._segment_bytes_max = max(bytes_max // SEGMENTS, LINE_BYTES_MAX + _STAMP_BYTES + 1)
         self._redact = Redactor(secrets)
@@ -49,17 +48,17 @@ class LogWriter:
         self._partial = {"o": b"", "e": b""}
         self._last: deque[bytes] = deque(maxlen=LAST_LINES)
         self._bases: dict[str, int] = {}
-        """Inode to the logical offset at which that segment begins."""
+        """The logical offset at which a segment begins, by the segment's inode."""
         self._file: int | None = None
         self._file_bytes = 0
         self._untold_bytes = 0
         self.end = 0
-        """The logical offset behind the last byte on disk."""
+        """The logical offset after the last byte on disk."""
         self.dropped_bytes = 0
         self._rotate()
 
     def feed(self, stream: str, data: bytes) -> None:
-        """Takes what came from stdout (`o`) or stderr (`e`), in any chunks."""
+        """Take what came from stdout (`o`) or stderr (`e`), in pieces of any size."""
         *lines, rest = (self._partial[stream] + data).split(b"\n")
         chunks = []
         for line in lines:
@@ -67,7 +66,7 @@ class LogWriter:
             chunks += [line[at : at + LINE_BYTES_MAX] for at in range(0, len(line) or 1, LINE_BYTES_MAX)]
         if b"\r" in rest:
             rest = _last_state(rest, ended=False)
-        # A secret that has come in half is in the last bytes: only what is before them may be cut off.
+        # The last bytes may hold the first half of a secret, so only what is before them may be cut off.
         if len(rest) > LINE_BYTES_MAX + self._redact.longest:
             rest = self._redact(rest)
             while len(rest) > LINE_BYTES_MAX + self._redact.longest:
@@ -77,7 +76,7 @@ class LogWriter:
         self._write(stream, chunks)
 
     def finish(self) -> None:
-        """Nothing more will come: a last line without its newline is written too."""
+        """End the log. A last line without its newline is written too."""
         for stream, rest in self._partial.items():
             if rest:
                 self._partial[stream] = b""
@@ -87,15 +86,15 @@ class LogWriter:
             self._file = None
 
     def last_lines(self) -> list[str]:
-        """The last lines of both streams, without their times."""
+        """Return the last lines of both streams, without their times."""
         return [line.decode("utf-8", "replace") for line in self._last]
 
     def redact(self, text: str) -> str:
-        """The text as it may be shown: without the secrets."""
+        """Return `text` with the secrets replaced."""
         return self._redact.text(text)
 
     def give_room(self) -> None:
-        """Gives up the older segments, for something that is worth more on a full disk."""
+        """Remove the older segments, to make room on a full disk for something more important."""
         for number in range(1, SEGMENTS):
             _remove(_segment(self._directory, number))
 
@@ -117,7 +116,7 @@ class LogWriter:
         self._append(b"".join(batch))
 
     def _append(self, data: bytes) -> None:
-        """Whole lines, all of them or none, at the end of the newest segment."""
+        """Append whole lines to the newest segment: all of them or none."""
         if self._untold_bytes:
             told = self._untold_bytes
             note = b"%.6f e [orch: %d bytes were dropped here: the log's disk was full]\n" % (
@@ -141,7 +140,7 @@ class LogWriter:
         except OSError:
             return False
         if written < len(data):
-            # Half a line would shift every offset behind it; better none.
+            # Half a line would shift every offset after it, so none of it may stay.
             os.ftruncate(self._file, self._file_bytes)
             return False
         self._file_bytes += written
@@ -149,10 +148,10 @@ class LogWriter:
         return True
 
     def _rotate(self) -> bool:
-        """Opens the next segment. False where the disk does not let it: the next write tries again."""
+        """Open the next segment. Return False where the disk refuses; the next write tries again."""
         path = os.path.join(self._directory, NAME)
         fresh = path + ".new"
-        _remove(f"{path}.{SEGMENTS - 1}")  # first: on a full disk this is the room for the new one
+        _remove(f"{path}.{SEGMENTS - 1}")  # first, because on a full disk this makes room for the new one
         try:
             file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError:
@@ -197,7 +196,7 @@ class Redactor:
             value = secret.encode("utf-8", "surrogateescape")
             values.add(value)
             if b"\n" in value:
-                # A log is written by lines: of a key of many lines no single one may show.
+                # A log is redacted line by line, so each line of a long key is a secret of its own.
                 values.update(line.strip() for line in value.splitlines() if len(line.strip()) >= 8)
         self._values = sorted((value for value in values if value.strip(b"*")), key=len, reverse=True)
         self.longest = len(self._values[0]) if self._values else 0
@@ -209,15 +208,17 @@ class Redactor:
         return data
 
     def text(self, text: str) -> str:
-        """The same for text."""
+        """Replace the secrets in a text."""
         return self(text.encode("utf-8", "surrogateescape")).decode("utf-8", "replace")
 
 
 def read(directory: str, offset: int, bytes_max: int) -> tuple[int, bytes, int]:
-    """(offset, data, end): whole lines from the logical `offset`, while the writer goes on writing.
+    """Read whole lines from the logical `offset`, while the writer continues.
 
-    The offset is later than asked where rotation has dropped the start. `end` is the logical end of what is
-    on disk. No log at all reads as an empty one. A `bytes_max` below the longest line may cut it.
+    Returns:
+        (offset, data, end). The offset is later than requested where rotation has dropped the start. `end` is the
+        logical end of what is on disk. A missing log reads as an empty one. A `bytes_max` below the length of the
+        longest line may cut it.
     """
     for _ in range(3):
         segments = _open_segments(directory)
@@ -234,11 +235,11 @@ def read(directory: str, offset: int, bytes_max: int) -> tuple[int, bytes, int]:
         if data is not None:
             whole = data[: data.rfind(b"\n") + 1]
             return start, whole or data if len(data) >= bytes_max else whole, end
-    return offset, b"", offset  # it rotates faster than we can look; the next call will find a quieter moment
+    return offset, b"", offset  # the log rotates faster than it can be read; the caller asks again
 
 
 def tail(directory: str, lines: int = LAST_LINES) -> list[str]:
-    """The last lines, without their times."""
+    """Return the last lines of a log, without their times."""
     _, _, end = read(directory, 0, 0)
     _, data, _ = read(directory, max(0, end - (256 << 10)), 256 << 10)
     shown = [line.split(b" ", 2)[2:] for line in data.splitlines()[-lines:]]
@@ -246,9 +247,9 @@ def tail(directory: str, lines: int = LAST_LINES) -> list[str]:
 
 
 def _open_segments(directory: str) -> list[tuple[int, int]]:
-    """(logical offset, descriptor), oldest first."""
+    """Open the segments. Return (logical offset, descriptor) of each, oldest first."""
     files = []
-    # Newest first: a rotation in between then shows one segment twice, and never hides one.
+    # They are opened newest first: a rotation meanwhile then shows a segment twice, but never hides one.
     for number in range(SEGMENTS):
         try:
             files.append(os.open(_segment(directory, number), os.O_RDONLY | os.O_CLOEXEC))
@@ -270,7 +271,7 @@ def _open_segments(directory: str) -> list[tuple[int, int]]:
 
 
 def _read_range(segments: list[tuple[int, int]], start: int, bytes_max: int) -> bytes | None:
-    """None where the segments in hand have a hole: they were rotated while they were opened."""
+    """Read from open segments. Return None where one is missing: they were rotated while they were opened."""
     data = b""
     for (base, file), after in zip(segments, [*segments[1:], None], strict=True):
         size = os.fstat(file).st_size
@@ -288,9 +289,9 @@ def _segment(directory: str, number: int) -> str:
 
 
 def _last_state(line: bytes, *, ended: bool = True) -> bytes:
-    """Of a line that was drawn again and again with carriage returns, the last drawing.
+    """Return the last version of a line that was redrawn with carriage returns.
 
-    Where the line has not `ended`, a return at its end may be half of a CRLF and is kept.
+    Where the line has not `ended`, a carriage return at its end is kept, since it may be half of a CRLF.
     """
     if b"\r" not in line:
         return line

@@ -1,7 +1,7 @@
-"""Whether logging out of this machine ends what was started there: logind's KillUserProcesses. Runs on hosts.
+"""The check whether logind kills a user's processes at logout (KillUserProcesses). Runs on hosts.
 
-A shim is in a session of its own and survives the end of its SSH connection; it does not survive a logind that kills
-whatever a user's login has left behind.
+A shim is in a session of its own and survives the end of its SSH connection. It does not survive a logind that kills
+what a login leaves behind.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 import os
 
 _PLACES = ("etc", "run", "usr/local/lib", "usr/lib")
-"""Of logind.conf and its drop-ins, the strongest first."""
+"""Where logind.conf and its drop-ins are, in order of precedence."""
 
 
 def kills_at_logout(user: str, *, root: str = "/", cgroup: str | None = None) -> str | None:
-    """A sentence where the end of this login would kill our processes; None where it would not, or cannot be told.
+    """Return a warning where the end of this login would kill our processes; None where not, or if unknown.
 
     Args:
-        root: where the machine's files are.
+        root: the directory of the machine's files.
         cgroup: the content of /proc/self/cgroup.
     """
     if cgroup is None:
         cgroup = _read("/proc/self/cgroup")
     if ".scope" not in cgroup or "session-" not in cgroup:
-        return None  # a service, a container, or no logind at all
+        return None  # we run in a service or a container, or there is no logind
     settings = _settings(root)
     if settings.get("KillUserProcesses", "").lower() not in ("yes", "true", "1", "on"):
         return None
@@ -40,7 +40,7 @@ def kills_at_logout(user: str, *, root: str = "/", cgroup: str | None = None) ->
 
 
 def user_name() -> str:
-    """Ours; the number where it has no name."""
+    """Return the name of our user, or its number where it has no name."""
     import pwd
 
     try:
@@ -50,7 +50,7 @@ def user_name() -> str:
 
 
 def _settings(root: str) -> dict[str, str]:
-    """[Login] as systemd reads it: the strongest main file, then all drop-ins by name; the last word counts."""
+    """Read [Login] as systemd does: the first main file that exists, then all drop-ins by name; later ones win."""
     found: dict[str, str] = {}
     for place in _PLACES:
         main = os.path.join(root, place, "systemd/logind.conf")

@@ -1,7 +1,7 @@
-"""Processes of this host: who they are, whether they live, and how to kill exactly those that are meant.
+"""The processes of this host: their identity, whether they live, and signals that reach only the process meant.
 
-A pid is a number that the kernel gives again. A process is (boot id, pid, start time); what does not match
-in all three is never signalled. Linux only: everything here is read from /proc.
+The kernel reuses pids, so a process is identified by (boot id, pid, start time). A process that does not match in all
+three is never signalled. This works on Linux only: everything is read from /proc.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Identity:
-    """One process of one boot of one host, for ever."""
+    """The identity of one process, unique across all boots of a host."""
 
     __slots__ = ("boot_id", "pid", "start_time")
 
@@ -45,23 +45,23 @@ class Identity:
         return (self.boot_id, self.pid, self.start_time)
 
     def to_json(self) -> dict[str, Any]:
-        """For a file or a frame."""
+        """Return it as JSON, for a file or a frame."""
         return {"boot_id": self.boot_id, "pid": self.pid, "start_time": self.start_time}
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> Identity:
-        """The inverse of `to_json`. KeyError, TypeError or ValueError where it is none."""
+        """Parse what `to_json` returned. Raises KeyError, TypeError or ValueError for anything else."""
         return Identity(str(value["boot_id"]), int(value["pid"]), int(value["start_time"]))
 
 
 def boot_id() -> str:
-    """Differs after every boot of this kernel."""
+    """Return the kernel's boot id, which differs after every boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 
 
 def identity(pid: int) -> Identity | None:
-    """Who has this pid now; None for nobody, or a zombie: it runs nothing any more."""
+    """Return the identity of the process that has this pid now. None: there is none, or it is a zombie."""
     stat = _stat(pid)
     if stat is None or stat.state in "ZX":
         return None
@@ -69,23 +69,24 @@ def identity(pid: int) -> Identity | None:
 
 
 def alive(who: Identity) -> bool:
-    """Whether that very process still runs."""
+    """Return whether exactly that process still runs."""
     return identity(who.pid) == who
 
 
 def signal(who: Identity, number: int) -> bool:
-    """Signals that very process. False where it is gone, or the pid has become somebody else.
+    """Send a signal to exactly that process. Return False where it is gone, or another process has its pid.
 
-    PermissionError where it is not ours to signal.
+    Raises:
+        PermissionError: we may not signal the process.
     """
     try:
         handle = os.pidfd_open(who.pid)
     except ProcessLookupError:
         return False
     except (OSError, AttributeError):
-        return _signal_by_pid(who, number)  # a kernel before 5.3
+        return _signal_by_pid(who, number)  # kernels before 5.3 have no pidfd_open
     try:
-        # The handle now names one process for ever; if that is the one we mean, no race is left.
+        # The handle stays with one process. If that is the one we mean, no race is left.
         if not alive(who):
             return False
         _signal.pidfd_send_signal(handle, number)
@@ -107,7 +108,7 @@ def _signal_by_pid(who: Identity, number: int) -> bool:
 
 
 def state(who: Identity) -> str | None:
-    """The kernel's letter for what it does (R, S, D, T …); None where it is gone."""
+    """Return the kernel's letter for the process's state (R, S, D, T …); None where it is gone."""
     stat = _stat(who.pid)
     if stat is None or stat.state in "ZX" or stat.start_time != who.start_time:
         return None
@@ -117,10 +118,10 @@ def state(who: Identity) -> str | None:
 def marked(
     run: str, generation_max: int, *, host_dir: str | None = None, task: str | None = None
 ) -> list[Identity]:
-    """Processes of ours whose environment says that they belong to the run, up to that generation.
+    """Return our user's processes whose environment says that they belong to the run, up to that generation.
 
-    With `host_dir`, ORCH_HOST_DIR must match too: two hosts may share one kernel. With `task`, only that
-    task's. Never this process itself. Others' processes are not looked at.
+    With `host_dir`, ORCH_HOST_DIR must match too, since two hosts of a test may share a kernel. With `task`, only
+    that task's processes are returned. This process itself is never among them.
     """
     wanted = {b"ORCH_RUN": run.encode()}
     if host_dir is not None:
@@ -144,7 +145,7 @@ def marked(
 
 
 def marked_runs(host_dir: str) -> list[tuple[Identity, str]]:
-    """Processes of ours that were started from that host directory, each with the run of its marker."""
+    """Return our user's processes that were started from that host directory, each with the run of its marker."""
     found = []
     me, my_uid, wanted = os.getpid(), os.getuid(), os.fsencode(host_dir)
     for pid in _pids():
@@ -157,7 +158,7 @@ def marked_runs(host_dir: str) -> list[tuple[Identity, str]]:
 
 
 def descendants(pid: int) -> list[Identity]:
-    """All living processes below `pid`, itself not included. A subreaper's own orphans are among them."""
+    """Return all living processes below `pid`, without itself. The orphans that a subreaper adopted are included."""
     boot = boot_id()
     children: dict[int, list[_Stat]] = {}
     for other in _pids():
@@ -175,9 +176,9 @@ def descendants(pid: int) -> list[Identity]:
 
 
 def tree(pid: int) -> list[int]:
-    """`pid` and the pids below it, by way of /proc/<pid>/task/*/children.
+    """Return `pid` and the pids below it, from /proc/<pid>/task/*/children.
 
-    Much cheaper than `descendants` on a host with thousands of processes, and less exact: fit to sample,
+    On a host with thousands of processes this is much cheaper than `descendants`. It is less exact: use it to sample,
     not to kill.
     """
     pids = []
@@ -195,7 +196,7 @@ def tree(pid: int) -> list[int]:
 
 
 class Sampler:
-    """CPU and memory of a process and all below it, from one call to the next."""
+    """Measures the CPU and memory of a process and all processes below it, from one call to the next."""
 
     def __init__(self, psutil_path: str | None = None) -> None:
         self._psutil = _import_psutil(psutil_path)
@@ -203,9 +204,9 @@ class Sampler:
         self._at: float | None = None
 
     def sample(self, pid: int, at: float) -> tuple[float | None, int | None]:
-        """(CPU in percent of one core since the last call, resident bytes), None where not known.
+        """Return (CPU in percent of one core since the last call, resident bytes); each is None if unknown.
 
-        `at` is an instant of a monotonic clock.
+        `at` is the time of a monotonic clock.
         """
         cpu_s: dict[int, float] = {}
         rss_bytes = 0
@@ -216,14 +217,14 @@ class Sampler:
                 rss_bytes += rss
         percent = None
         if self._at is not None and at > self._at:
-            # One that is new since then counts from its start; one that is gone counts no more.
+            # A process that is new since then counts from its start; one that is gone counts no more.
             spent_s = sum(used - self._cpu_s.get(each, 0.0) for each, used in cpu_s.items())
             percent = round(max(0.0, 100.0 * spent_s / (at - self._at)), 1)
         self._cpu_s, self._at = cpu_s, at
         return percent, rss_bytes if cpu_s else None
 
     def _usage(self, pid: int) -> tuple[float, int] | None:
-        """(CPU seconds, resident bytes)"""
+        """Return (CPU seconds, resident bytes) of one process."""
         if self._psutil is None:
             stat = _stat(pid)
             return None if stat is None else (stat.cpu_ticks / _TICKS_PER_S, stat.rss_pages * _PAGE_BYTES)
@@ -236,20 +237,20 @@ class Sampler:
 
 
 def _import_psutil(path: str | None) -> Any:
-    """The psutil of that directory, else the host's own, else None: /proc gives the basics."""
+    """Import psutil from that directory, else the host's own. Return None without one: /proc gives the basics."""
     import sys
 
     if path is not None and path not in sys.path:
         sys.path.append(path)
     try:
         import psutil
-    except Exception:  # of another platform or Python: whatever it raises, we can do without it
+    except Exception:  # a psutil for another platform or Python may raise anything, and we can do without it
         return None
     return psutil
 
 
 def peak_rss_bytes(pid: int) -> int | None:
-    """The most memory that this one process has had resident."""
+    """Return the most memory that this one process has had resident; None if unknown."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             for line in file:
@@ -261,7 +262,7 @@ def peak_rss_bytes(pid: int) -> int | None:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether the process has a handler of its own for that signal."""
+    """Return whether the process has a handler of its own for that signal."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             for line in file:
@@ -273,7 +274,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def oom_kills() -> int | None:
-    """How many processes the kernel has killed for memory since the boot, of anybody; None where not told."""
+    """Return how many processes of any user the kernel has killed for lack of memory since boot; None if unknown."""
     try:
         with open("/proc/vmstat", "rb") as file:
             for line in file:
@@ -285,7 +286,7 @@ def oom_kills() -> int | None:
 
 
 def kernel_view(pid: int) -> str:
-    """What the kernel says of a process that does not answer: its state, and where it waits."""
+    """Describe a process that does not answer, as the kernel sees it: its state, and where it waits."""
     parts = []
     for name in ("status", "wchan", "stack"):
         try:
@@ -304,7 +305,7 @@ _libc: Any = None
 
 
 def load_prctl() -> bool:
-    """Makes prctl ready before a fork: to load a library after one is not safe. False without ctypes."""
+    """Load prctl before a fork, because loading a library after a fork is not safe. Return False without ctypes."""
     global _libc
     if _libc is None:
         try:
@@ -317,9 +318,9 @@ def load_prctl() -> bool:
 
 
 def die_with_parent(parent: int) -> None:
-    """In a fresh child: the kernel kills us when the parent's *thread* that forked us ends.
+    """Ask the kernel to kill this fresh child once the parent's *thread* that forked it ends.
 
-    ProcessLookupError where the parent is gone already. Needs `load_prctl` before the fork.
+    `load_prctl` must have been called before the fork. Raises ProcessLookupError where the parent is gone already.
     """
     if _libc is not None:
         _libc.prctl(PR_SET_PDEATHSIG, int(_signal.SIGKILL), 0, 0, 0)
@@ -328,7 +329,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def become_subreaper() -> bool:
-    """Orphans below us become our children, and not those of process 1. False where the host cannot do it."""
+    """Let orphans below us become our children and not those of process 1. Return False where the host cannot."""
     return load_prctl() and _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
@@ -347,14 +348,14 @@ class _Stat:
 def _stat(pid: int) -> _Stat | None:
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            # The name in parentheses is the process's own choice and may hold spaces and parentheses.
+            # The process chooses the name in parentheses, which may itself hold spaces and parentheses.
             return _Stat(pid, file.read().rpartition(b")")[2].split())
     except (OSError, IndexError, ValueError):
         return None
 
 
 def _environ(pid: int, uid: int) -> dict[bytes, bytes]:
-    """The environment that it was started with; empty where it is not ours, or has none."""
+    """Return the environment that a process was started with; empty where it has none or is another user's."""
     try:
         if os.stat(f"/proc/{pid}").st_uid != uid:
             return {}

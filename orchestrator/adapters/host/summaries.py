@@ -1,6 +1,6 @@
-"""TensorBoard's files on a host: what a run's tasks have written into ORCH_LOG_DIR. Runs on hosts.
+"""TensorBoard's files on a host, which a run's tasks write into ORCH_LOG_DIR. Runs on hosts.
 
-They only grow, so that whoever has the first bytes of one asks for the rest.
+These files only grow, so whoever has the first bytes of one asks for the rest.
 """
 
 from __future__ import annotations
@@ -16,19 +16,23 @@ if TYPE_CHECKING:
 
 _MARK = "tfevents"
 _PLUGINS = "plugins" + os.sep
-"""Profiles and the like; whatever else a script puts there is not TensorBoard's."""
+"""The directory of profiles and the like. Other files that a script writes are not TensorBoard's."""
 
 FILES_MAX = 5000
-"""More than a training writes; a listing must fit into one frame."""
+"""More files than a training writes. The bound keeps a listing within one frame."""
 
 
 def log_dir(generation_dir: str) -> str:
-    """What ORCH_LOG_DIR is for the task of that generation."""
+    """Return what ORCH_LOG_DIR is for the task of that generation."""
     return os.path.join(generation_dir, "logs")
 
 
 def listing(host_dir: str, run: str) -> dict[str, Any]:
-    """`{"files": [{"task", "generation", "path", "bytes"}], "left_out": n}`, of all generations that the host has."""
+    """List the files of all generations on the host, and count those beyond FILES_MAX.
+
+    Returns:
+        `{"files": [{"task", "generation", "path", "bytes"}], "left_out": n}`.
+    """
     files: list[dict[str, Any]] = []
     left_out = 0
     for task, generation, directory in sorted(generations(host_dir, run)):
@@ -48,7 +52,7 @@ def listing(host_dir: str, run: str) -> dict[str, Any]:
 
 
 def _size(path: str) -> int | None:
-    """None of what is no plain file: a link could lead anywhere."""
+    """Return the size of a regular file; None of anything else, since a link could lead anywhere."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -59,7 +63,7 @@ def _size(path: str) -> int | None:
 def read(
     host_dir: str, run: str, task: str, generation: int, path: str, offset: int, bytes_max: int
 ) -> bytes:
-    """A chunk of one file, from byte `offset`. HostFault for a path that leaves the log directory."""
+    """Read part of one file, from byte `offset`. Raises HostFault for a path that leaves the log directory."""
     top = os.path.realpath(log_dir(generation_dir(host_dir, run, task, generation)))
     whole = os.path.join(top, path)
     if "\0" in path or os.path.realpath(whole) != os.path.normpath(whole) or not _is_below(whole, top):

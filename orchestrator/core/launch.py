@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.core import horovod
 from orchestrator.core.plan import Options, Plan, TaskId, TaskPlan
-from orchestrator.core.strategy import STRATEGIES, Wiring, chief_of
+from orchestrator.core.strategy import STRATEGIES, Strategy, chief_of
 
 PORT_CANDIDATES_MAX = 16
 """How many ports a task may try. More than a few are never taken by strangers at once."""
@@ -34,67 +33,28 @@ def endpoint(data_address: str, port: int) -> str:
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
 
 
-def tf_config(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict[str, Any] | None:
-    """TF_CONFIG for one task, or None where TensorFlow should see none.
-
-    The evaluator is in nobody's cluster, or the others would wait for it, and nobody is in the evaluator's: with
-    the workers in it, TensorFlow 2.21 pings them from there and aborts the evaluation when one is away.
-
-    Args:
-        addresses: `host:port` of every task.
-    """
-    if STRATEGIES[plan.strategy].wiring is not Wiring.TF_CONFIG or len(plan.tasks) == 1:
-        return None
-    cluster: dict[str, list[str]] = {}
-    for peer in sorted(placed.id for placed in plan.tasks):
-        if (peer.type == "evaluator") == (task.type == "evaluator"):
-            cluster.setdefault(peer.type, []).append(addresses[peer])
-    return {"cluster": cluster, "task": {"type": task.type, "index": task.index}}
-
-
 def wiring(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict[str, str]:
     """What tells a task of its peers, as environment. Known only when all have joined.
 
     Args:
         addresses: `host:port` of every task.
     """
-    config = tf_config(plan, addresses, task)
-    if config is not None:
-        return {"TF_CONFIG": json.dumps(config)}
-    match STRATEGIES[plan.strategy].wiring:
-        case Wiring.RANKS:
-            return _ranks(plan, addresses, task)
-        case Wiring.HOROVOD:
-            return _ranks(plan, addresses, task) | horovod.environment(plan, addresses, task)
-    return {}
-
-
-def _ranks(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict[str, str]:
-    """Rank 0 is the first task; the coordinator of the processes' own library listens on its address."""
-    ids = sorted(placed.id for placed in plan.tasks)
-    leader = addresses[ids[0]]
-    host, _, port = leader.rpartition(":")
-    rank, size, local = str(ids.index(task)), str(len(ids)), str(plan.task(task).slot)
-    return {
-        "ORCH_RANK": rank,
-        "ORCH_WORLD_SIZE": size,
-        "ORCH_LOCAL_RANK": local,
-        "ORCH_COORDINATOR_ADDRESS": leader,
-        "RANK": rank,
-        "WORLD_SIZE": size,
-        "LOCAL_RANK": local,
-        "MASTER_ADDR": host.strip("[]"),
-        "MASTER_PORT": port,
-    }
+    return STRATEGIES[plan.strategy].wiring(plan, addresses, task)
 
 
 def runtime_options(plan: Plan) -> str:
     """ORCH_RUNTIME: what the runtime is asked to do for the script, as JSON; what is not there is the default."""
     defaults = asdict(Options())
     chosen = {name: value for name, value in asdict(plan.options).items() if value != defaults[name]}
-    if STRATEGIES[plan.strategy].tpu:  # TensorFlow would wait for one for many minutes, in silence
+    if plan.options.tpu is not None:  # TensorFlow would wait for one for many minutes, in silence
         chosen["tpu_wait_s"] = TPU_WAIT_SHARE * plan.timing.start_after_s
-    return json.dumps({"strategy": plan.strategy, **chosen})
+    return json.dumps(strategy_options(STRATEGIES[plan.strategy]) | chosen)
+
+
+def strategy_options(row: Strategy) -> dict[str, Any]:
+    """The part of ORCH_RUNTIME that is the same in all runs of a strategy."""
+    told = {"module": row.runtime_module, "tf_class": row.tf_class, "served": sorted(row.served)}
+    return {"strategy": row.name, **{name: value for name, value in told.items() if value}}
 
 
 def ports_needed(plan: Plan) -> int:
@@ -169,12 +129,15 @@ def environment(
         ours["ORCH_LOG_DIR"] = log_dir
     if checkpoint_dir is not None:
         ours["ORCH_CHECKPOINT_DIR"] = checkpoint_dir
-    return {**plan.env, **ours}
+    return {**STRATEGIES[plan.strategy].env, **plan.env, **ours}
 
 
 def _visible_gpus(plan: Plan, task: TaskPlan) -> tuple[int, ...]:
     """Its own; or all of the run's on its host, in the order of local ranks, where the script picks by local rank."""
-    if not STRATEGIES[plan.strategy].gpu_by_local_rank:
+    row = STRATEGIES[plan.strategy]
+    if task.id.type in row.without_gpus:
+        return ()
+    if not row.gpu_by_local_rank:
         return task.gpus
     neighbours = sorted(
         (other for other in plan.tasks if other.host == task.host), key=lambda other: other.id

@@ -1,28 +1,20 @@
 """What a strategy means: its task types, who leads, who shares whose fate. One table, no `if` elsewhere.
 
+To add a strategy, add its row here and, where its processes need help that no row can say, a module in `runtime/` that
+the row names. A test runs a made-up row through spec, launch and core, and looks that no other module asks for a name.
+
 Source: TensorFlow's distribute documentation, and what was seen when processes were killed: a mirrored gang
 never takes a worker back, so one death restarts all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from orchestrator.core import wiring
 from orchestrator.core.plan import TaskId, TaskPlan
-
-
-class Wiring(Enum):
-    """How the processes of a strategy learn of each other."""
-
-    TF_CONFIG = "TF_CONFIG"
-    RANKS = "ranks"
-    """ORCH_RANK and its kin, with the names that torch made common beside them."""
-    HOROVOD = "Horovod"
-    """The ranks, and HOROVOD_RANK and its kin, as `horovodrun` would give them; the rendezvous is beside rank 0."""
-    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +26,8 @@ class Strategy:
     """Which task types it knows."""
     required_types: tuple[tuple[str, ...], ...]
     """Of each inner tuple, one type must be present."""
-    wiring: Wiring
+    wiring: wiring.Wiring = wiring.none
+    """How its processes learn of each other."""
     alone: frozenset[str] = frozenset()
     """Types whose tasks are restarted by themselves; the rest shares one fate."""
     served: frozenset[str] = frozenset()
@@ -47,31 +40,30 @@ class Strategy:
     """What that means for the training; `{share}` is what is left, as a fraction."""
     one_task: bool = False
     """All its replicas are devices of one process."""
+    for_more_tasks: str = ""
+    """The strategy that somebody may have meant who asks a strategy of one task for more."""
     gpu_by_local_rank: bool = False
     """A task uses one GPU, which its script picks by its local rank: it sees all of the run's GPUs of its host."""
     gloo: bool = False
     """Its library always is gloo, which listens where the host's own name resolves to."""
     needs_runtime: bool = False
     """The runtime does for it what nobody else would: it cannot be off."""
-    tpu: bool = False
-    """It computes on the TPU that the spec names."""
+    runtime_module: str = ""
+    """The module of `runtime/` whose PART helps its processes; empty where none does."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment of every task, under the user's own."""
+    without_gpus: frozenset[str] = frozenset()
+    """Types that see no GPU, whatever they were given."""
+    options: frozenset[str] = frozenset()
+    """Keys of `run:` in the cluster spec that are for it, and for no other that does not name them."""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    """Keys of `run:` that it cannot do without, each with what stands there."""
+    tf_class: str = ""
+    """TensorFlow's class, where the runtime builds it or knows what Keras does under it."""
     transparent: bool = False
     """An ordinary Keras script can be run within its scope."""
     kerases: tuple[int, ...] = (2, 3)
     """Major versions of Keras that train under it."""
-
-
-def _one_task(name: str, *, transparent: bool = False, tpu: bool = False) -> Strategy:
-    return Strategy(
-        name=name,
-        task_types=("worker",),
-        required_types=(("worker",),),
-        wiring=Wiring.NONE,
-        one_task=True,
-        transparent=transparent,
-        tpu=tpu,
-        needs_runtime=tpu,
-    )
 
 
 _ROWS = (
@@ -79,28 +71,36 @@ _ROWS = (
         name="multi_worker_mirrored",
         task_types=("chief", "worker", "evaluator"),
         required_types=(("chief", "worker"),),
-        wiring=Wiring.TF_CONFIG,
+        wiring=wiring.tf_config,
         equal_gpus=True,
         alone=frozenset({"evaluator"}),
         shrinks=frozenset({"worker"}),
         when_fewer="the global batch is {share} of what it was",
+        options=frozenset({"communication", "communication_timeout"}),
+        tf_class="MultiWorkerMirroredStrategy",
         transparent=True,
     ),
     Strategy(
         name="parameter_server",
         task_types=("chief", "worker", "ps", "evaluator"),
         required_types=(("chief",), ("worker",), ("ps",)),
-        wiring=Wiring.TF_CONFIG,
+        wiring=wiring.tf_config,
         alone=frozenset({"worker", "evaluator"}),
         served=frozenset({"worker", "ps"}),
         shrinks=frozenset({"worker"}),
         when_fewer="each pass over the data takes longer",
+        runtime_module="server",
+        # Without it gRPC waits for a peer that is gone, and the chief never learns that a ps has died.
+        env=MappingProxyType({"GRPC_FAIL_FAST": "use_caller"}),
+        without_gpus=frozenset({"ps"}),  # it holds variables; a GPU of the host belongs to a worker
+        options=frozenset({"serve"}),
+        tf_class="ParameterServerStrategy",
     ),
     Strategy(
         name="processes",
         task_types=("worker",),
         required_types=(("worker",),),
-        wiring=Wiring.RANKS,
+        wiring=wiring.ranks,
         shrinks=frozenset({"worker"}),
         when_fewer="the global batch is {share} of what it was, unless the script scales it",
     ),
@@ -108,21 +108,55 @@ _ROWS = (
         name="horovod",
         task_types=("worker",),
         required_types=(("worker",),),
-        wiring=Wiring.HOROVOD,
+        wiring=wiring.horovod_ranks,
         shrinks=frozenset({"worker"}),
         when_fewer="the global batch is {share} of what it was, unless the script scales it",
         gpu_by_local_rank=True,
         gloo=True,
+        runtime_module="horovod_ranks",
         needs_runtime=True,
         kerases=(2,),
     ),
-    _one_task("mirrored", transparent=True),
-    _one_task("central_storage", transparent=True),
-    _one_task("tpu", tpu=True),
-    _one_task("single"),
+    Strategy(
+        name="mirrored",
+        task_types=("worker",),
+        required_types=(("worker",),),
+        one_task=True,
+        for_more_tasks="multi_worker_mirrored",
+        tf_class="MirroredStrategy",
+        transparent=True,
+    ),
+    Strategy(
+        name="central_storage",
+        task_types=("worker",),
+        required_types=(("worker",),),
+        one_task=True,
+        for_more_tasks="multi_worker_mirrored",
+        tf_class="CentralStorageStrategy",
+        transparent=True,
+    ),
+    Strategy(
+        name="tpu",
+        task_types=("worker",),
+        required_types=(("worker",),),
+        one_task=True,
+        runtime_module="tpu",
+        needs_runtime=True,
+        options=frozenset({"tpu"}),
+        needs=MappingProxyType({"tpu": "the TPU's name, grpc://address:port, or `local` on a TPU VM"}),
+    ),
+    Strategy(
+        name="single",
+        task_types=("worker",),
+        required_types=(("worker",),),
+        one_task=True,
+        for_more_tasks="multi_worker_mirrored",
+    ),
 )
 
-STRATEGIES = MappingProxyType({row.name: row for row in _ROWS})
+_BY_NAME = {row.name: row for row in _ROWS}
+STRATEGIES: Mapping[str, Strategy] = MappingProxyType(_BY_NAME)
+"""The rows by their names."""
 
 
 def chief_of(tasks: Iterable[TaskPlan]) -> TaskId:

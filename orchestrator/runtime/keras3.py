@@ -188,23 +188,23 @@ def _refuse_parameter_servers(trainer: Any, version: str, link: Link) -> None:
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         if type(getattr(self, "_distribute_strategy", None)).__name__.startswith("ParameterServerStrategy"):
-            raise _unsupported(trainer, "parameter_server", version, link)
+            raise _unsupported(trainer, "ParameterServerStrategy", version, link)
         return original(self, *args, **kwargs)
 
     trainer.TensorFlowTrainer.fit = fit
 
 
-def _unsupported(trainer: Any, strategy: str, version: str, link: Link) -> UnsupportedKeras:
+def _unsupported(trainer: Any, tf_class: str, version: str, link: Link) -> UnsupportedKeras:
     versions = {"keras": version, "tensorflow": getattr(trainer.tf, "__version__", None)}
-    sentence = keras_versions.unsupported(strategy, versions, legacy_keras=False)
+    sentence = keras_versions.unsupported(tf_class, versions, legacy_keras=False)
     link.send({"error": {"kind": "unsupported", "message": sentence}}, wait_s=1.0)
     return UnsupportedKeras(sentence)
 
 
 def _needs_patch(strategy: Any) -> str | None:
     if strategy is not None and multi_worker(strategy):
-        return "multi_worker_mirrored"
-    return "central_storage" if keras3_central.several_replicas(strategy) else None
+        return "MultiWorkerMirroredStrategy"
+    return "CentralStorageStrategy" if keras3_central.several_replicas(strategy) else None
 
 
 def _say(link: Link, version: str) -> None:

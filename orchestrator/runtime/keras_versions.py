@@ -35,21 +35,22 @@ def patched(keras: str) -> bool:
     return MENDED_FROM <= numbers(keras) < MENDED_BEFORE
 
 
-def unsupported(strategy: str, versions: Mapping[str, str | None], legacy_keras: bool) -> str | None:
+def unsupported(tf_class: str, versions: Mapping[str, str | None], legacy_keras: bool) -> str | None:
     """The sentence that says why `model.fit` would fail under this strategy, and the way out; or None.
 
-    `versions` are those of `tensorflow`, `keras` and `tf_keras`, None or absent where not installed;
-    `legacy_keras` is whether TF_USE_LEGACY_KERAS is set. Nothing is said of what is not installed, unless
-    it was asked for: a custom training loop needs no Keras.
+    `tf_class` is the name of TensorFlow's class for it, empty where there is none. `versions` are those of
+    `tensorflow`, `keras` and `tf_keras`, None or absent where not installed; `legacy_keras` is whether
+    TF_USE_LEGACY_KERAS is set. Nothing is said of what is not installed, unless it was asked for: a custom
+    training loop needs no Keras.
     """
     if legacy_keras:
         return _legacy(versions.get("tensorflow"), versions.get("tf_keras"))
-    fails = _FAILS.get(strategy)
+    fails = _FAILS.get(tf_class)
     keras = versions.get("keras")
     if fails is None or not keras or numbers(keras) < (3,):
         return None
     way_out = f"set TF_USE_LEGACY_KERAS=1 and {_install_tf_keras(versions.get('tensorflow'))}"
-    if strategy == "parameter_server":
+    if tf_class in _NEVER_PATCHED:
         return f"Keras {keras} {fails}: {way_out}, or write the loop with ClusterCoordinator"
     if patched(keras):
         return None
@@ -64,11 +65,13 @@ def asks_for_legacy(source: str) -> bool:
 
 
 _FAILS = {
-    "multi_worker_mirrored": "cannot train with model.fit under MultiWorkerMirroredStrategy",
-    "central_storage": "computes wrong metrics under CentralStorageStrategy with several replicas, and fails "
+    "MultiWorkerMirroredStrategy": "cannot train with model.fit under MultiWorkerMirroredStrategy",
+    "CentralStorageStrategy": "computes wrong metrics under CentralStorageStrategy with several replicas, and fails "
     "there with BatchNormalization and Dropout",
-    "parameter_server": "cannot train with model.fit under ParameterServerStrategy, in no version",
+    "ParameterServerStrategy": "cannot train with model.fit under ParameterServerStrategy, in no version",
 }
+
+_NEVER_PATCHED = frozenset({"ParameterServerStrategy"})
 
 
 def _legacy(tensorflow: str | None, tf_keras: str | None) -> str | None:

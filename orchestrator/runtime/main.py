@@ -10,7 +10,7 @@ import os
 import sys
 
 from orchestrator import runtime
-from orchestrator.runtime import heartbeat, options, server
+from orchestrator.runtime import heartbeat, options, part
 from orchestrator.runtime.link import Link
 from orchestrator.runtime.orders import STOPPED, Orders, Stopped, end
 from orchestrator.runtime.progress import Progress
@@ -56,9 +56,9 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
     progress = Progress(link)
     wanted = options.read()
     options.choose_keras(wanted)
-    server.prepare(wanted)
+    own = part.of(wanted)
     if link.attached:
-        error = _warm_up(server.imports() if server.wanted(wanted) else script.imports())
+        error = _warm_up(own.imports(wanted) or script.imports())
         if error is not None:
             return _failed(link, "import", error, script.path)
         from orchestrator.runtime import hooks
@@ -74,12 +74,10 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         hooks.install(link, progress)
     try:
         if wanted:
-            from orchestrator.runtime import devices, horovod_ranks, tpu
+            from orchestrator.runtime import devices
 
-            hooks.when_imported(devices.patches(wanted, link) | tpu.patches(wanted, link))
-            if server.wanted(wanted):
-                server.serve(link)
-            horovod_ranks.join(link)
+            hooks.when_imported(devices.patches(wanted, link) | own.patches(wanted, link))
+            own.begin(wanted, link)
         if wanted.get("transparent"):
             from orchestrator.runtime.transparent import main as transparent
 

@@ -10,6 +10,7 @@ import os
 import threading
 
 from orchestrator.runtime.options import task_of
+from orchestrator.runtime.part import Part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,17 +20,17 @@ if TYPE_CHECKING:
     from orchestrator.runtime.link import Link
     from orchestrator.runtime.script import Imports
 
-SERVED = ("worker", "ps")
-
 
 def wanted(options: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:
     """Whether this task is a server of ours. A chief, an evaluator, or `serve: false` run the script."""
     task = task_of(environment)
-    return bool(options.get("serve")) and task is not None and task[0] in SERVED
+    return bool(options.get("serve")) and task is not None and task[0] in options.get("served", ())
 
 
-def imports() -> Imports:
+def imports(options: Mapping[str, Any]) -> Imports | None:
     """A server needs TensorFlow, whatever its script imports."""
+    if not wanted(options):
+        return None
     from orchestrator.runtime.script import Imports
 
     found = Imports()
@@ -38,15 +39,10 @@ def imports() -> Imports:
     return found
 
 
-def prepare(options: Mapping[str, Any]) -> None:
-    """What TensorFlow must find in the environment, on every task of a parameter server run, before its import."""
-    if options.get("strategy") != "parameter_server":
-        return
-    # Without it gRPC waits for a peer that is gone, and the chief never learns that a ps has died.
-    os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
-    task = task_of()
-    if task is not None and task[0] == "ps":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # it holds variables; a GPU of the host belongs to a worker
+def begin(options: Mapping[str, Any], link: Link) -> None:
+    """Serve where this task is a server of ours."""
+    if wanted(options):
+        serve(link)
 
 
 def serve(link: Link) -> NoReturn:
@@ -81,3 +77,6 @@ def _configuration(tf: Any, cluster: Any) -> Any:
     if (os.cpu_count() or 1) < needed:
         config.inter_op_parallelism_threads = needed
     return config
+
+
+PART = Part(imports=imports, begin=begin)

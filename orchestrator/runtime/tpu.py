@@ -11,6 +11,7 @@ import functools
 import sys
 import threading
 
+from orchestrator.runtime.part import Part
 from orchestrator.runtime.script import last_line
 
 TYPE_CHECKING = False
@@ -104,3 +105,6 @@ class Watch:
         print(f"orch: {message}\n{stacks()}orch: {message}", file=sys.stderr, flush=True)
         self._link.send({"error": {"kind": "exception", "message": message}}, wait_s=1.0)
         end(1)
+
+
+PART = Part(patches=patches)

@@ -27,7 +27,7 @@ M = TypeVar("M", bound=BaseModel)
 
 _PLACEHOLDERS: Mapping[type[BaseModel], Mapping[str, Any]] = {
     Host: {"name": "unnamed"},
-    Run: {"strategy": "multi_worker_mirrored", "script": "unnamed", "tasks": {}},
+    Run: {"strategy": next(iter(STRATEGIES)), "script": "unnamed", "tasks": {}},
     Ssh: {},
     TimingSpec: {},
     Restart: {},

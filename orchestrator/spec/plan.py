@@ -85,7 +85,7 @@ def _options(run: Run) -> Options:
         communication=run.communication,
         communication_timeout_s=run.communication_timeout,
         keras=run.keras,
-        serve=run.serve and run.strategy == "parameter_server",
+        serve=run.serve and "serve" in STRATEGIES[run.strategy].options,
         tpu=run.tpu,
     )
 

@@ -37,6 +37,7 @@ def relations(parts: Parts) -> Said:
         _types,
         _fewest,
         _options,
+        _strategy_options,
         _places,
         _timing,
         _restart,
@@ -102,7 +103,7 @@ def _types(parts: Parts) -> Said:
             yield ("run", "tasks", type_, "replicas"), f"TensorFlow takes one {type_}; got {tasks.replicas}"
         if strategy.one_task and tasks.replicas > 1:
             said = f"{strategy.name} is one task with all its devices; got {tasks.replicas} replicas"
-            meant = "" if strategy.tpu else "; did you mean multi_worker_mirrored?"
+            meant = f"; did you mean {strategy.for_more_tasks}?" if strategy.for_more_tasks else ""
             yield ("run", "tasks", type_, "replicas"), said + meant
     for one_of in strategy.required_types:
         if tasks_by_type.keys().isdisjoint(one_of):
@@ -131,17 +132,15 @@ def _fewest(parts: Parts) -> Said:
             yield loc, f"replicas_min ({tasks.replicas_min}) must not be above replicas ({tasks.replicas})"
 
 
-_TRANSPARENT = [name for name, row in STRATEGIES.items() if row.transparent]
-
-
 def _options(parts: Parts) -> Said:
-    """Options that the strategy does not have."""
+    """Options that do not go together."""
     run = parts.run.value
     if not parts.run.good("strategy"):
         return
-    strategy, set_here = run.strategy, run.model_fields_set
-    if run.transparent and strategy not in _TRANSPARENT:
-        yield ("run", "transparent"), f"works with {', '.join(_TRANSPARENT)}; the strategy is {strategy}"
+    row = STRATEGIES[run.strategy]
+    if run.transparent and not row.transparent:
+        able = ", ".join(name for name, each in STRATEGIES.items() if each.transparent)
+        yield ("run", "transparent"), f"works with {able}; the strategy is {row.name}"
     if run.transparent and not run.runtime:
         yield ("run", "transparent"), "needs the runtime, which is off"
     if run.transparent and "evaluator" in tasks_of(run):
@@ -150,33 +149,34 @@ def _options(parts: Parts) -> Said:
             "an ordinary script knows nothing of evaluating: with `transparent: true` it would train there too; "
             "leave the evaluator out",
         )
-    if "batch" in set_here and not run.transparent:
+    if "batch" in run.model_fields_set and not run.transparent:
         yield ("run", "batch"), "is for transparent scripts; any other script sets its own batch"
-    if strategy != "multi_worker_mirrored":
-        for key in ("communication", "communication_timeout"):
-            if key in set_here:
-                yield ("run", key), f"is for multi_worker_mirrored; the strategy is {strategy}"
-    row = STRATEGIES[strategy]
     if run.keras is not None and run.keras not in row.kerases:
-        yield ("run", "keras"), f"{strategy} trains with Keras {row.kerases[0]} only; got {run.keras}"
+        yield ("run", "keras"), f"{row.name} trains with Keras {row.kerases[0]} only; got {run.keras}"
     if run.keras == 3 and str(parts.env.get("TF_USE_LEGACY_KERAS")).lower() in ("1", "true"):
         yield ("run", "keras"), "3, and env has TF_USE_LEGACY_KERAS, which chooses Keras 2; keep one"
-    if row.tpu and run.tpu is None and parts.run.good("tpu"):
-        yield (
-            ("run", "strategy"),
-            "tpu needs `tpu:`, the TPU's name, grpc://address:port, or `local` on a TPU VM",
-        )
-    if run.tpu is not None and not row.tpu:
-        yield ("run", "tpu"), f"is for the strategy tpu; the strategy is {strategy}"
     if row.needs_runtime and not run.runtime:
-        yield ("run", "runtime"), f"{strategy} needs the runtime; it cannot be off"
-    if "serve" in set_here and strategy != "parameter_server":
-        yield ("run", "serve"), f"is for parameter_server; the strategy is {strategy}"
-    if not run.runtime and run.serve and strategy == "parameter_server":
+        yield ("run", "runtime"), f"{row.name} needs the runtime; it cannot be off"
+    if not run.runtime and run.serve and "serve" in row.options:
         yield (
             ("run", "runtime"),
             "with `runtime: off` the script must start its own servers: add `serve: off`",
         )
+
+
+def _strategy_options(parts: Parts) -> Said:
+    """Options of other strategies, and those that this one cannot do without."""
+    run = parts.run.value
+    if not parts.run.good("strategy"):
+        return
+    row = STRATEGIES[run.strategy]
+    for key in run.model_fields_set - row.options:
+        able = [name for name, each in STRATEGIES.items() if key in each.options]
+        if able and getattr(run, key) is not None:
+            yield ("run", key), f"is for {', '.join(able)}; the strategy is {row.name}"
+    for key, meant in row.needs.items():
+        if getattr(run, key) is None and parts.run.good(key):
+            yield ("run", "strategy"), f"{row.name} needs `{key}:`, {meant}"
 
 
 def _places(parts: Parts) -> Said:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.launch import strategy_options
+from orchestrator.core.strategy import STRATEGIES
 from tests.unit.runtime.runtime_task import Task
 
 NOWHERE = 60.0
@@ -23,6 +25,12 @@ def free_ports(count: int) -> list[int]:
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
+
+
+def with_row(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of the runtime, with what the row of their strategy adds."""
+    row = STRATEGIES.get(options.get("strategy", ""))
+    return strategy_options(row) | options if row else options
 
 
 class Member:
@@ -74,7 +82,8 @@ class Cluster:
             kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for kind, count in tasks.items()
         }
         self._script, self._args, self._directory = script, args, directory
-        self._env = {"ORCH_RUNTIME": json.dumps(options), "CUDA_VISIBLE_DEVICES": "", **(env or {})}
+        told = {"ORCH_RUNTIME": json.dumps(with_row(options)), "CUDA_VISIBLE_DEVICES": ""}
+        self._env = {**STRATEGIES[options["strategy"]].env, **told, **(env or {})}
         self.members: dict[str, Member] = {}
         self._all: list[Member] = []
         names = [f"{kind}:{index}" for kind, count in tasks.items() for index in range(count)]

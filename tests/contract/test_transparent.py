@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from orchestrator.adapters.checkpoints import verify
+from tests.contract.strategy_harness import with_row
 from tests.contract.test_runtime_tensorflow import Gang, seeded
 from tests.unit.runtime.runtime_task import Task
 
@@ -42,7 +43,7 @@ SHARED = {
 
 
 def environment(**options: Any) -> dict[str, str]:
-    return {"ORCH_RUNTIME": json.dumps({**OPTIONS, **options})}
+    return {"ORCH_RUNTIME": json.dumps(with_row({**OPTIONS, **options}))}
 
 
 @pytest.fixture
@@ -140,7 +141,9 @@ class Alone:
     """One task on one machine with two logical CPUs, to its end."""
 
     def __init__(self, script: Path, *args: str, **options: Any) -> None:
-        task = Task(script, *args, env={"CUDA_VISIBLE_DEVICES": "", "ORCH_RUNTIME": json.dumps(options)})
+        task = Task(
+            script, *args, env={"CUDA_VISIBLE_DEVICES": "", "ORCH_RUNTIME": json.dumps(with_row(options))}
+        )
         try:
             task.release()
             self.code = task.ended()

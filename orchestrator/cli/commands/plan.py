@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,6 @@ from orchestrator.core.launch import (
     endpoint,
     environment,
     port_candidates,
-    tf_config,
     wiring,
 )
 from orchestrator.core.placement import has_room
@@ -61,7 +61,8 @@ def _task(
 ) -> dict[str, Any]:
     directory = checkpoint_dir(plan, _GENERATION, task.id)
     env = environment(plan, run_id, _GENERATION, task.id, 0, directory, "<log directory on the host>")
-    env |= wiring(plan, addresses, task.id)
+    told = wiring(plan, addresses, task.id)
+    env |= told
     env |= dict.fromkeys(plan.secrets, HIDDEN)
     return {
         "task": str(task.id),
@@ -69,7 +70,7 @@ def _task(
         "gpus": list(task.gpus),
         "port": port,
         "address": addresses[task.id],
-        "tf_config": tf_config(plan, addresses, task.id),
+        "tf_config": json.loads(told["TF_CONFIG"]) if "TF_CONFIG" in told else None,
         "env": env,
         "command": [plan.host(task.host).python, plan.script, *plan.args],
     }

@@ -16,6 +16,7 @@ from orchestrator.core.errors import SpecError
 from orchestrator.core.events import HostPrepared, HostRefused
 from orchestrator.core.hosts import compatibility
 from orchestrator.core.model import Facts, Problem, Run
+from orchestrator.core.strategy import STRATEGIES
 from orchestrator.daemon.connection.link import Asks, OrderRefused
 from orchestrator.runtime.keras_versions import asks_for_legacy, unsupported
 from orchestrator.runtime.script import sources
@@ -101,7 +102,9 @@ def _unfit(run: Run, name: str, probed: Mapping[str, Any]) -> Problem | None:
     asked = run.plan.options.keras == 2 or by_env
     if ".fit(" not in source and not asked and not run.plan.options.transparent:
         return None  # a custom loop needs no Keras trainer, so its version is nobody's business
-    sentence = unsupported(run.plan.strategy, probed["versions"], asked or asks_for_legacy(source))
+    sentence = unsupported(
+        STRATEGIES[run.plan.strategy].tf_class, probed["versions"], asked or asks_for_legacy(source)
+    )
     if sentence is None:
         return None
     key = (

@@ -8,29 +8,19 @@ if TYPE_CHECKING:
 
     from orchestrator.runtime.transparent.said import Said
 
-_NAMES = {
-    "mirrored": "MirroredStrategy",
-    "multi_worker_mirrored": "MultiWorkerMirroredStrategy",
-    "central_storage": "CentralStorageStrategy",
-}
-
 
 def build(options: dict[str, Any], said: Said) -> Any:
-    """The strategy that the options name."""
+    """The strategy that the options name. The spec lets no other than those that can be built so be transparent."""
     import tensorflow as tf
 
-    name = options.get("strategy") or "mirrored"
-    if name not in _NAMES:
-        raise said.unsupported(
-            f"transparent works with {', '.join(_NAMES)}; not with {name}: leave it out, or change the strategy"
-        )
+    name = str(options["tf_class"])
     # Without arguments: `runtime/devices.py` hands over logical CPUs and the communication of the plan.
-    space = tf.distribute.experimental if name == "central_storage" else tf.distribute
-    strategy = getattr(space, _NAMES[name])()
+    spaces = (tf.distribute, tf.distribute.experimental)
+    strategy = next(getattr(space, name) for space in spaces if hasattr(space, name))()
     workers, replicas = workers_of(strategy), strategy.num_replicas_in_sync
     said(
         "strategy",
-        f"the script runs within the scope of a {_NAMES[name]}: {workers} worker(s), {replicas} replicas",
+        f"the script runs within the scope of a {name}: {workers} worker(s), {replicas} replicas",
     )
     return strategy
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,12 +19,17 @@ from orchestrator.core.launch import (
     port_candidates,
     ports_needed,
     runtime_options,
-    tf_config,
     wiring,
 )
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Options, Plan, TaskId, TaskPlan
 
+
+def tf_config(plan: Plan, addresses: dict[TaskId, str], task: TaskId) -> Any:
+    return json.loads(wiring(plan, addresses, task).get("TF_CONFIG", "null"))
+
+
 W0, W1, E0, CHIEF = TaskId("worker", 0), TaskId("worker", 1), TaskId("evaluator", 0), TaskId("chief", 0)
+PS0 = TaskId("ps", 0)
 ADDRESSES = {W0: "10.0.0.1:20000", W1: "10.0.0.2:20000", E0: "10.0.0.1:20016", CHIEF: "10.0.0.3:20000"}
 
 
@@ -224,12 +230,26 @@ def test_a_rank_sees_the_runs_gpus_of_its_host_in_the_order_of_local_ranks() -> 
 def test_a_tpu_is_named_and_waited_for_no_longer_than_a_start() -> None:
     plan = replace(plan_of(W0), strategy="tpu", options=Options(tpu="v4-8"))
     assert environment(plan, "x-1", 1, W0, 0, None)["TPU_NAME"] == "v4-8"
-    assert json.loads(runtime_options(plan)) == {"strategy": "tpu", "tpu": "v4-8", "tpu_wait_s": 120.0}
+    assert json.loads(runtime_options(plan)) == {
+        "strategy": "tpu",
+        "module": "tpu",
+        "tpu": "v4-8",
+        "tpu_wait_s": 120.0,
+    }
     assert wiring(plan, ADDRESSES, W0) == {}
 
 
 def test_a_single_task_is_told_of_nobody() -> None:
     assert wiring(replace(plan_of(W0), strategy="mirrored"), ADDRESSES, W0) == {}
+
+
+def test_a_ps_sees_no_gpu_and_a_ps_that_is_gone_is_noticed_unless_the_user_says_otherwise() -> None:
+    plan = replace(plan_of(CHIEF, W0, PS0, hosts=3), strategy="parameter_server")
+    told = {task.id: environment(plan, "x-1", 1, task.id, 0, None) for task in plan.tasks}
+    assert [told[task]["CUDA_VISIBLE_DEVICES"] for task in (CHIEF, W0, PS0)] == ["0", "1", ""]
+    assert {env["GRPC_FAIL_FAST"] for env in told.values()} == {"use_caller"}
+    own = replace(plan, env={"GRPC_FAIL_FAST": "false"})
+    assert environment(own, "x-1", 1, W0, 0, None)["GRPC_FAIL_FAST"] == "false"
 
 
 def test_who_saves_into_a_scratch() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Callable
@@ -9,7 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from orchestrator.core.horovod import environment
+from orchestrator.core.launch import strategy_options
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
+from orchestrator.core.strategy import STRATEGIES
 from orchestrator.runtime.horovod_ranks import NoAnswer, wait_for
 from tests.contract.strategy_harness import free_ports
 from tests.unit.runtime.runtime_task import ROOT, Task
@@ -27,7 +30,7 @@ IDS = [TaskId("worker", i) for i in range(3)]
 
 
 def start(task: Start, **env: str) -> Task:
-    return task(SCRIPT, env={"ORCH_RUNTIME": '{"strategy": "horovod"}', **env})
+    return task(SCRIPT, env={"ORCH_RUNTIME": json.dumps(strategy_options(STRATEGIES["horovod"])), **env})
 
 
 def told(port: int) -> list[dict[str, str]]:

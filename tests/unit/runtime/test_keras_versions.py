@@ -4,7 +4,7 @@ import pytest
 
 from orchestrator.runtime.keras_versions import asks_for_legacy, numbers, patched, unsupported
 
-MWMS = "multi_worker_mirrored"
+MWMS = "MultiWorkerMirroredStrategy"
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_other_versions_of_keras_3_are_refused_with_both_ways_out(version: str) 
 @pytest.mark.parametrize(
     ("strategy", "versions", "legacy"),
     [
-        ("mirrored", {"tensorflow": "2.21.0", "keras": "3.5.0"}, False),
+        ("MirroredStrategy", {"tensorflow": "2.21.0", "keras": "3.5.0"}, False),
         (MWMS, {"tensorflow": "2.15.1", "keras": "2.15.0"}, False),
         (MWMS, {"tensorflow": "2.15.1", "keras": "2.15.0"}, True),
         (MWMS, {"tensorflow": "2.21.0", "keras": "3.5.0", "tf_keras": "2.21.0"}, True),
@@ -52,7 +52,7 @@ def test_legacy_keras_must_have_tensorflows_minor_version(tf_keras: str | None) 
     assert 'pip install "tf_keras~=2.21.0"' in sentence
 
 
-@pytest.mark.parametrize("strategy", ["mirrored", "parameter_server"])
+@pytest.mark.parametrize("strategy", ["", "MirroredStrategy", "ParameterServerStrategy"])
 def test_tf_keras_is_looked_for_under_every_strategy(strategy: str) -> None:
     assert unsupported(strategy, {"tensorflow": "2.21.0", "tf_keras": "2.21.0"}, legacy_keras=True) is None
     sentence = unsupported(strategy, {"tensorflow": "2.21.0", "keras": "3.15.1"}, legacy_keras=True)
@@ -62,15 +62,15 @@ def test_tf_keras_is_looked_for_under_every_strategy(strategy: str) -> None:
 
 def test_no_keras_3_fits_under_a_parameter_server() -> None:
     for version in ("3.15.1", "3.5.0"):
-        sentence = unsupported("parameter_server", {"tensorflow": "2.21.0", "keras": version}, False)
+        sentence = unsupported("ParameterServerStrategy", {"tensorflow": "2.21.0", "keras": version}, False)
         assert sentence is not None
         assert "ClusterCoordinator" in sentence
-    assert unsupported("parameter_server", {"tensorflow": "2.15.1", "keras": "2.15.0"}, False) is None
+    assert unsupported("ParameterServerStrategy", {"tensorflow": "2.15.1", "keras": "2.15.0"}, False) is None
 
 
 def test_central_storage_needs_a_keras_that_was_mended() -> None:
-    assert unsupported("central_storage", {"tensorflow": "2.21.0", "keras": "3.15.1"}, False) is None
-    sentence = unsupported("central_storage", {"tensorflow": "2.19.0", "keras": "3.8.0"}, False)
+    assert unsupported("CentralStorageStrategy", {"tensorflow": "2.21.0", "keras": "3.15.1"}, False) is None
+    sentence = unsupported("CentralStorageStrategy", {"tensorflow": "2.19.0", "keras": "3.8.0"}, False)
     assert sentence is not None
     assert "BatchNormalization" in sentence
 

@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runtime import options, server
+from orchestrator.core.launch import strategy_options
+from orchestrator.core.strategy import STRATEGIES, Strategy
+from orchestrator.runtime import options, part, server
+from orchestrator.runtime.link import Link
 from tests.unit.runtime.runtime_task import Task
 
 Start = Callable[..., Task]
-SERVED = json.dumps({"strategy": "parameter_server", "serve": True})
+ROW = STRATEGIES["parameter_server"]
+SERVED = json.dumps(strategy_options(ROW) | {"serve": True})
 
 TENSORFLOW = """
 import json, os, types
 __version__ = "9.9"
-assert os.environ["GRPC_FAIL_FAST"] == "use_caller"
-HIDDEN = os.environ.get("CUDA_VISIBLE_DEVICES")
 
 class Spec:
     jobs = ["worker", "ps"]
@@ -35,7 +37,7 @@ class Resolver:
 def Server(cluster, job_name, task_index, protocol, config, start):
     if os.environ.get("TAKEN"):
         raise RuntimeError("Could not start gRPC server")
-    print(job_name, task_index, protocol, config.inter_op_parallelism_threads, start, HIDDEN, flush=True)
+    print(job_name, task_index, protocol, config.inter_op_parallelism_threads, start, flush=True)
     return object()
 
 distribute = types.SimpleNamespace(
@@ -48,18 +50,18 @@ SCRIPT = "print('the script runs')\n"
 
 def released(task: Start, tmp_path: Path, name: str, **env: str) -> Task:
     (tmp_path / "tensorflow.py").write_text(TENSORFLOW)
-    run = task(SCRIPT, env={"ORCH_RUNTIME": SERVED, "ORCH_TASK": name, "CUDA_VISIBLE_DEVICES": "0", **env})
+    run = task(SCRIPT, env={"ORCH_RUNTIME": SERVED, "ORCH_TASK": name, **env})
     kind, _, index = name.partition(":")
     assert run.until("ready")["ready"]["versions"]["tensorflow"] == (
-        "9.9" if kind in server.SERVED else None
+        "9.9" if kind in ROW.served else None
     )  # before the release, although the script does not name it
     run.order(go={"env": {"TF_CONFIG": json.dumps({"task": {"type": kind, "index": int(index)}})}})
     return run
 
 
-@pytest.mark.parametrize(("name", "gpus"), [("worker:3", "0"), ("ps:1", "")])
+@pytest.mark.parametrize("name", ["worker:3", "ps:1"])
 def test_a_server_serves_until_it_is_stopped_and_ends_then_at_once(
-    task: Start, tmp_path: Path, name: str, gpus: str
+    task: Start, tmp_path: Path, name: str
 ) -> None:
     run = released(task, tmp_path, name)
     assert run.until("say")["say"] == {
@@ -70,7 +72,7 @@ def test_a_server_serves_until_it_is_stopped_and_ends_then_at_once(
     run.order(stop={"grace_s": 30})
     assert run.ended() == 143
     assert time.monotonic() - began < 1.5  # not the two seconds after which a stuck main thread is given up
-    assert run.out.split() == [*name.split(":"), "grpc", "501", "True", *([gpus] if gpus else [])]
+    assert run.out.split() == [*name.split(":"), "grpc", "501", "True"]
 
 
 def test_a_server_ends_with_its_shim(task: Start, tmp_path: Path) -> None:
@@ -108,7 +110,7 @@ def test_chief_and_evaluator_run_the_script(task: Start, tmp_path: Path, name: s
     ],
 )
 def test_who_is_served(given: dict[str, bool], task_name: str, expected: bool) -> None:
-    assert server.wanted(given, {"ORCH_TASK": task_name}) is expected
+    assert server.wanted({"served": ["ps", "worker"], **given}, {"ORCH_TASK": task_name}) is expected
 
 
 def test_tf_config_says_more_of_a_task_than_its_name() -> None:
@@ -137,3 +139,16 @@ def test_keras_2_is_chosen_by_tensorflows_own_switch(task: Start, keras: int | N
     run.release()
     assert run.ended() == 0
     assert run.out == expected
+
+
+@pytest.mark.parametrize("row", STRATEGIES.values(), ids=list(STRATEGIES))
+def test_the_module_that_a_row_names_has_a_part(row: Strategy) -> None:
+    own = part.of(strategy_options(row))
+    assert isinstance(own, part.Part)
+
+
+def test_a_strategy_without_a_module_changes_nothing() -> None:
+    own = part.of({"strategy": "ring"})
+    assert own.imports({}) is None
+    assert own.patches({}, Link(None)) == {}
+    own.begin({}, Link(None))

@@ -445,7 +445,7 @@ RELATIONS = {
             "11:18: run.communication: is for multi_worker_mirrored; the strategy is horovod",
             "12:10: run.keras: horovod trains with Keras 2 only; got 3",
             "13:12: run.runtime: horovod needs the runtime; it cannot be off",
-            "14:8: run.tpu: is for the strategy tpu; the strategy is horovod",
+            "14:8: run.tpu: is for tpu; the strategy is horovod",
         ],
     ),
     "a rank with two GPUs": (

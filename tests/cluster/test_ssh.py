@@ -160,13 +160,43 @@ class TestHostKeys:
         there = lab.host(0)
         host = there.plan(known_hosts=str(tmp_path / "empty"))
         scanned = ssh.scan(host)
-        assert [(shown.key.type, shown.known) for shown in scanned] == [("ssh-ed25519", False)]
+        assert [(shown.key.type, shown.state) for shown in scanned] == [("ssh-ed25519", "new")]
         assert scanned[0].key.fingerprint == fingerprint(there)
         assert ssh.trust(scanned) == 1
         assert ssh.trust(scanned) == 0
         assert says_hello(ssh, host)
-        assert ssh.scan(host)[0].known
+        assert ssh.scan(host)[0].state == "known"
         assert not (tmp_path / "empty").exists()
+
+    @pytest.mark.fault(46)
+    def test_a_changed_key_is_taken_only_where_it_replaces_one_of_ours(
+        self, make_lab: MakeLab, ssh: SshTransport, tmp_path: Path
+    ) -> None:
+        lab = make_lab(1)
+        there = lab.host(0)
+        ours = there.plan(known_hosts=str(tmp_path / "empty"))
+        ssh.trust(ssh.scan(ours))
+        before = fingerprint(there)
+        there.new_host_key()
+
+        changed = ssh.scan(ours)
+        assert [(shown.state, shown.was and shown.was.key.fingerprint) for shown in changed] == [
+            ("changed", before)
+        ]
+        with pytest.raises(HostKeyChanged) as refused:
+            ssh.open(ours, HELLO)
+        assert "orch trust --replace" in (refused.value.hint or "")
+
+        with pytest.raises(HostKeyChanged) as refused:
+            ssh.trust(ssh.scan(there.plan()))
+        assert f"{lab.known_hosts}:1" in refused.value.message, "the user's file has the old key too"
+
+        assert ssh.trust(changed) == 1
+        assert says_hello(ssh, ours)
+        with pytest.raises(HostKeyChanged, match=f"{lab.known_hosts}:1"):
+            ssh.open(there.plan(), HELLO)  # our file knows the new key, and overrules nobody
+        lab.trust_all()
+        assert says_hello(ssh, there.plan())
 
 
 class TestPolicy:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import shlex
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from orchestrator.adapters.ssh.config import Hop
@@ -24,6 +26,7 @@ class Dropped(ConnectFailed):
 
 
 def retried(attempt: Callable[[], T]) -> T:
+    """Return what `attempt` returns, which is tried again where sshd drops the handshake."""
     for delay_s in RETRY_DELAYS_S:
         try:
             return attempt()
@@ -32,7 +35,8 @@ def retried(attempt: Callable[[], T]) -> T:
     return attempt()
 
 
-def refusal(host: HostPlan, hop: Hop, shown: HostKey, judged: Judgement) -> HostError:
+def refusal(host: HostPlan, hop: Hop, shown: HostKey, judged: Judgement, own: Path) -> HostError:
+    """Return why a key that `hop` shows is not taken. `own` is the project's own known_hosts file."""
     entry = judged.entry
     if judged.verdict == "revoked" and entry is not None:
         return HostKeyChanged(
@@ -44,12 +48,11 @@ def refusal(host: HostPlan, hop: Hop, shown: HostKey, judged: Judgement) -> Host
     if judged.verdict == "changed" and entry is not None:
         return HostKeyChanged(
             host.name,
-            f"{hop} shows the host key {shown.fingerprint} ({shown.type}), and {entry.where} has "
-            f"{entry.key.fingerprint} ({entry.key.type}); nothing was sent to it",
-            hint="ask its owner whether the host was set up anew; if so, "
-            f"`ssh-keygen -R '{hop.key_name}' -f {entry.path}`, then `orch trust {host.name}`",
+            f"{hop} shows the host key {shown.fingerprint} ({shown.type}), and {_known(judged)}; "
+            "nothing was sent to it",
+            hint="ask its owner whether the host was set up anew; if so, " + _way_out(host, hop, judged, own),
         )
-    hint = f"compare the fingerprint with the host's own, then `orch trust {host.name}`"
+    hint = f"compare the fingerprint with the host's own, then `{_trust(host)}`"
     if judged.authority is not None:
         hint += (
             f" ({judged.authority.where} trusts an authority for it: orch does not check host certificates)"
@@ -59,8 +62,27 @@ def refusal(host: HostPlan, hop: Hop, shown: HostKey, judged: Judgement) -> Host
     )
 
 
+def _known(judged: Judgement) -> str:
+    """Return the first line that has another key, and that of each other file."""
+    first = {entry.path: entry for entry in reversed(judged.against)}
+    shown = sorted(first.values(), key=lambda entry: entry is not judged.entry)
+    return " and ".join(f"{e.where} has {e.key.fingerprint} ({e.key.type})" for e in shown)
+
+
+def _way_out(host: HostPlan, hop: Hop, judged: Judgement, own: Path) -> str:
+    """Return how a person takes the new key: our own file is ours to change, and no other."""
+    theirs = dict.fromkeys(entry.path for entry in judged.against if entry.path != own)
+    steps = [f"`ssh-keygen -R {shlex.quote(hop.key_name)} -f {shlex.quote(str(path))}`" for path in theirs]
+    replaces = any(entry.path == own for entry in judged.against)
+    return ", then ".join([*steps, f"`{_trust(host, ' --replace' if replaces else '')}`"])
+
+
+def _trust(host: HostPlan, option: str = "") -> str:
+    return f"orch trust{option} {host.name}"
+
+
 def silent(host: HostPlan, hop: Hop, connect_s: float) -> ConnectFailed:
-    """Nothing came back in `connect_s` seconds."""
+    """Return the error for a hop that sent nothing back in `connect_s` seconds."""
     return ConnectFailed(
         host.name,
         f"{hop} does not answer within {connect_s:g} s",
@@ -69,7 +91,7 @@ def silent(host: HostPlan, hop: Hop, connect_s: float) -> ConnectFailed:
 
 
 def dropped(host: HostPlan, hop: Hop, how: str) -> Dropped:
-    """The connection ended before a login."""
+    """Return the error for a connection that ended before a login."""
     return Dropped(
         host.name,
         f"{hop} {how} before a login",
@@ -78,7 +100,7 @@ def dropped(host: HostPlan, hop: Hop, how: str) -> Dropped:
 
 
 def unreachable(host: HostPlan, hop: Hop, error: OSError | EOFError, connect_s: float) -> ConnectFailed:
-    """What the system said of a connection to `hop`."""
+    """Return what the system said of a connection to `hop`, as an error of ours."""
     match error:
         case socket.gaierror():
             return ConnectFailed(

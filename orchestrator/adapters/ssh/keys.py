@@ -16,10 +16,13 @@ from orchestrator.core.plan import HostPlan
 
 
 class KnownOnly(paramiko.RejectPolicy):
-    """Asked for every key, since the client itself knows none; lets pass only what known_hosts has."""
+    """Asked for every key, since the client itself knows none; lets pass only what known_hosts has.
 
-    def __init__(self, host: HostPlan, hop: Hop, known: KnownHosts) -> None:
-        self._host, self._hop, self._known = host, hop, known
+    `own` is the project's own file among them.
+    """
+
+    def __init__(self, host: HostPlan, hop: Hop, known: KnownHosts, own: Path) -> None:
+        self._host, self._hop, self._known, self._own = host, hop, known, own
 
     def missing_host_key(  # type: ignore[override]  # it also lets pass
         self,
@@ -30,7 +33,7 @@ class KnownOnly(paramiko.RejectPolicy):
         shown = host_key(key)
         judged = self._known.judge(self._hop.key_name, shown)
         if judged.verdict != "known":
-            raise refusal(self._host, self._hop, shown, judged)
+            raise refusal(self._host, self._hop, shown, judged, self._own)
 
 
 class Keys:
@@ -99,7 +102,7 @@ class Keys:
 
 
 def host_key(key: paramiko.PKey) -> HostKey:
-    """As known_hosts writes it."""
+    """Return the key as known_hosts writes it."""
     return HostKey(key.get_name(), key.asbytes())
 
 

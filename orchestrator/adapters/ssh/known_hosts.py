@@ -1,8 +1,8 @@
 """known_hosts files, read line by line: one odd line costs that line, never the file.
 
 Hashed names, `[host]:port`, wildcards, negation and @revoked are honoured. @cert-authority lines are kept
-apart: host certificates are not checked, so such a line trusts nobody here. A file of the user's is only
-read; `append` is for the project's own.
+apart: they speak of host certificates. A file of the user's is only read; `append` and `replace` are for the
+project's own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import hmac
 import os
 import struct
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -70,7 +71,7 @@ class Entry:
         return f"{self.path}:{self.line}"
 
     def matches(self, name: str) -> bool:
-        """Whether the line speaks of `name`, which is as `known_name` makes it."""
+        """Return whether the line speaks of `name`, which is as `known_name` makes it."""
         if self.names.startswith("|1|"):
             return _matches_hashed(self.names, name)
         found = False
@@ -105,8 +106,14 @@ class Judgement:
     verdict: Literal["known", "unknown", "changed", "revoked"]
     entry: Entry | None = None
     """The line that decided, where one did."""
+    against: tuple[Entry, ...] = ()
+    """Of a changed key: every line that has another one."""
     authority: Entry | None = None
     """A @cert-authority line for the host, which we cannot follow."""
+
+
+State = Literal["known", "new", "changed", "revoked", "not needed"]
+"""Of a key that a host shows. `not needed`: the host shows another key, of a type that is known."""
 
 
 class KnownHosts:
@@ -140,33 +147,63 @@ class KnownHosts:
         return KnownHosts(entries, warnings)
 
     def judge(self, name: str, key: HostKey) -> Judgement:
-        """Whether `key` is the key of `name`. A revoked key is refused even where it also stands as good."""
-        entries = self._of(name)
-        authority = next((e for e in entries if e.marker == "@cert-authority"), None)
-        for entry in entries:
+        """Return what is known of `key` as the key of `name`. A revoked key is so even where it also stands as good.
+
+        Every file is heard. Where one has the key and another has a different key of the same type, the key counts
+        as changed: ssh reads some of these files and not the project's own, and must not be overruled by it.
+        """
+        entries, bare = self._of(name)
+        authority = next((e for e in (*entries, *bare) if e.marker == "@cert-authority"), None)
+        for entry in (*entries, *bare):
             if entry.marker == "@revoked" and entry.key == key:
                 return Judgement("revoked", entry)
         plain = [entry for entry in entries if not entry.marker]
-        for entry in plain:
+        against = _contradicting(plain, key)
+        if against:
+            return Judgement("changed", against[0], against)
+        # As ssh does: a host that is known without a port is known by that key on all of them. Another key on
+        # another port is no change: it may well be another sshd.
+        for entry in plain or [entry for entry in bare if not entry.marker]:
             if entry.key == key:
                 return Judgement("known", entry)
         if plain:
-            # The line of the same type is the one that changed; another type is the next best to show.
-            return Judgement("changed", next((e for e in plain if e.key.type == key.type), plain[0]))
+            return Judgement("changed", plain[0], tuple(plain))
         return Judgement("unknown", authority=authority)
 
-    def types(self, name: str) -> tuple[str, ...]:
-        """Key types under which `name` is known, so that the host can be asked for one of them."""
-        return tuple(dict.fromkeys(entry.key.type for entry in self._of(name) if not entry.marker))
+    def states(self, name: str, keys: Iterable[HostKey]) -> list[tuple[State, Judgement]]:
+        """Return the state of each of the keys that one host shows at once."""
+        judged = [(key, self.judge(name, key)) for key in keys]
+        is_known = any(found.verdict == "known" for _, found in judged)
+        states: list[tuple[State, Judgement]] = []
+        for key, found in judged:
+            state: State = "new" if found.verdict == "unknown" else found.verdict
+            same_type = found.entry is not None and found.entry.key.type == key.type
+            if is_known and state in ("new", "changed") and not same_type:
+                state = "not needed"
+            states.append((state, found))
+        return states
 
-    def _of(self, name: str) -> list[Entry]:
+    def types(self, name: str) -> tuple[str, ...]:
+        """Return the key types under which `name` is known, so that the host can be asked for one of them."""
+        entries, bare = self._of(name)
+        plain = [entry for entry in entries if not entry.marker]
+        return tuple(dict.fromkeys(entry.key.type for entry in plain or bare if not entry.marker))
+
+    def _of(self, name: str) -> tuple[list[Entry], list[Entry]]:
+        """Return the lines of `name`, and those of the same host without a port."""
         name = name.lower()
-        found = [entry for entry in self._entries if entry.matches(name)]
-        if not any(not entry.marker for entry in found) and name.startswith("["):
-            # ssh does so too: a host that is known without a port is known on all of them.
-            bare = name[1:].partition("]")[0]
-            found += [entry for entry in self._entries if entry.matches(bare)]
-        return found
+        without_port = name[1:].partition("]")[0] if name.startswith("[") else None
+        return (
+            [entry for entry in self._entries if entry.matches(name)],
+            [entry for entry in self._entries if without_port is not None and entry.matches(without_port)],
+        )
+
+
+def _contradicting(plain: list[Entry], key: HostKey) -> tuple[Entry, ...]:
+    """Return the lines of each file that has keys of this type and not this one."""
+    of_type = [entry for entry in plain if entry.key.type == key.type]
+    agreeing = {entry.path for entry in of_type if entry.key == key}
+    return tuple(entry for entry in of_type if entry.path not in agreeing)
 
 
 def _parse_line(line: str, path: Path, number: int) -> Entry | None:
@@ -192,26 +229,92 @@ def append(path: Path, host: str, port: int, key: HostKey) -> bool:
     The file is 0600 in a 0700 directory; two writers at once lose nothing. OSError where it cannot be
     written, ValueError where `host` is no plain name.
     """
+    name = _plain_name(host, port)
+    with _locked(path):
+        lines = _lines(path)
+        if any(entry is not None and entry.key == key and entry.matches(name) for _, entry in lines):
+            return False
+        _write(path, [*(text for text, _ in lines), _line(name, key)])
+    return True
+
+
+def replace(path: Path, host: str, port: int, keys: Sequence[HostKey]) -> int:
+    """Make `keys` the only ones of this host in the project's own file; how many of them are new there.
+
+    What the file says of other hosts stays, and so does what it marks. OSError as `append`; ValueError where a
+    pattern speaks of the host, since the line speaks of others too.
+    """
+    name = _plain_name(host, port)
+    kept: list[str] = []
+    standing: list[HostKey] = []
+    with _locked(path):
+        for text, entry in _lines(path):
+            if entry is None or entry.marker or not entry.matches(name):
+                kept.append(text)
+            elif entry.key in keys:
+                kept.append(text)
+                standing.append(entry.key)
+            else:
+                kept += _without(text, entry, name)
+        new = [key for key in dict.fromkeys(keys) if key not in standing]
+        _write(path, [*kept, *(_line(name, key) for key in new)])
+    return len(new)
+
+
+def _without(text: str, entry: Entry, name: str) -> list[str]:
+    """Return the line as it is without this host: none, where it named no other."""
+    names = entry.names.split(",")
+    if entry.names.startswith("|1|") or [other.lower() for other in names] == [name]:
+        return []
+    others = [other for other in names if other.lower() != name]
+    if len(others) == len(names):
+        raise ValueError(f"{entry.where} names the host by a pattern: {entry.names}")
+    return [text.replace(entry.names, ",".join(others), 1)]
+
+
+def _plain_name(host: str, port: int) -> str:
     name = known_name(host, port)
     if not host or any(c.isspace() or c in ",*?!|#@" for c in name):
         raise ValueError(f"not a host's name: {name!r}")
+    return name
+
+
+def _line(name: str, key: HostKey) -> str:
+    return f"{name} {key.type} {key.base64}"
+
+
+def _lines(path: Path) -> list[tuple[str, Entry | None]]:
+    """Return the lines of the project's own file, each with what it says, if anything."""
+    try:
+        texts = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    return [(text, _entry(text, path, number)) for number, text in enumerate(texts, 1)]
+
+
+def _entry(text: str, path: Path, number: int) -> Entry | None:
+    try:
+        return _parse_line(text, path, number)
+    except ValueError:
+        return None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the file's directory, so that two writers lose nothing; make it where it is missing."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
-        if any(entry.key == key and entry.matches(name) for entry in KnownHosts.read([path])._entries):
-            return False
-        old = path.read_text(encoding="utf-8") if path.exists() else ""
-        if old and not old.endswith("\n"):
-            old += "\n"
-        _replace(path, f"{old}{name} {key.type} {key.base64}\n")
+        yield
         os.fsync(directory)
     finally:
         os.close(directory)
-    return True
 
 
-def _replace(path: Path, text: str) -> None:
+def _write(path: Path, lines: Sequence[str]) -> None:
+    """Write the file, whole or not at all."""
+    text = "".join(f"{line}\n" for line in lines)
     descriptor, temporary = tempfile.mkstemp(prefix=".known_hosts-", dir=path.parent)  # 0600
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -27,14 +27,24 @@ from orchestrator.adapters.head.file_cache import FileCache
 from orchestrator.adapters.ssh import config
 from orchestrator.adapters.ssh.channel import SshChannel, hang_up
 from orchestrator.adapters.ssh.config import Hop, Route
-from orchestrator.adapters.ssh.errors import dropped, retried, silent, unreachable
+from orchestrator.adapters.ssh.errors import dropped, refusal, retried, silent, unreachable
 from orchestrator.adapters.ssh.keys import Keys, KnownOnly, host_key
-from orchestrator.adapters.ssh.known_hosts import SSH_PORT, HostKey, KnownHosts, known_name
+from orchestrator.adapters.ssh.known_hosts import (
+    SSH_PORT,
+    Entry,
+    HostKey,
+    Judgement,
+    KnownHosts,
+    State,
+    known_name,
+)
 from orchestrator.adapters.ssh.known_hosts import append as append_known_host
+from orchestrator.adapters.ssh.known_hosts import replace as replace_known_host
 from orchestrator.adapters.transport import Channel, OpenChannels
 from orchestrator.core.errors import (
     ConnectFailed,
     HostError,
+    HostKeyChanged,
     HostKeyUnknown,
     HostUnfit,
 )
@@ -74,7 +84,13 @@ class ScannedKey:
 
     hop: Hop
     key: HostKey
-    known: bool
+    state: State
+    was: Entry | None = None
+    """The line that has another key, or marks this one as revoked."""
+    error: HostError | None = None
+    """Why a connection refuses it: of a changed or revoked key."""
+    replaceable: bool = False
+    """Whether a person may replace what is known: no file but the project's own has another key."""
 
 
 class SshTransport:
@@ -124,10 +140,10 @@ class SshTransport:
         self._channels.close(host)
 
     def scan(self, host: HostPlan) -> list[ScannedKey]:
-        """The host keys that the host shows, for a person to judge. No authentication is tried at it.
+        """Return the host keys that the host shows, for a person to judge. No authentication is tried at it.
 
-        Behind a bastion whose own key is unknown, these are the bastion's: nothing beyond it can be asked
-        before it is trusted. Then trust them, and scan again. Raises as `open` does.
+        Behind a bastion whose own key is not the known one, these are the bastion's: nothing beyond it can be
+        asked before it is trusted. Then trust them, and scan again. Raises as `open` does.
         """
         route = self._route(host)
         connections = self._connections(route)
@@ -136,20 +152,32 @@ class SshTransport:
                 bastion = route.bastion
                 try:
                     retried(lambda: self._open_hop(route, bastion, connections[0]))
-                except HostKeyUnknown:
+                except (HostKeyUnknown, HostKeyChanged):
                     return self._shown(route, bastion, connections[0])
             return self._shown(route, route.target, connections[-1])
         finally:
             hang_up(connections)
 
     def trust(self, keys: Iterable[ScannedKey]) -> int:
-        """Add keys to the project's own known_hosts; how many were new. OSError where it cannot be written."""
-        added = 0
+        """Take all keys that hosts showed into the project's own known_hosts; how many are new there.
+
+        Where one has changed they replace what the file says of the host, or the key's own error is raised.
+        OSError where the file cannot be written.
+        """
+        by_hop: dict[tuple[str, int], list[ScannedKey]] = {}
         for scanned in keys:
-            hop = scanned.hop
-            aliased = hop.key_name != known_name(hop.address, hop.port)
-            name, port = (hop.key_name, SSH_PORT) if aliased else (hop.address, hop.port)
-            added += append_known_host(self._own_known_hosts, name, port, scanned.key)
+            if scanned.error is not None and not scanned.replaceable:
+                raise scanned.error
+            by_hop.setdefault(_own_name(scanned.hop), []).append(scanned)
+        added = 0
+        for (name, port), shown in by_hop.items():
+            if any(scanned.state == "changed" for scanned in shown):
+                taken = [scanned.key for scanned in shown if scanned.state != "not needed"]
+                added += replace_known_host(self._own_known_hosts, name, port, taken)
+                continue
+            for scanned in shown:
+                if scanned.state == "new":
+                    added += append_known_host(self._own_known_hosts, name, port, scanned.key)
         return added
 
     def warnings(self, host: HostPlan) -> list[str]:
@@ -205,7 +233,9 @@ class SshTransport:
                     "auth_strategy": Keys(route.host, hop, self._key),
                 },
             )
-            connection.client.set_missing_host_key_policy(KnownOnly(route.host, hop, known))
+            connection.client.set_missing_host_key_policy(
+                KnownOnly(route.host, hop, known, self._own_known_hosts)
+            )
             made.append(connection)
         return made
 
@@ -271,13 +301,18 @@ class SshTransport:
         return session
 
     def _shown(self, route: Route, hop: Hop, connection: fabric.Connection) -> list[ScannedKey]:
-        known = self._known_hosts(hop)
-        found = []
-        for key_type in _SCAN_TYPES:
-            key = retried(partial(self._show_one, route, hop, connection, key_type))
-            if key is not None:
-                found.append(ScannedKey(hop, key, known.judge(hop.key_name, key).verdict == "known"))
-        return found
+        asked = (retried(partial(self._show_one, route, hop, connection, type_)) for type_ in _SCAN_TYPES)
+        keys = [key for key in asked if key is not None]
+        states = self._known_hosts(hop).states(hop.key_name, keys)
+        return [self._scanned(route.host, hop, key, *found) for key, found in zip(keys, states, strict=True)]
+
+    def _scanned(self, host: HostPlan, hop: Hop, key: HostKey, state: State, judged: Judgement) -> ScannedKey:
+        if state not in ("changed", "revoked"):
+            return ScannedKey(hop, key, state)
+        own = self._own_known_hosts
+        ours_alone = all(entry.path == own for entry in judged.against)
+        error = refusal(host, hop, key, judged, own)
+        return ScannedKey(hop, key, state, judged.entry, error, state == "changed" and ours_alone)
 
     def _show_one(
         self, route: Route, hop: Hop, connection: fabric.Connection, key_type: str
@@ -372,6 +407,12 @@ def _kex_rank(name: str) -> int:
     if name.startswith("curve25519"):
         return 0
     return 2 if name.startswith("diffie-hellman") else 1
+
+
+def _own_name(hop: Hop) -> tuple[str, int]:
+    """Return the name and port under which the project's own file has the host."""
+    aliased = hop.key_name != known_name(hop.address, hop.port)
+    return (hop.key_name, SSH_PORT) if aliased else (hop.address, hop.port)
 
 
 def _type_of(algorithm: str) -> str:

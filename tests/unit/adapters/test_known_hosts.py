@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.ssh.known_hosts import HostKey, KnownHosts, append, known_name
+from orchestrator.adapters.ssh.known_hosts import HostKey, KnownHosts, append, known_name, replace
 
 
 def make_key(seed: str, type: str = "ssh-ed25519") -> HostKey:
@@ -85,6 +85,55 @@ def test_another_key_is_a_changed_key_and_the_line_is_named(tmp_path: Path) -> N
     assert judged.entry is not None
     assert judged.entry.key.fingerprint == OTHER.fingerprint
     assert judged.entry.where.endswith("known_hosts:2")
+
+
+def judged_by(tmp_path: Path, **files: str) -> KnownHosts:
+    """Read these files, in this order."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text + "\n")
+    return KnownHosts.read([tmp_path / name for name in files])
+
+
+@pytest.mark.fault(46)
+@pytest.mark.parametrize("order", [("users", "ours"), ("ours", "users")])
+def test_no_file_overrules_another(tmp_path: Path, order: tuple[str, str]) -> None:
+    texts = {"users": line("gpu-a", OTHER), "ours": line("gpu-a", GOOD)}
+    judged = judged_by(tmp_path, **{name: texts[name] for name in order}).judge("gpu-a", GOOD)
+    assert judged.verdict == "changed"
+    assert [entry.where for entry in judged.against] == [f"{tmp_path}/users:1"]
+
+
+def test_a_file_that_knows_another_type_of_key_contradicts_nothing(tmp_path: Path) -> None:
+    rsa = make_key("good", "ssh-rsa")
+    known = judged_by(tmp_path, users=line("gpu-a", rsa), ours=line("gpu-a", GOOD))
+    assert known.judge("gpu-a", GOOD).verdict == "known"
+    assert known.judge("gpu-a", rsa).verdict == "known"
+    assert known.judge("gpu-a", make_key("new", "ecdsa-sha2-nistp256")).verdict == "changed"
+
+
+def test_another_key_on_another_port_is_no_change(tmp_path: Path) -> None:
+    known = read(tmp_path, line("10.0.0.1", OTHER))
+    assert known.judge("[10.0.0.1]:2222", GOOD).verdict == "unknown"
+    revoked = read(tmp_path, "@revoked " + line("10.0.0.1", GOOD))
+    assert revoked.judge("[10.0.0.1]:2222", GOOD).verdict == "revoked"
+
+
+@pytest.mark.parametrize(
+    ("lines", "states"),
+    [
+        ([], ["new", "new"]),
+        ([("gpu-a", GOOD)], ["known", "not needed"]),
+        ([("gpu-a", OTHER)], ["changed", "changed"]),
+        ([("gpu-a", make_key("old", "ecdsa-sha2-nistp256"))], ["changed", "changed"]),
+        ([("gpu-a", GOOD), ("gpu-a", make_key("old", "ecdsa-sha2-nistp256"))], ["known", "changed"]),
+    ],
+)
+def test_states_of_keys_that_a_host_shows(
+    tmp_path: Path, lines: list[tuple[str, HostKey]], states: list[str]
+) -> None:
+    known = read(tmp_path, *(line(names, key) for names, key in lines))
+    shown = [GOOD, make_key("new", "ecdsa-sha2-nistp256")]
+    assert [state for state, _ in known.states("gpu-a", shown)] == states
 
 
 def test_of_several_lines_the_one_of_the_same_type_is_what_changed(tmp_path: Path) -> None:
@@ -175,6 +224,45 @@ def test_append_mends_a_last_line_without_its_end(tmp_path: Path) -> None:
     path.write_text(line("gpu-a"))
     append(path, "gpu-b", 22, OTHER)
     assert KnownHosts.read([path]).judge("gpu-a", GOOD).verdict == "known"
+
+
+def test_replace_leaves_other_hosts_and_marks_alone(tmp_path: Path) -> None:
+    path, new, other_type = tmp_path / "known_hosts", make_key("new"), make_key("new", "ssh-rsa")
+    revoked = "@revoked " + line("gpu-a", make_key("stolen"))
+    path.write_text(
+        "\n".join(
+            [
+                "# by hand",
+                line("gpu-a"),
+                line("GPU-A,gpu-b", OTHER),
+                line(hashed("gpu-a"), OTHER),
+                line("gpu-a", other_type),
+                line("[gpu-a]:2222"),
+                revoked,
+                "no key at all",
+            ]
+        )
+    )
+    assert replace(path, "gpu-a", 22, [new, other_type]) == 1
+    assert path.read_text().splitlines() == [
+        "# by hand",
+        line("gpu-b", OTHER),
+        line("gpu-a", other_type),
+        line("[gpu-a]:2222"),
+        revoked,
+        "no key at all",
+        line("gpu-a", new),
+    ]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert replace(path, "gpu-a", 22, [new]) == 0
+
+
+def test_replace_does_not_touch_a_pattern_that_speaks_of_other_hosts_too(tmp_path: Path) -> None:
+    path = tmp_path / "known_hosts"
+    path.write_text(line("gpu-*"))
+    with pytest.raises(ValueError, match="by a pattern"):
+        replace(path, "gpu-a", 22, [OTHER])
+    assert path.read_text() == line("gpu-*")
 
 
 def test_two_writers_lose_nothing(tmp_path: Path) -> None:

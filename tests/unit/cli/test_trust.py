@@ -1,44 +1,64 @@
-"""`orch trust`: which hosts are meant, what is shown, and that nothing is trusted unasked."""
+"""`orch trust`: which hosts are meant, what is shown, and that nothing is trusted unasked, or in place of another."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from orchestrator.adapters.ssh.config import Hop
-from orchestrator.adapters.ssh.known_hosts import HostKey
+from orchestrator.adapters.ssh.errors import refusal
+from orchestrator.adapters.ssh.known_hosts import Entry, HostKey, Judgement
 from orchestrator.adapters.ssh.transport import ScannedKey
-from orchestrator.cli.commands.trust import hosts_of, trust
+from orchestrator.cli.commands.trust import Request, hosts_of, trust
 from orchestrator.cli.session import Session
-from orchestrator.core.errors import ConnectFailed, Refused, SomeHostsOnly, UsageError
+from orchestrator.core.errors import ConnectFailed, HostKeyChanged, Refused, SomeHostsOnly, UsageError
 from orchestrator.core.plan import HostPlan
+
+ASK, YES = Request(), Request(yes=True)
+OWN, USERS = Path("/state/known_hosts"), Path("/home/ml/.ssh/known_hosts")
 
 
 class Sshds:
-    """Hosts that show a key each; `down` refuses. What was trusted is known from then on."""
+    """Hosts that show a key each; `down` refuses. What was trusted is known from then on.
 
-    def __init__(self) -> None:
+    `changed` are known by another key, in the file that is given; `revoked` are marked so in the user's.
+    """
+
+    def __init__(self, changed: Mapping[str, Path] | None = None, revoked: Collection[str] = ()) -> None:
         self.trusted: list[str] = []
+        self.changed = dict(changed or {})
+        self.revoked = revoked
 
     def scan(self, host: HostPlan) -> list[ScannedKey]:
         if host.name == "down":
             raise ConnectFailed("down", "nothing answers", hint="is it on?")
         # A bastion that is not trusted yet shows its own key in place of the host's.
         behind = host.proxy_jump is not None and "bastion" not in self.trusted
-        return [self._key("bastion" if behind else host.name)]
+        return [self._key(host, "bastion" if behind else host.name)]
 
     def trust(self, keys: Iterable[ScannedKey]) -> int:
-        new = [key.hop.address for key in keys]
+        new = [key.hop.address for key in keys if key.state in ("new", "changed")]
         self.trusted += new
         return len(new)
 
-    def _key(self, address: str) -> ScannedKey:
-        hop = Hop(address, 22, "ml", address, (), False, False, ())
-        return ScannedKey(hop, HostKey("ssh-ed25519", address.encode()), address in self.trusted)
+    def _key(self, host: HostPlan, address: str) -> ScannedKey:
+        hop = Hop(address, 22, "ml", address, (), False, False, (), bastion=address == "bastion")
+        key = HostKey("ssh-ed25519", address.encode())
+        if address in self.trusted:
+            return ScannedKey(hop, key, "known")
+        if address in self.revoked:
+            line = Entry(address, key, "@revoked", USERS, 7)
+            error = refusal(host, hop, key, Judgement("revoked", line), OWN)
+            return ScannedKey(hop, key, "revoked", line, error)
+        if address in self.changed:
+            line = Entry(address, HostKey("ssh-ed25519", b"old"), "", self.changed[address], 3)
+            error = refusal(host, hop, key, Judgement("changed", line, (line,)), OWN)
+            return ScannedKey(hop, key, "changed", line, error, self.changed[address] == OWN)
+        return ScannedKey(hop, key, "new")
 
 
 @pytest.fixture
@@ -54,7 +74,7 @@ def put_out(session: Session) -> str:
 
 def test_yes_trusts_what_is_shown(session: Session) -> None:
     sshds = Sshds()
-    assert trust(session, sshds, hosts_of(["gpu-a", "gpu-b"]), yes=True, as_json=False) == 0
+    assert trust(session, sshds, hosts_of(["gpu-a", "gpu-b"]), YES, as_json=False) == 0
     assert sshds.trusted == ["gpu-a", "gpu-b"]
     assert put_out(session).splitlines()[0] == (
         "gpu-a  gpu-a:22  ssh-ed25519  SHA256:b0T8VSFKVI24uu9EoenP8oScj6FXxxb9FbQbeVBkAU4  new"
@@ -64,7 +84,7 @@ def test_yes_trusts_what_is_shown(session: Session) -> None:
 def test_nobody_to_ask_trusts_nothing(session: Session) -> None:
     sshds = Sshds()
     with pytest.raises(Refused, match="nobody is there to ask") as caught:
-        trust(session, sshds, hosts_of(["gpu-a"]), yes=False, as_json=False)
+        trust(session, sshds, hosts_of(["gpu-a"]), ASK, as_json=False)
     assert (sshds.trusted, caught.value.exit_code) == ([], 6)
     assert "SHA256:" in put_out(session)
 
@@ -72,25 +92,95 @@ def test_nobody_to_ask_trusts_nothing(session: Session) -> None:
 def test_a_host_that_is_known_is_not_asked_about(session: Session) -> None:
     sshds = Sshds()
     sshds.trusted.append("gpu-a")
-    assert trust(session, sshds, hosts_of(["gpu-a"]), yes=False, as_json=False) == 0
+    assert trust(session, sshds, hosts_of(["gpu-a"]), ASK, as_json=False) == 0
 
 
 def test_behind_a_bastion_it_takes_two_rounds(session: Session) -> None:
     sshds = Sshds()
     host = HostPlan("gpu-a", address="gpu-a", proxy_jump="bastion")
-    assert trust(session, sshds, [host], yes=True, as_json=True) == 0
+    assert trust(session, sshds, [host], YES, as_json=True) == 0
     assert sshds.trusted == ["bastion", "gpu-a"]
     assert json.loads(put_out(session))["added"] == 2
 
 
+@pytest.mark.fault(46)
+@pytest.mark.parametrize("request_", [ASK, YES])
+def test_a_changed_key_is_refused_whoever_says_yes(session: Session, request_: Request) -> None:
+    sshds = Sshds(changed={"gpu-a": OWN})
+    with pytest.raises(HostKeyChanged) as caught:
+        trust(session, sshds, hosts_of(["gpu-a"]), request_, as_json=False)
+    assert (sshds.trusted, caught.value.exit_code) == ([], 5)
+    old, new = HostKey("", b"old").fingerprint, HostKey("", b"gpu-a").fingerprint
+    assert put_out(session).splitlines() == [
+        f"gpu-a  gpu-a:22  ssh-ed25519  {new}  changed (was {old}, {OWN}:3)"
+    ]
+    assert old in caught.value.message
+    assert new in caught.value.message
+    assert "orch trust --replace gpu-a" in (caught.value.hint or "")
+
+
+@pytest.mark.fault(46)
+def test_replace_takes_a_changed_key_and_asks_before(session: Session) -> None:
+    sshds = Sshds(changed={"gpu-a": OWN})
+    with pytest.raises(Refused, match="nobody is there to ask"):
+        trust(session, sshds, hosts_of(["gpu-a"]), Request(replace=True), as_json=False)
+    assert sshds.trusted == []
+    assert trust(session, sshds, hosts_of(["gpu-a"]), Request(yes=True, replace=True), as_json=False) == 0
+    assert sshds.trusted == ["gpu-a"]
+
+
+@pytest.mark.fault(46)
+def test_a_file_that_is_not_ours_is_not_overruled(session: Session) -> None:
+    sshds = Sshds(changed={"gpu-a": USERS})
+    with pytest.raises(HostKeyChanged) as caught:
+        trust(session, sshds, hosts_of(["gpu-a"]), Request(yes=True, replace=True), as_json=False)
+    assert sshds.trusted == []
+    assert f"{USERS}:3" in caught.value.message
+    assert caught.value.hint == (
+        "ask its owner whether the host was set up anew; if so, "
+        f"`ssh-keygen -R gpu-a -f {USERS}`, then `orch trust gpu-a`"
+    )
+
+
+@pytest.mark.fault(46)
+def test_a_revoked_key_is_never_taken(session: Session) -> None:
+    sshds = Sshds(revoked=["gpu-a"])
+    with pytest.raises(HostKeyChanged, match="revoked") as caught:
+        trust(session, sshds, hosts_of(["gpu-a"]), Request(yes=True, replace=True), as_json=False)
+    assert (sshds.trusted, caught.value.code) == ([], "host-key-revoked")
+    assert put_out(session).rstrip().endswith(f"revoked ({USERS}:7)")
+
+
+def test_a_refused_host_keeps_no_other_from_being_trusted(session: Session) -> None:
+    sshds = Sshds(changed={"gpu-a": OWN})
+    with pytest.raises(HostKeyChanged):
+        trust(session, sshds, hosts_of(["gpu-a", "gpu-b"]), YES, as_json=True)
+    assert sshds.trusted == ["gpu-b"]
+    shown = [host["keys"][0] for host in json.loads(put_out(session))["hosts"]]
+    assert [(key["state"], key["known"], key["line"]) for key in shown] == [
+        ("changed", False, f"{OWN}:3"),
+        ("new", False, None),
+    ]
+    assert shown[0]["was"] == HostKey("", b"old").fingerprint
+
+
+def test_a_bastion_that_has_changed_is_what_is_shown(session: Session) -> None:
+    sshds = Sshds(changed={"bastion": OWN})
+    host = HostPlan("gpu-a", address="gpu-a", proxy_jump="bastion")
+    with pytest.raises(HostKeyChanged, match="bastion"):
+        trust(session, sshds, [host], YES, as_json=False)
+    assert trust(session, sshds, [host], Request(yes=True, replace=True), as_json=False) == 0
+    assert sshds.trusted == ["bastion", "gpu-a"]
+
+
 def test_some_hosts_only(session: Session) -> None:
     with pytest.raises(SomeHostsOnly, match="1 of 2 hosts showed no key"):
-        trust(session, Sshds(), hosts_of(["gpu-a", "down"]), yes=True, as_json=False)
+        trust(session, Sshds(), hosts_of(["gpu-a", "down"]), YES, as_json=False)
 
 
 def test_the_only_host_is_down(session: Session) -> None:
     with pytest.raises(ConnectFailed, match="nothing answers"):
-        trust(session, Sshds(), hosts_of(["down"]), yes=True, as_json=False)
+        trust(session, Sshds(), hosts_of(["down"]), YES, as_json=False)
 
 
 def test_hosts_as_people_write_them() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 from collections.abc import Callable
 
@@ -102,4 +104,12 @@ def hang_up(connections: list[fabric.Connection]) -> None:
     for connection in connections:
         transport = connection.client.get_transport()
         if transport is not None:
+            _wake(transport.sock)
             transport.close()
+
+
+def _wake(sock: object) -> None:
+    """End a read that another thread is in: closing a socket does not, and its number may soon be another's."""
+    if isinstance(sock, socket.socket):
+        with contextlib.suppress(OSError):  # it has ended already
+            sock.shutdown(socket.SHUT_RDWR)

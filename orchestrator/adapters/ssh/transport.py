@@ -93,6 +93,11 @@ class ScannedKey:
     """Whether a person may replace what is known: no file but the project's own has another key."""
 
 
+IDLE_WAKE_S = 5.0
+"""How often paramiko's reading thread looks up from an idle connection. Its own 0.1 s is ten wake-ups a second for
+each host; only the keep-alive needs any. Closing does not wait for it: see `hang_up`."""
+
+
 class SshTransport:
     """Connections to hosts, several at once.
 
@@ -271,6 +276,7 @@ class SshTransport:
         with self._gate(route, hop), _explained(route.host, hop, self._timeouts.connect_s):
             connection.open()
         connection.transport.set_keepalive(self._timeouts.keepalive_s)
+        connection.transport.sock.settimeout(IDLE_WAKE_S)
 
     @contextmanager
     def _gate(self, route: Route, hop: Hop) -> Iterator[None]:

@@ -56,6 +56,9 @@ class FirstCause:
     """Of a stalled task: its stack."""
     followers: int = 0
     host: str | None = None
+    exit_code: int | None = None
+    """Of the task's own end; None where it ended by a signal, or by our hand, or has not ended."""
+    signal: int | None = None
     global_step: int | None = None
     ended_time: float | None = None
     """Unix time, by the host's clock."""

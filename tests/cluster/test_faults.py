@@ -218,6 +218,7 @@ def test_row_15_one_task_dies_and_all_start_again_from_the_checkpoint(
     assert "SIGKILL" in after["first_cause"]["sentence"]
     (why,) = json.loads(cluster.ok("why", "t", "--json"))["first_causes"]
     assert (why["task"], why["cause"], why["stopped"] + why["followers"]) == ("worker:2", "signal", 2)
+    assert (why["exit_code"], why["signal"]) == (None, signal.SIGKILL)
     assert f"resumes from step {resumed['data']['global_step']}" in why["done"]
     assert f"first cause: {why['sentence']}" in cluster.ok("logs", "t")
     started = f"starts at step {resumed['data']['global_step']},"

@@ -223,6 +223,30 @@ def run_document(**changes: object) -> Json:
     }
 
 
+def first_cause_document(**changes: object) -> Json:
+    """What ended a generation of `run_document`'s run; a test compares its keys with the real one's."""
+    return {
+        "task": "worker:1",
+        "host": "gpu-b",
+        "generation": 1,
+        "cause": "signal",
+        "exit_code": None,
+        "signal": 9,
+        "sentence": "worker:1 on gpu-b was killed by SIGKILL at step 57",
+        "global_step": 57,
+        "ended_time": None,
+        "means": "somebody or something on gpu-b ended it",
+        "advice": "look there for a batch system",
+        "done": "generation 2 resumes from step 50; 7 steps are lost",
+        "last_lines": ["loss 0.4", "loss 0.3"],
+        "followers": 0,
+        "followed": [],
+        "alike": [],
+        "stopped": 1,
+        **changes,
+    }
+
+
 def event_document(seq: int, kind: str, message: str, **changes: object) -> Json:
     """Of `run_document`'s run."""
     return {

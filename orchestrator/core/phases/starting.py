@@ -184,7 +184,7 @@ def advance_rendezvous(turn: Turn) -> None:
 def _left_early(turn: Turn, task: Task) -> None:
     """A worker that ended well before all had joined: the gang can never be complete."""
     sentence = f"{task.id} on {task.host} ended with exit code 0 before all tasks had joined"
-    found = FirstCause(task=task.id, generation=task.generation, cause=Cause.SCRIPT, sentence=sentence)
+    found = FirstCause(task.id, task.generation, Cause.SCRIPT, sentence, exit_code=0)
     turn.set(first_cause=found)
     stop_all(turn, Intent.RESTART, sentence)
 

@@ -6,23 +6,13 @@ import pytest
 
 from orchestrator.cli import causes, render, terminal
 from orchestrator.cli.session import Paint
-from tests.contract.fake_api import run_document
+from tests.contract.fake_api import first_cause_document, run_document
 
 PLAIN = Paint(on=False)
-KILLED = {
-    "task": "worker:1",
-    "host": "gpu-b",
-    "generation": 1,
-    "cause": "signal",
-    "sentence": "worker:1 on gpu-b was killed by SIGKILL at step 57",
-    "ended_time": None,
-    "means": "somebody or something on gpu-b ended it",
-    "advice": "look there for a batch system",
-    "done": "generation 2 resumes from step 50; 7 steps are lost",
-    "last_lines": ["loss 0.4", "loss 0.3"],
-    "followed": [{"task": f"worker:{n}", "host": "gpu-a", "after_s": 1.4} for n in (0, 2, 3, 4, 5, 6)],
-    "stopped": 1,
-}
+KILLED = first_cause_document(
+    followers=6,
+    followed=[{"task": f"worker:{n}", "host": "gpu-a", "after_s": 1.4} for n in (0, 2, 3, 4, 5, 6)],
+)
 
 
 def test_without_a_coordinator_no_phase_is_claimed() -> None:

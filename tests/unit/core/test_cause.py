@@ -138,6 +138,7 @@ def test_who_followed_after_how_long_and_who_was_stopped() -> None:
         ("worker:0", "h0", 1.6),
     ]
     assert (found.host, found.global_step, found.stopped, found.ended_time) == ("h1", 8, 1, 1.7e9)
+    assert (found.exit_code, found.signal) == (None, 9)
     assert found.means.startswith("somebody or something on h1 ended it")
 
 
@@ -145,6 +146,7 @@ def test_the_same_error_on_others_is_said_once() -> None:
     missing = replace(SCRIPT, cause=Cause.IMPORT, error="ModuleNotFoundError: No module named 'x'", at=3.0)
     found = cause.first_cause(run_of(missing, None, replace(missing, at=4.0)))
     assert found is not None
+    assert (found.exit_code, found.signal) == (1, None)
     assert found.sentence == (
         "worker:0 on h0 failed with exit code 1: ModuleNotFoundError: No module named 'x'; so did worker:2 on h2"
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.diagnosis import cause
 from orchestrator.core.model import (
     Cause,
     Checkpoint,
@@ -27,6 +28,7 @@ from orchestrator.core.model import (
 )
 from orchestrator.core.plan import TaskId
 from orchestrator.daemon.coordinator import status
+from tests.contract.fake_api import first_cause_document
 from tests.unit.core.transcript import make_plan
 
 W0 = TaskId("worker", 0)
@@ -136,6 +138,8 @@ def test_an_ended_run_says_why_and_what_was_proven() -> None:
         "host": None,
         "generation": 2,
         "cause": "signal",
+        "exit_code": None,
+        "signal": None,
         "sentence": "worker:0 died",
         "global_step": None,
         "ended_time": None,
@@ -172,6 +176,11 @@ def test_an_ended_run_says_why_and_what_was_proven() -> None:
     assert first["heartbeat_age_s"] is None
     assert (second["phase"], second["exit_code"]) == ("LOST", 3)
     assert shown["steps_per_s"] is None, "nobody trains any more"
+
+
+def test_the_fake_coordinator_tells_first_causes_as_the_real_one_does() -> None:
+    real = cause.as_data(FirstCause(W0, 1, Cause.SIGNAL, "x"))
+    assert list(first_cause_document()) == list(real)
 
 
 def test_of_each_end_the_latest_word_counts_and_the_order_stays() -> None:

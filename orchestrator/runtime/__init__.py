@@ -1,8 +1,8 @@
-"""What a training script may ask of orch. Cheap to import, and harmless where orch is not there.
+"""The API for training scripts. It is cheap to import, and does nothing where the script runs without orch.
 
 from orchestrator import runtime
-runtime.report(step, loss=loss)        # custom loops; `model.fit` is reported by itself
-runtime.on_stop(save_something_small)  # called before training is ended by order
+runtime.report(step, loss=loss)        # for custom loops; `model.fit` reports by itself
+runtime.on_stop(save_something_small)  # called before orch stops the training
 runtime.checkpoint_dir()               # this generation's own directory
 """
 
@@ -22,20 +22,20 @@ _stop_hooks: list[Callable[[], object]] = []
 
 
 def report(step: int, **metrics: Any) -> None:
-    """Tell how far training is: `step` is the global step, metrics are numbers or scalar tensors.
+    """Report progress: `step` is the global step, and metrics are numbers or scalar tensors.
 
-    Call it at every step: a few messages a second leave, the others cost a clock reading. Tensors are
-    read only when a message leaves. Never raises, and does nothing where the script runs without orch.
+    Call it at every step. A few messages per second are sent; a call that sends none costs one reading of the clock.
+    Tensors are read only when a message is sent. It never raises, and does nothing without orch.
     """
     if _progress is not None:
         _progress.report(step, metrics)
 
 
 def on_stop(hook: Callable[[], object]) -> None:
-    """Have `hook()` called, in another thread, when training is ended by order. It has two seconds at most."""
+    """Call `hook()` in another thread before orch stops the training. It may take two seconds at most."""
     _stop_hooks.append(hook)
 
 
 def checkpoint_dir() -> str | None:
-    """The directory for this generation's checkpoints, seeded with the last good one; None without orch."""
+    """Return the directory for this generation's checkpoints, seeded with the last good one; None without orch."""
     return os.environ.get("ORCH_CHECKPOINT_DIR") or None

@@ -1,4 +1,4 @@
-"""The Keras callback that `fit` gets without asking: step, epoch, loss and metrics, a few times a second."""
+"""The Keras callback that is added to every `fit`. It reports step, epoch, loss and metrics a few times per second."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ if TYPE_CHECKING:
 
 
 def reporter(base: type, progress: Progress, batches: bool, counted: bool = False) -> Any:
-    """An instance of a subclass of that Keras's own `Callback`.
+    """Return an instance of a subclass of `base`, which is the `Callback` of the Keras in use.
 
-    `batches`: False under a parameter server, where tf_keras refuses callbacks that look at batches.
-    `counted`: within an epoch, `iterations` is what it was at its begin and the batches since. On JAX a model
-    has no state until the epoch ends; to look at one brings it there, from Keras's callback thread amid a step.
+    Args:
+        base: Keras 3 or tf_keras has its own.
+        progress: where to report to.
+        batches: whether to report within epochs. Under a parameter server, tf_keras refuses callbacks for batches.
+        counted: compute the step within an epoch as `iterations` at its start plus the batches since. On JAX the
+            model's state is written back only at the end of an epoch. Reading it earlier would force that, in the
+            middle of a step and from Keras's callback thread.
     """
     epoch_seen = 0
     before_epoch: int | None = None
@@ -31,12 +35,12 @@ def reporter(base: type, progress: Progress, batches: bool, counted: bool = Fals
             step = iterations(callback)
             if step is not None:
                 progress.report(step, dict(logs or {}), epoch_seen)
-        except Exception:  # a figure that cannot be read must not end a training
+        except Exception:  # a value that cannot be read must not end the training
             return
 
     def on_train_begin(self: Any, logs: Any = None) -> None:
         tell(self, logs)
-        progress.flush()  # what training resumed from, before the first step is traced
+        progress.flush()  # reports the step that training resumes from before the first step is traced
 
     def on_epoch_begin(self: Any, epoch: int, _logs: Any = None) -> None:
         nonlocal epoch_seen, before_epoch
@@ -50,9 +54,9 @@ def reporter(base: type, progress: Progress, batches: bool, counted: bool = Fals
         tell(self, logs)
         progress.flush()
 
-    # Between two messages a batch costs one clock reading: `iterations` is a device variable, and reading
-    # it at every batch would wait for the step to end. With steps_per_execution Keras calls this once for
-    # all of them, and `iterations` counts them.
+    # `iterations` is a device variable, and reading it at every batch would wait for the step to end. So between two
+    # messages a batch costs only one reading of the clock. With steps_per_execution Keras calls this once for several
+    # steps, and `iterations` counts all of them.
     def on_train_batch_end(self: Any, batch: int, logs: Any = None) -> None:
         if not progress.due():
             return
@@ -65,8 +69,8 @@ def reporter(base: type, progress: Progress, batches: bool, counted: bool = Fals
         "on_train_begin": on_train_begin,
         "on_epoch_begin": on_epoch_begin,
         "on_epoch_end": on_epoch_end,
-        # Keras 3 calls batch hooks in a thread of its own unless one of the callbacks forbids it; tf_keras
-        # turns every batch's logs into numbers unless all of them can do without. We change neither.
+        # Without these, our callback would slow down the others: Keras 3 calls batch hooks in a separate thread only
+        # if all callbacks allow it, and tf_keras converts every batch's logs unless all callbacks can do without.
         "async_safe": True,
         "_supports_tf_logs": True,
     }

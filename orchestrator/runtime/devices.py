@@ -1,9 +1,9 @@
-"""What the plan says of devices and collectives, brought to strategies that a script builds without arguments.
+"""Applies the plan's settings for devices and collectives to strategies that a script builds without arguments.
 
-`replicas_on_cpu: N`: the CPU is shown to TensorFlow as N logical devices. `MirroredStrategy()` takes all of them
-by itself; CentralStorageStrategy and MultiWorkerMirroredStrategy would take the first only, and are helped.
-`communication` and its timeout: the default of MultiWorkerMirroredStrategy's `communication_options`.
-What a script says itself always wins.
+`replicas_on_cpu: N` splits the CPU into N logical devices. `MirroredStrategy()` uses all of them by itself;
+CentralStorageStrategy and MultiWorkerMirroredStrategy would use only the first, so they are patched.
+`communication` and its timeout become the default of MultiWorkerMirroredStrategy's `communication_options`.
+Arguments that the script passes itself always take precedence.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ CENTRAL_STORAGE = "tensorflow.python.distribute.parameter_server_strategy"
 
 
 def patches(options: Mapping[str, Any], link: Link) -> dict[str, Callable[[ModuleType], None]]:
-    """What to do with TensorFlow's modules, by name, once they are imported and the task is released.
+    """Return the patches for TensorFlow's modules by module name.
 
-    Not before: the release may still say which GPUs this process sees.
+    They must be applied after the release, because only the release decides which GPUs this process sees.
     """
     replicas = int(options.get("replicas_on_cpu") or 0)
     found: dict[str, Callable[[ModuleType], None]] = {}
@@ -51,7 +51,7 @@ def patches(options: Mapping[str, Any], link: Link) -> dict[str, Callable[[Modul
 
 
 def split_cpu(tf: Any, replicas: int, link: Link) -> None:
-    """Show the CPU as that many logical devices, and no GPU. Must come before TensorFlow's first operation."""
+    """Split the CPU into logical devices and hide all GPUs. Call it before TensorFlow's first operation."""
     try:
         if tf.config.list_physical_devices("GPU"):
             tf.config.set_visible_devices([], "GPU")
@@ -94,7 +94,7 @@ def _communication_given(options: Mapping[str, Any]) -> bool:
 
 
 def _hand_over_communication(module: Any, options: Mapping[str, Any], link: Link) -> None:
-    """Both classes have the same base; the deprecated one always passes options, made of its `communication`."""
+    """Patch the base of both strategy classes. The deprecated one always passes options, built from `communication`."""
     strategy = module.CollectiveAllReduceStrategy
     util = module.collective_util
     original = strategy.__init__

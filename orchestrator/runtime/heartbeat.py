@@ -1,8 +1,8 @@
-"""The runtime's sign of life: a word to the shim each second, for as long as this process runs at all.
+"""The runtime's heartbeat to the shim, once per second.
 
-TensorFlow notices a peer that died, and one that is frozen never. A task that trains shows its progress; one that
-only serves has none, and this in its place. It comes from a thread of its own: a script that sits in TensorFlow's
-C++ (`server.join()`, a long step) is alive.
+TensorFlow notices a peer that died, but never one that is frozen. A task that trains shows its progress. A task that
+only serves has no progress, so the heartbeat takes its place. It is sent by a thread of its own, because a script
+that is inside TensorFlow's C++ (`server.join()`, a long step) is alive.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INTERVAL_S = 1.0
 
 
 def begin(link: Link, progress: Progress) -> None:
-    """From the release on: before it, the start deadline watches."""
+    """Start the thread. Call it after the release; before it, the deadline for the start applies."""
     threading.Thread(target=_send, args=(link, progress), name="orch-heartbeat", daemon=True).start()
 
 

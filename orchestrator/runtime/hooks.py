@@ -1,6 +1,6 @@
-"""Changes to Keras, made when the script imports it, and never before.
+"""Patches Keras when the script imports it, and never earlier.
 
-A finder stands first in sys.meta_path; when one of the modules below has been executed, its patch runs.
+A finder is placed first in sys.meta_path. When one of the modules below has been executed, its patch runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KERAS2 = ("tf_keras.src.engine.training", "keras.src.engine.training")
 
 
 def install(link: Link, progress: Progress) -> None:
-    """Patch what is imported already, and the rest when its time comes."""
+    """Patch the modules that are imported already, and each other one when it is imported."""
 
     def patch_keras3(module: ModuleType) -> None:
         from orchestrator.runtime import keras3
@@ -54,7 +54,7 @@ def install(link: Link, progress: Progress) -> None:
 
 
 def when_imported(patches: dict[str, Callable[[ModuleType], None]]) -> None:
-    """Run each patch after the module of its name: now where it is imported already, else when it is."""
+    """Run each patch after the module of its name was imported: at once if it is imported already."""
     for name in list(patches):
         module = sys.modules.get(name)
         if module is not None:
@@ -63,7 +63,7 @@ def when_imported(patches: dict[str, Callable[[ModuleType], None]]) -> None:
 
 
 def guarded(patch: Callable[[ModuleType], None], module: ModuleType) -> None:
-    """A Keras that we do not know is left as it is, and that is said: training counts more than progress."""
+    """Run a patch. If it fails, print that and go on: training is more important than progress reports."""
     try:
         patch(module)
     except Exception as e:
@@ -71,7 +71,7 @@ def guarded(patch: Callable[[ModuleType], None], module: ModuleType) -> None:
 
 
 class _Finder:
-    """Finds nothing itself; lets the others find, and adds a patch after the module's own code."""
+    """Asks the other finders for a module, and adds its patch after the module's own code."""
 
     def __init__(self, patches: dict[str, Callable[[ModuleType], None]]) -> None:
         self._patches = patches
@@ -105,9 +105,9 @@ def _patch_after(spec: ModuleSpec, patch: Callable[[ModuleType], None]) -> None:
 
 
 def wrap_fit(trainer: Any, library: str, progress: Progress, *, counted: bool = False) -> None:
-    """Let `fit` of this class add our callback to whatever callbacks it is given.
+    """Wrap `fit` of this class so that it adds our callback to the callbacks it is given.
 
-    `counted`: within an epoch the callback counts batches, instead of reading the model.
+    With `counted`, the callback counts batches within an epoch instead of reading the model.
     """
     fit = trainer.fit
 
@@ -120,7 +120,7 @@ def wrap_fit(trainer: Any, library: str, progress: Progress, *, counted: bool = 
 
 
 _CALLBACKS_AT = 5
-"""Place of `callbacks` among fit's arguments after self: x, y, batch_size, epochs, verbose, callbacks."""
+"""The position of `callbacks` in fit's arguments after self: x, y, batch_size, epochs, verbose, callbacks."""
 
 
 def _with_callback(
@@ -139,7 +139,7 @@ def _with_callback(
             given.append(ours)
             ours.set_model(model)
             return args, kwargs
-        # Ours goes last: by then BackupAndRestore has restored, and `iterations` is true.
+        # Ours goes last: BackupAndRestore has then restored the model, and `iterations` is right.
         every = [*given, ours] if isinstance(given, (list, tuple)) else [*([given] if given else []), ours]
     except Exception as e:
         print(f"orch: no progress from this fit: {type(e).__name__}: {e}", file=sys.stderr)

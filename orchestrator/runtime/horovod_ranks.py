@@ -1,4 +1,4 @@
-"""Horovod without `horovodrun`: its rendezvous server beside rank 0, up before any rank looks for it."""
+"""Horovod without `horovodrun`: rank 0 serves the rendezvous, and the other ranks wait for it before they start."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ WISH = "ORCH_HOROVOD"
 ADDRESS, PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
 
 RENDEZVOUS_WAIT_S = 60.0
-"""How long rank 0 may take to serve. It is up within a second of the release; Horovod itself waits for 1.5 s."""
+"""How long rank 0 may take to serve. It normally serves within a second of the release; Horovod waits only 1.5 s."""
 
 
 class NoAnswer(RuntimeError):
-    """Rank 0 cannot be reached."""
+    """The rendezvous of rank 0 does not answer."""
 
 
 def join(link: Link) -> None:
-    """After the release, before the script: serve the rendezvous, or wait for it. Nothing where nobody asks for it.
+    """Serve the rendezvous, or wait for it. Do nothing in a run without Horovod.
+
+    Call it after the release and before the script.
 
     Raises:
         ImportError: Horovod is not installed.
@@ -43,7 +45,7 @@ def join(link: Link) -> None:
     wish = json.loads(text)
     address, port = os.environ[ADDRESS], int(os.environ[PORT])
     if wish["slots"]:
-        # As TensorFlow's own server it hears all interfaces: the address of a host may be translated on the way.
+        # It listens on all interfaces, as TensorFlow's own server does: NAT may translate a host's address.
         _serve(http_server, address if wish["alone"] else "", port, wish["slots"])
     else:
         wait_for(address, port, RENDEZVOUS_WAIT_S)
@@ -53,19 +55,19 @@ def join(link: Link) -> None:
 
 
 def _serve(http_server: Any, address: str, port: int, slots: list[dict[str, Any]]) -> None:
-    """Horovod's RendezvousServer, but on the port that was reserved: its own `start` takes one at random."""
+    """Start what Horovod's RendezvousServer starts, but on the reserved port: its own `start` takes a random one."""
     import threading
 
     from horovod.runner.common.util.hosts import SlotInfo
 
     server = http_server.RendezvousHTTPServer((address, port), http_server.RendezvousHandler, 0)
-    server.daemon_threads = True  # a request that hangs must not hold the process when the script is done
+    server.daemon_threads = True  # a request that hangs must not keep the process alive after the script
     server.init([SlotInfo(**slot) for slot in slots])
     threading.Thread(target=server.serve_forever, name="orch-rendezvous", daemon=True).start()
 
 
 def wait_for(address: str, port: int, wait_s: float) -> None:
-    """Until rank 0 serves; NoAnswer after `wait_s`."""
+    """Wait until rank 0 serves. Raises NoAnswer after `wait_s`."""
     deadline = time.monotonic() + wait_s
     while True:
         try:

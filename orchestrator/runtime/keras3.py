@@ -1,15 +1,18 @@
-"""Mends `model.fit` of Keras 3 under MultiWorkerMirroredStrategy (keras-team/keras#20585).
+"""Fixes `model.fit` of Keras 3 under MultiWorkerMirroredStrategy (keras-team/keras#20585).
 
-Two functions of Keras's TensorFlow trainer are at fault. `_maybe_symbolic_build` reduces a batch whose parts
-live on several workers, only to learn its shape; and `reduce_per_replica` averages the metrics over an axis
-that scalars do not have. Both are replaced, for several workers only; everything else runs Keras's own code.
-With steps_per_execution the step is a function of its own within a loop of TensorFlow's, and a collective in it never
-gets its key: the key is captured when the function is called, and a loop's body cannot hand that on. So there, Keras's
-code is run with a `tf.function` that leaves the step as it is, a part of the loop.
-One thing is added: Keras 3 lets each worker keep moving averages of its own in BatchNormalization, so that the
-workers' models differ although their trained weights do not. After each epoch they are averaged, once for all
-layers; tf_keras does the same whenever they are read.
-On a Keras on which this was not tested, nothing is replaced, and `fit` says what to install.
+Two functions of Keras's TensorFlow trainer are wrong. `_maybe_symbolic_build` reduces a batch that is spread over
+several workers, only to learn its shape. `reduce_per_replica` averages the metrics over an axis that scalars do not
+have. Both are replaced for several workers only; everything else runs Keras's own code.
+
+With steps_per_execution, Keras makes the step a tf.function that is called in a TensorFlow loop. A collective in it
+never gets its key, because the key is captured when the function is called, and a loop's body cannot pass that on.
+There, Keras's code is run with a `tf.function` that leaves the step alone, so that it is traced as part of the loop.
+
+Keras 3 also lets each worker keep its own moving averages in BatchNormalization, so the workers' models differ
+although their trained weights are equal. They are averaged after each epoch, in one message for all layers; tf_keras
+does that whenever they are read.
+
+On versions of Keras for which this was not tested, nothing is replaced, and `fit` says what to install.
 """
 
 from __future__ import annotations
@@ -30,11 +33,11 @@ if TYPE_CHECKING:
 
 
 class UnsupportedKeras(RuntimeError):
-    """This Keras cannot train under this strategy, and ours was not tested to help it."""
+    """The installed Keras cannot train under this strategy, and our patch was not tested on it."""
 
 
 def patch(trainer: ModuleType, link: Link) -> None:
-    """Replace the two functions in the module `keras.src.backend.tensorflow.trainer`."""
+    """Patch the module `keras.src.backend.tensorflow.trainer`, or make `fit` refuse where that was not tested."""
     version = _version()
     _refuse_parameter_servers(trainer, version, link)
     if keras_versions.patched(version):
@@ -52,7 +55,7 @@ def _version() -> str:
 
 
 def multi_worker(strategy: Any) -> bool:
-    """Whether it is a MultiWorkerMirroredStrategy over more than one process."""
+    """Return whether it is a MultiWorkerMirroredStrategy over more than one process."""
     if not type(strategy).__name__.startswith(("CollectiveAllReduceStrategy", "MultiWorkerMirroredStrategy")):
         return False
     return bool(strategy.extended._in_multi_worker_mode())
@@ -92,7 +95,7 @@ def _patch_reduce(trainer: Any) -> None:
 
 
 class _StepInline:
-    """TensorFlow, as Keras's `_make_function` sees it: its step becomes no function of its own."""
+    """Stands in for the module `tensorflow` in Keras's `_make_function`: its step does not become a tf.function."""
 
     def __init__(self, tf: Any) -> None:
         self._tf = tf
@@ -121,7 +124,7 @@ def _patch_several_steps(trainer: Any) -> None:
 
 
 def _average_statistics_after_epochs(trainer: Any) -> None:
-    # Called once when an epoch's steps are done, before its validation, on all workers alike.
+    # Keras calls this on every worker once an epoch's steps are done, before the validation.
     original = trainer.TensorFlowTrainer._get_metrics_result_or_logs
 
     def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
@@ -143,18 +146,18 @@ def _average_statistics(tf: Any, strategy: Any, model: Any) -> None:
     ]
     if not variables:
         return
-    # Traced once a model: which layers are trainable may change between two `fit`s, and then once more.
+    # The function is traced once per model, and again when other layers have become trainable between two `fit`s.
     key, average = getattr(model, "_orch_average", (None, None))
     if average is None or key != [id(variable) for variable in variables]:
         key, average = [id(variable) for variable in variables], _averager(tf, strategy, variables)
         object.__setattr__(
             model, "_orch_average", (key, average)
-        )  # Keras would track it as a part of the model
+        )  # with a plain assignment, Keras would track it as part of the model
     average()
 
 
 def _averager(tf: Any, strategy: Any, variables: list[Any]) -> Any:
-    """A function that sets the variables to their means over all replicas, with one message for all of them."""
+    """Return a function that sets the variables to their means over all replicas, with one message for all."""
     sizes = [variable.value.shape.num_elements() for variable in variables]
 
     def local() -> Any:

@@ -1,12 +1,12 @@
-"""Mends Keras 3 under CentralStorageStrategy with several replicas.
+"""Fixes Keras 3 under CentralStorageStrategy with several replicas.
 
-Variables have one copy there, which the replicas update together. Keras 3 was not written for that, in two ways:
-- What changes in a step without being trained (moving averages of BatchNormalization, the seeds of Dropout) is
-  made without saying how the replicas' values become one: TensorFlow refuses. Here numbers are averaged, and of
-  seeds the first replica's counts.
-- Metrics add by `assign(self + value)`. The sum over the replicas then counts what was there before twice, so
-  that loss and accuracy come out wrong without a word. Here they add.
-On a Keras on which this was not tested, nothing is replaced, and `fit` says what to install.
+There, a variable has one copy, which all replicas update. Keras 3 does not support that, for two reasons:
+- It creates variables that are updated but not trained (moving averages of BatchNormalization, seeds of Dropout)
+  without an aggregation, and TensorFlow refuses such updates. Here floating-point values are averaged, and of other
+  values the first replica's is used.
+- Metrics add with `assign(self + value)`. The sum over the replicas then counts the previous value several times, so
+  loss and accuracy are silently wrong. Here such an assignment becomes `assign_add`.
+On versions of Keras for which this was not tested, nothing is replaced, and `fit` says what to install.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def patch(core: ModuleType, link: Link) -> None:
 
 
 def several_replicas(strategy: Any) -> bool:
-    """Whether it is a CentralStorageStrategy with more than one replica."""
+    """Return whether it is a CentralStorageStrategy with more than one replica."""
     return type(strategy).__name__.startswith("CentralStorage") and strategy.num_replicas_in_sync > 1
 
 
 def _ours(strategy: Any) -> bool:
-    # Keras imports its version after this module, so it is asked here and not in `patch`.
+    # Keras imports its version after the patched module, so it is checked here and not in `patch`.
     return several_replicas(strategy) and keras_versions.patched(_version())
 
 

@@ -1,4 +1,4 @@
-"""Which Keras trains under which strategy. Pure: the coordinator asks before the start, the runtime in `fit`."""
+"""Which version of Keras trains under which strategy. The coordinator asks before the start, the runtime in `fit`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ if TYPE_CHECKING:
 
 MENDED_FROM = (3, 12, 0)
 MENDED_BEFORE = (3, 16)
-"""Keras 3 of these versions was seen to train under MultiWorkerMirroredStrategy with `runtime/keras3.py`."""
+"""The versions of Keras 3 on which `runtime/keras3.py` was tested."""
 
 INSTALL = 'pip install "keras>=3.12,<3.16"'
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """`3.15.1` or `3.13.0rc1` to its leading numbers."""
+    """Return the leading numbers of a version: (3, 15, 1) for `3.15.1`, (3, 13, 0) for `3.13.0rc1`."""
     found = []
     for part in version.split("."):
         digits = ""
@@ -31,17 +31,19 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def patched(keras: str) -> bool:
-    """Whether our patch of Keras 3 was tested on this version."""
+    """Return whether our patch of Keras 3 was tested on this version."""
     return MENDED_FROM <= numbers(keras) < MENDED_BEFORE
 
 
 def unsupported(tf_class: str, versions: Mapping[str, str | None], legacy_keras: bool) -> str | None:
-    """The sentence that says why `model.fit` would fail under this strategy, and the way out; or None.
+    """Return a sentence that says why `model.fit` would fail under this strategy, with the way out; or None.
 
-    `tf_class` is the name of TensorFlow's class for it, empty where there is none. `versions` are those of
-    `tensorflow`, `keras` and `tf_keras`, None or absent where not installed; `legacy_keras` is whether
-    TF_USE_LEGACY_KERAS is set. Nothing is said of what is not installed, unless it was asked for: a custom
-    training loop needs no Keras.
+    A missing Keras is a reason only if it was asked for, because a custom training loop needs none.
+
+    Args:
+        tf_class: the name of TensorFlow's class for the strategy; empty where it has none.
+        versions: of `tensorflow`, `keras` and `tf_keras`; None or absent where not installed.
+        legacy_keras: whether TF_USE_LEGACY_KERAS is set.
     """
     if legacy_keras:
         return _legacy(versions.get("tensorflow"), versions.get("tf_keras"))
@@ -60,7 +62,7 @@ def unsupported(tf_class: str, versions: Mapping[str, str | None], legacy_keras:
 
 
 def asks_for_legacy(source: str) -> bool:
-    """Whether a script chooses Keras 2 itself: by TF_USE_LEGACY_KERAS, or by importing tf_keras."""
+    """Return whether a script chooses Keras 2 itself, by TF_USE_LEGACY_KERAS or by importing tf_keras."""
     return "TF_USE_LEGACY_KERAS" in source or "import tf_keras" in source or "from tf_keras" in source
 
 
@@ -76,7 +78,7 @@ _NEVER_PATCHED = frozenset({"ParameterServerStrategy"})
 
 def _legacy(tensorflow: str | None, tf_keras: str | None) -> str | None:
     if not tensorflow or numbers(tensorflow) < (2, 16):
-        return None  # its own Keras is Keras 2
+        return None  # this TensorFlow comes with Keras 2
     if tf_keras and numbers(tf_keras)[:2] == numbers(tensorflow)[:2]:
         return None
     have = f"tf_keras is {tf_keras}" if tf_keras else "tf_keras is not installed"

@@ -1,7 +1,7 @@
-"""The runtime's end of the socket to its shim: JSON lines both ways.
+"""The runtime's end of the socket to its shim, which carries JSON lines in both directions.
 
-Training must never wait for us: what the shim does not take at once is dropped (progress) or waits a second
-at most (errors). Where there is no socket, everything is silently nothing.
+Training must never wait for us. If the shim does not take a message at once, progress is dropped, and an error waits
+one second at most. Without a socket, every call silently does nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PENDING_BYTES_MAX = 1 << 20
 
 
 class Link:
-    """One socket, or none (`Link(None)`)."""
+    """The connection to the shim, or none: `Link(None)`."""
 
     def __init__(self, sock: socket.socket | None) -> None:
         self._sock = sock
@@ -31,7 +31,7 @@ class Link:
 
     @staticmethod
     def from_environment() -> Link:
-        """Attach to ORCH_FD, and hide it: a child of the script must neither speak nor hold the line open."""
+        """Take the socket from ORCH_FD, and hide it: a child of the script must not use it or keep it open."""
         text = os.environ.pop("ORCH_FD", "")
         if not text.isdecimal():
             return Link(None)
@@ -46,7 +46,7 @@ class Link:
         return self._sock is not None
 
     def send(self, message: dict[str, Any], wait_s: float = 0.0) -> bool:
-        """Send, waiting `wait_s` at most for a slow reader. False where it was dropped. Never raises."""
+        """Send a message; wait `wait_s` at most for a slow reader. Return False if it was dropped. Never raises."""
         if self._sock is None:
             return False
         try:
@@ -55,7 +55,7 @@ class Link:
             return False
         with self._lock:
             self._flush(wait_s)
-            # A line begun must be finished, or the reader loses its place; so drop before, never within.
+            # A line that was begun must be finished, or the reader loses its place. So only whole lines are dropped.
             if self._pending and (wait_s == 0.0 or len(self._pending) > _PENDING_BYTES_MAX):
                 return False
             self._pending += line
@@ -63,7 +63,7 @@ class Link:
             return True
 
     def say(self, kind: str, message: str) -> None:
-        """To the task's log and to the coordinator."""
+        """Tell a person something, in the task's log and through the coordinator."""
         print(f"orch: {message}", file=sys.stderr, flush=True)
         self.send({"say": {"kind": kind, "message": message}}, wait_s=1.0)
 
@@ -78,11 +78,11 @@ class Link:
                     return
                 time.sleep(0.005)
             except OSError:
-                self._pending = b""  # the shim is gone; the reader of this socket sees it and acts
+                self._pending = b""  # the shim is gone; the thread that reads this socket notices it and acts
                 return
 
     def orders(self) -> Iterator[dict[str, Any]]:
-        """What the shim asks, in order, until it closes the line. Lines that are no object are skipped."""
+        """Yield the shim's orders until it closes the socket. Lines that hold no JSON object are skipped."""
         if self._sock is None:
             return
         buffer = b""

@@ -1,7 +1,7 @@
-"""`python <bundle> run script.py args…`: the user's script under the runtime.
+"""`python <bundle> run script.py args…` runs the user's script under the runtime.
 
-In order: compile the script, import TensorFlow early where the script names it, say ready, wait for the
-release (TF_CONFIG comes with it), run. Without a shim (no ORCH_FD) the script simply runs.
+It compiles the script, imports TensorFlow early if the script names it, reports ready, waits for the release (which
+brings TF_CONFIG), and runs the script. Without a shim (no ORCH_FD), the script is run at once.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from orchestrator.runtime.script import FRAMEWORKS, Imports, Script, last_line, 
 TYPE_CHECKING = False
 
 ERROR_WAIT_S = 1.0
-"""How long the last words of a failing script may wait for the shim to take them."""
+"""How long to wait for the shim to take the error of a failing script."""
 
 
 def main(argv: list[str]) -> int:
-    """Run `argv[0]` with the arguments that follow. The exit code, as `python script.py` would give it.
+    """Run the script `argv[0]` with the other arguments, and return the exit code that `python` would give.
 
-    SystemExit passes through, as it would.
+    SystemExit passes through, as under `python`.
     """
     if not argv:
         print("orch: run needs a script", file=sys.stderr)
@@ -39,10 +39,10 @@ def main(argv: list[str]) -> int:
         script = Script(path)
     except (OSError, SyntaxError, ValueError) as e:
         kind = "syntax" if isinstance(e, (SyntaxError, ValueError)) else "exception"
-        e.__traceback__ = None  # there are only our frames in it
+        e.__traceback__ = None  # it holds only our own frames
         return _failed(link, kind, e, path)
-    # As Python would: the script's folder first, in the place of whatever started us, which stays at the
-    # end so that `from orchestrator import runtime` works wherever nothing of that name is installed.
+    # As under `python`, the script's folder comes first. It takes the place of our own entry, which moves to the end
+    # so that `from orchestrator import runtime` works where orch is not installed.
     sys.path.append(sys.path[0])
     sys.path[0] = script.folder
     try:
@@ -98,7 +98,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
 
 
 def _warm_up(imports: Imports) -> BaseException | None:
-    """Import now what the script will import first. The error that the script is bound to meet, or None."""
+    """Import the frameworks that the script will import. Return the error that the script would also meet, or None."""
     if imports.environment_unclear:
         return None
     os.environ.update(imports.environment)
@@ -138,7 +138,7 @@ def _failed(link: Link, kind: str, error: BaseException, path: str) -> int:
 
 
 def _end_by_order() -> None:
-    """After the script's `finally` blocks: Python's own last things, then out, past the C++ teardown."""
+    """Run Python's exit functions and exit without the C++ teardown. The script's `finally` blocks have run."""
     import atexit
 
     try:

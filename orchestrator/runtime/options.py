@@ -1,4 +1,4 @@
-"""What the plan asks of the runtime: ORCH_RUNTIME, a JSON object in the task's environment; absent: nothing."""
+"""The runtime's options from the plan: ORCH_RUNTIME, a JSON object in the task's environment; it may be absent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def read(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """The options as they were given; what is no JSON object counts as none, and that is said."""
+    """Return the options. Anything but a JSON object counts as no options, with a message on stderr."""
     text = environment.get("ORCH_RUNTIME", "")
     if not text:
         return {}
@@ -29,13 +29,13 @@ def read(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 
 def choose_keras(options: Mapping[str, Any]) -> None:
-    """`keras: 2` is tf_keras, by TensorFlow's own switch, which it reads when `tf.keras` is first touched."""
+    """Set TensorFlow's own switch for `keras: 2`. TensorFlow reads it when `tf.keras` is first used."""
     if options.get("keras") == 2:
         os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 
 def task_of(environment: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
-    """Task type and index: from TF_CONFIG, before the release from ORCH_TASK; None where neither says."""
+    """Return task type and index from TF_CONFIG, or before the release from ORCH_TASK; None without both."""
     import json
 
     try:

@@ -1,8 +1,8 @@
-"""The thread that hears the shim: release, stop, stacks.
+"""The thread that receives the shim's orders: release, stop, stacks.
 
-A stop must work where SIGTERM does not: TensorFlow under MultiWorkerMirroredStrategy takes SIGTERM for a
-preemption notice, and training goes on. So the stop comes over the socket, an exception ends the main thread,
-and where that is stuck in a C++ operation (a collective that waits for a dead peer) the process ends itself.
+A stop must work where SIGTERM does not: under MultiWorkerMirroredStrategy TensorFlow takes SIGTERM as a preemption
+notice, and training goes on. So the stop comes over the socket, and an exception ends the main thread. If that thread
+is stuck in a C++ operation (such as a collective that waits for a dead peer), the process exits by itself.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ STOPPED = 143
 
 STOP_MAX_S = 2.0
 
-# Python runs a signal's handler in the main thread and wakes it from a sleep; an asynchronous exception alone
-# would wait for the sleep's end. A real-time signal, because scripts and libraries use the named ones.
+# Python runs a signal handler in the main thread, and the signal interrupts a sleep. An asynchronous exception would
+# be raised only after the sleep. It is a real-time signal because scripts and libraries use the named ones.
 _SIGNAL = signal.SIGRTMIN + 11
 
 
 class Stopped(SystemExit):
-    """Training was ended by order. A SystemExit: `except Exception` in a script does not swallow it."""
+    """orch has stopped the training. It is a SystemExit, so that `except Exception` in a script does not catch it."""
 
     def __init__(self) -> None:
         super().__init__(STOPPED)
 
 
 class Orders:
-    """Listens from `start()` on, in a daemon thread."""
+    """Receives orders in a daemon thread, from `start()` on."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -49,12 +49,12 @@ class Orders:
         self._main_thread = threading.main_thread().ident
 
     def start(self) -> None:
-        """From the main thread: only there may a signal handler be set."""
+        """Start to listen. Call it in the main thread, since only there may a signal handler be set."""
         signal.signal(_SIGNAL, _raise_stopped)
         threading.Thread(target=self._listen, name="orch-orders", daemon=True).start()
 
     def wait_for_release(self) -> dict[str, str]:
-        """Block until the shim says go. The environment that it gives."""
+        """Wait for the release, and return the environment that comes with it."""
         self._released.wait()
         return self._environment
 
@@ -68,8 +68,8 @@ class Orders:
                 threading.Thread(target=self._stop, args=(order["stop"],), daemon=True).start()
             elif "stacks" in order:
                 self._link.send({"stacks": stacks()}, wait_s=1.0)
-        # The line is closed: the shim, our parent, is dead. Nobody watches this training any more, another
-        # generation may already be starting, and an orphan would hold its GPUs.
+        # The socket is closed, so the shim, our parent, is dead. Nothing watches this training any more, another
+        # generation may already be starting, and an orphan would occupy its GPUs.
         end(STOPPED)
 
     def _stop(self, order: Any) -> None:
@@ -94,7 +94,7 @@ def _raise_stopped(signum: int, frame: object) -> NoReturn:  # noqa: ARG001 - th
 
 
 def stacks() -> str:
-    """The Python stacks of all threads. Written by C code, so that it needs nothing of a stuck thread."""
+    """Return the Python stacks of all threads. C code writes them, which works even if a thread is stuck."""
     descriptor = _anonymous_file()
     try:
         faulthandler.dump_traceback(descriptor, all_threads=True)
@@ -116,7 +116,7 @@ def _anonymous_file() -> int:
 
 
 def end(code: int) -> NoReturn:
-    """Leave now: no atexit, no C++ teardown (which talks to peers that may be dead, for up to 38 s)."""
+    """Exit at once, without atexit and the C++ teardown, which may wait for dead peers for up to 38 s."""
     for stream in (sys.stdout, sys.stderr):
         flusher = threading.Thread(target=_flush, args=(stream,), daemon=True)
         flusher.start()

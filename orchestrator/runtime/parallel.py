@@ -1,4 +1,4 @@
-"""One line for people who knew Keras's `multi_gpu_model`, which TensorFlow has removed."""
+"""A replacement for Keras's `multi_gpu_model`, which TensorFlow has removed."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 def make_parallel(model: Any, replicas: int | None = None) -> Any:
-    """The same model with the same weights, trained data-parallel by the GPUs of this machine.
+    """Return a copy of `model`, with the same weights, that trains data-parallel on this machine's GPUs.
 
-    Each replica takes its part of every batch, so `batch_size` stays what it was. Train, evaluate and save the
-    model that is returned; `model` itself keeps the weights that it has. Compile before or after, as you like:
-    the optimizer starts afresh. Works with Keras 3 and tf_keras; with Sequential and functional models, and with
-    subclassed ones that have a `get_config`.
+    Each replica takes its part of every batch, so `batch_size` stays the same. Train, evaluate and save the returned
+    model; `model` itself keeps its weights. You may compile before or after; the optimizer starts without state. It
+    works with Keras 3 and tf_keras, for Sequential and functional models, and for subclassed models that have a
+    `get_config`.
 
     Args:
         model: a built model.
-        replicas: how many GPUs; all where not given. Where there is no GPU, logical CPUs are used.
+        replicas: how many GPUs to use; all by default. Without a GPU, logical CPUs are used.
 
     Raises:
-        ValueError: there are not so many devices; the model is not built, or cannot be copied.
+        ValueError: there are too few devices, or the model is not built or cannot be copied.
     """
     import tensorflow as tf
 
@@ -79,7 +79,7 @@ def _copied(model: Any) -> Any:
 
 
 def _keras_of(model: Any) -> Any:
-    """The library that made it: a class of the script's own has its base there."""
+    """Return the library that the model comes from. A class of the script has its base class there."""
     for base in type(model).__mro__:
         top = base.__module__.partition(".")[0]
         if top in ("keras", "tf_keras"):
@@ -88,7 +88,7 @@ def _keras_of(model: Any) -> Any:
 
 
 def _within(strategy: Any, compile_model: Any) -> Any:
-    """`compile` within the scope, with an optimizer and metrics that were made in it."""
+    """Wrap `compile` to run within the strategy's scope, with an optimizer and metrics that are created there."""
 
     @functools.wraps(compile_model)
     def compile_within(*args: Any, **kwargs: Any) -> None:

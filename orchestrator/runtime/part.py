@@ -1,4 +1,4 @@
-"""What a strategy's own module of the runtime does, and when. ORCH_RUNTIME names it; most need none."""
+"""The interface of a strategy's own module in the runtime. ORCH_RUNTIME names the module; most strategies have none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Part:
-    """What a module gives as its PART. Each function may be left out."""
+    """The functions that a module exports as its PART. Each may be left out."""
 
     def __init__(
         self,
@@ -26,15 +26,15 @@ class Part:
         begin: Callable[[Options, Link], None] = lambda _options, _link: None,
     ) -> None:
         self.imports = imports
-        """What the process imports before it is ready; None: what the script imports."""
+        """Returns what the process imports before it is ready; None: what the script imports."""
         self.patches = patches
-        """What is changed in which module, once the task is released."""
+        """Returns the patches by module name, to be applied after the release."""
         self.begin = begin
         """Runs after the release, and before the script."""
 
 
 def of(options: Options) -> Part:
-    """The part that the plan's strategy has in the runtime."""
+    """Return the part of the plan's strategy."""
     name = options.get("module")
     if not name:
         return Part()

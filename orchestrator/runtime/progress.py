@@ -1,4 +1,4 @@
-"""How far training is, told a few times a second and for next to nothing in between."""
+"""Progress reports, sent a few times per second. A report in between costs almost nothing."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from orchestrator.runtime.link import Link
 
 INTERVAL_S = 0.25
-"""At most four messages a second: a heartbeat carries one, and a person reads no faster."""
+"""Between two messages. More would be useless: the agent's heartbeat carries one, and people do not read faster."""
 
 _PACE_WEIGHT = 0.4
-"""Of the newest interval in the pace shown; the rest is what went before, so that it does not flicker."""
+"""The weight of the newest interval in the pace. The average keeps the number that people see from flickering."""
 
 METRICS_MAX = 32
 
 
 class Progress:
-    """Throttles reports and knows the pace. Safe from any thread; never raises."""
+    """Throttles reports and measures the pace. Any thread may call it, and it never raises."""
 
     def __init__(self, link: Link, interval_s: float = INTERVAL_S) -> None:
         self._link = link
@@ -36,31 +36,32 @@ class Progress:
         self._pace: float | None = None
 
     def report(self, step: int, metrics: Mapping[str, Any], epoch: int | None = None) -> None:
-        """Note the step, and send it when a message is due."""
+        """Remember the step, and send it if a message is due."""
         at = time.monotonic()
         self._latest = (step, metrics, epoch, at)
         if at >= self._due_at:
             self.flush()
 
     def due(self) -> bool:
-        """Whether a report would leave now. Lets a caller spare itself the reading of tensors."""
+        """Return whether a report would be sent now. If not, a caller need not read tensors."""
         return time.monotonic() >= self._due_at
 
     def flush(self) -> None:
-        """Send what was noted last, if it has not left yet."""
+        """Send the last report if it was not sent yet."""
         try:
             with self._lock:
                 latest, self._latest = self._latest, None
                 self._due_at = time.monotonic() + self._interval_s
                 if latest is not None:
                     self._send(*latest)
-        except Exception:  # a number that cannot be told must not end a training
+        except Exception:  # a value that cannot be reported must not end the training
             return
 
     def catch_up(self) -> None:
-        """From another thread: send what was held back, once it is due, and before a pause hides it.
+        """Send a report that was held back, once it is due. Another thread calls this, since the script may pause.
 
-        Of plain numbers only: to read a variable of a strategy may be a collective, which is the script's to order.
+        It sends plain numbers only. Reading a strategy's variable may be a collective, and only the script may decide
+        when to run one.
         """
         latest = self._latest
         if latest is not None and self.due() and all(map(is_plain, (latest[0], *latest[1].values()))):
@@ -93,14 +94,14 @@ class Progress:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is a number of Python's or NumPy's."""
+    """Return whether the value is of a type of Python or NumPy."""
     return type(value).__module__ in ("builtins", "numpy")
 
 
 def as_number(value: Any) -> float | None:
-    """A float of what Keras, TensorFlow, NumPy or a person call a metric. None: it is no finite number."""
+    """Return a metric of any type (Keras, TensorFlow, NumPy, Python) as a float. None: it is no finite number."""
     try:
         number = float(value)
-    except Exception:  # whatever a foreign type raises, it is no number
+    except Exception:  # a foreign type may raise anything; then it is no number
         return None
     return number if math.isfinite(number) else None

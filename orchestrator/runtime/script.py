@@ -1,4 +1,4 @@
-"""The user's script: read it before it runs, and run it as `python script.py` would."""
+"""The user's script: analyses its source before it runs, and runs it as `python script.py` would."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FRAMEWORKS = ("tensorflow", "keras", "tf_keras")
 
 
 class Script:
-    """A script's path, its compiled code, and what its source says about imports."""
+    """A script: its path, its compiled code, and what it imports."""
 
     def __init__(self, path: str) -> None:
-        """Read and compile. OSError, SyntaxError or ValueError as Python itself would raise them."""
+        """Read and compile it. Raises OSError, SyntaxError or ValueError, as Python itself would."""
         self.path = path
         self.folder = os.path.dirname(os.path.realpath(path))
         with open(path, "rb") as f:
@@ -28,14 +28,14 @@ class Script:
         self.code = compile(source, path, "exec", dont_inherit=True)
 
     def imports(self) -> Imports:
-        """What it, and the modules beside it that it imports, import of the frameworks."""
+        """Return which frameworks it imports, by itself or through modules in its folder."""
         found = Imports()
         _collect(self.tree, self.folder, found, seen=set(), sure=True)
         found.environment, found.environment_unclear = _environment_before(self.tree)
         return found
 
     def run(self, argv: list[str]) -> None:
-        """Run as `__main__`. Whatever it raises comes out, with our frames at the start of its traceback."""
+        """Run it as `__main__`. Its exceptions pass through, with our frames at the start of the traceback."""
         from importlib.machinery import SourceFileLoader
 
         module = types.ModuleType("__main__")
@@ -49,28 +49,28 @@ class Script:
 
 
 class Imports:
-    """Which of the frameworks the source names."""
+    """What a script's source says about the frameworks and their environment."""
 
     def __init__(self) -> None:
         self.named: set[str] = set()
         self.sure: set[str] = set()
-        """Imported at the top, outside `try` and functions: if these fail, the script fails."""
+        """Frameworks imported at the top level, outside `try` and functions: if these fail, the script fails."""
         self.environment: dict[str, str] = {}
-        """What the script sets in os.environ, in plain words, before its first import of a framework."""
+        """What the script sets in os.environ, with constants, before its first import of a framework."""
         self.environment_unclear = False
-        """It changes the environment in a way that only running it would tell."""
+        """Whether it changes the environment in a way that only running it would tell."""
         self.beside: list[str] = []
-        """The source of the modules beside the script that it imports."""
+        """The sources of the modules in the script's folder that it imports."""
 
 
 def sources(path: str) -> list[str]:
-    """The source of a script, and of the modules beside it that it imports. OSError where it cannot be read."""
+    """Return the sources of a script and of the modules in its folder that it imports. Raises OSError."""
     with open(path, "rb") as f:
         source = f.read()
     try:
         tree = ast.parse(source, path)
     except (SyntaxError, ValueError):
-        return [_text(source)]  # the host's Python may read it; if not, it says so with its own traceback
+        return [_text(source)]  # the host's Python may parse it; if not, it shows its own traceback
     found = Imports()
     _collect(tree, os.path.dirname(os.path.realpath(path)), found, seen=set(), sure=True)
     return [_text(source), *found.beside]
@@ -96,7 +96,7 @@ def _collect(tree: ast.AST, folder: str, found: Imports, seen: set[str], sure: b
                     source = f.read()
                 inner = ast.parse(source, path)
             except (OSError, SyntaxError, ValueError):
-                continue  # it is said, with its own traceback, when the script imports it
+                continue  # the script will fail with its own traceback when it imports this
             found.beside.append(_text(source))
             _collect(inner, folder, found, seen, is_sure)
 
@@ -109,7 +109,7 @@ def _imported(node: ast.AST, sure: bool) -> Iterator[tuple[str, bool]]:
         elif isinstance(child, ast.ImportFrom):
             if child.module:
                 yield child.module, sure
-                for alias in child.names:  # may be a module of that package
+                for alias in child.names:  # the name may be a module of that package
                     yield f"{child.module}.{alias.name}", sure
         else:
             straight = not isinstance(
@@ -127,9 +127,10 @@ def _beside(folder: str, name: str) -> str | None:
 
 
 def _environment_before(tree: ast.Module) -> tuple[dict[str, str], bool]:
-    """Environment that the script sets at its top before it imports a framework; and whether there is more.
+    """Return the environment that the script sets before it imports a framework, and whether that is incomplete.
 
-    An early import of TensorFlow must see what a late one would have seen (TF_CPP_MIN_LOG_LEVEL is read once).
+    TensorFlow is imported early, and must see the same environment as at the script's own import: it reads
+    TF_CPP_MIN_LOG_LEVEL, for instance, only once.
     """
     values: dict[str, str] = {}
     for statement in tree.body:
@@ -175,7 +176,7 @@ _CHANGERS = (
 
 
 def _changes_environment(statement: ast.stmt) -> bool:
-    """Whether it may write to os.environ. Reading it is harmless, and common before an import."""
+    """Return whether it may write to os.environ. Reading is harmless, and common before an import."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
             if ast.unparse(node.value).endswith("environ"):
@@ -186,7 +187,7 @@ def _changes_environment(statement: ast.stmt) -> bool:
 
 
 def trimmed(error: BaseException, path: str) -> types.TracebackType | None:
-    """The traceback from the script's first frame on; the whole one where the script is not in it."""
+    """Return the traceback from the script's first frame on, or all of it if the script is not in it."""
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename != path:
         frame = frame.tb_next
@@ -194,7 +195,7 @@ def trimmed(error: BaseException, path: str) -> types.TracebackType | None:
 
 
 def print_as_python_would(error: BaseException, path: str) -> None:
-    """To stderr, by the script's own sys.excepthook if it set one, without our frames."""
+    """Print an error to stderr without our frames, with the script's own sys.excepthook if it set one."""
     kind, frames = type(error), trimmed(error, path)
     error.__traceback__ = frames
     try:
@@ -204,9 +205,9 @@ def print_as_python_would(error: BaseException, path: str) -> None:
 
 
 def last_line(error: BaseException) -> str:
-    """What people read first in a traceback: its last line; of TensorFlow's many lines, those that say what.
+    """Return the line of a traceback that people read first: the last one, or TensorFlow's lines about the error.
 
-    An error from a graph begins with "Graph execution error:" and a list of the places that built the graph.
+    TensorFlow's error from a graph begins with "Graph execution error:" and lists the places that built the graph.
     """
     text = "".join(traceback.format_exception_only(type(error), error)).strip()
     lines = text.splitlines()

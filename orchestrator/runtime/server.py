@@ -1,7 +1,7 @@
-"""A parameter server's or a worker's process under ParameterServerStrategy: TensorFlow's server, and no script.
+"""The process of a ps or a worker under ParameterServerStrategy: it runs TensorFlow's server instead of the script.
 
-The chief's script drives it over the network. TensorFlow's own `join()` never returns and cannot be interrupted,
-so the main thread waits in Python instead, where an order to stop reaches it at once.
+The chief's script drives it over the network. TensorFlow's own `join()` never returns and cannot be interrupted.
+So the main thread waits in Python, where an order to stop reaches it at once.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def wanted(options: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this task is a server of ours. A chief, an evaluator, or `serve: false` run the script."""
+    """Return whether this task runs the server. A chief, an evaluator, or a run with `serve: false` runs the script."""
     task = task_of(environment)
     return bool(options.get("serve")) and task is not None and task[0] in options.get("served", ())
 
 
 def imports(options: Mapping[str, Any]) -> Imports | None:
-    """A server needs TensorFlow, whatever its script imports."""
+    """Return the imports of a server: it needs TensorFlow, whatever the script imports."""
     if not wanted(options):
         return None
     from orchestrator.runtime.script import Imports
@@ -40,15 +40,15 @@ def imports(options: Mapping[str, Any]) -> Imports | None:
 
 
 def begin(options: Mapping[str, Any], link: Link) -> None:
-    """Serve where this task is a server of ours."""
+    """Serve if this task runs the server."""
     if wanted(options):
         serve(link)
 
 
 def serve(link: Link) -> NoReturn:
-    """Serve the task of TF_CONFIG until an order to stop (Stopped), or the end of the shim.
+    """Serve the task of TF_CONFIG until orch stops it (Stopped) or the shim ends.
 
-    Raises: what TensorFlow raises where the port is taken ("Could not start gRPC server").
+    If the port is taken, TensorFlow raises its own error ("Could not start gRPC server").
     """
     import tensorflow as tf
 
@@ -65,13 +65,13 @@ def serve(link: Link) -> NoReturn:
     message = f"{kind}:{index} is served at {cluster.task_address(kind, index)}; the chief runs the script"
     link.say("serving", message)
     never = threading.Event()
-    while server is not None:  # it lives as long as this frame holds it
+    while server is not None:  # the server lives as long as this frame holds a reference to it
         never.wait()
     raise AssertionError("the server went away")
 
 
 def _configuration(tf: Any, cluster: Any) -> Any:
-    """At least one more thread than workers: each may block one while it waits for its share of a ps."""
+    """Configure more threads than there are workers. Each worker may block one while it waits for a ps."""
     config = tf.compat.v1.ConfigProto()
     needed = cluster.num_tasks("worker") + 1 if "worker" in cluster.jobs else 1
     if (os.cpu_count() or 1) < needed:

@@ -1,8 +1,8 @@
-"""The strategy `tpu`: the plan's TPU brought to a resolver that a script builds without arguments, and a bound.
+"""The strategy `tpu`: passes the plan's TPU to a resolver that the script builds without arguments, with a deadline.
 
-TensorFlow's client finds a TPU by name in TPU_NAME, but `local` only as an argument, and
-KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS goes before TPU_NAME; so the name is handed over here. For a TPU that does not answer it
-waits in silence, longer than anybody would: so a deadline runs from the release until the TPU system is initialised.
+TensorFlow's client takes a TPU's name from TPU_NAME, but accepts `local` only as an argument, and prefers
+KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS to TPU_NAME. So the name is passed as the argument. The client waits silently and far
+too long for a TPU that does not answer, so a deadline runs from the release until the TPU system is initialised.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SYSTEM = "tensorflow.python.tpu.tpu_strategy_util"
 
 
 def patches(options: Mapping[str, Any], link: Link) -> dict[str, Callable[[ModuleType], None]]:
-    """What to do with TensorFlow's modules, by name, once the task is released; the deadline begins to run."""
+    """Return the patches for TensorFlow's modules by module name, and start the deadline. Call it after the release."""
     name = options.get("tpu")
     if not name:
         return {}
@@ -61,13 +61,13 @@ def patches(options: Mapping[str, Any], link: Link) -> dict[str, Callable[[Modul
 
 
 class Watch:
-    """Ends the task if its TPU does not answer in time; as a context, says of an error that it is the TPU's.
+    """Ends the task if its TPU does not answer in time. As a context manager, it marks an error as the TPU's.
 
-    What to check is in `core/signatures.py`, which knows these words.
+    `core/diagnosis/signatures.py` recognises the message, and says what to check.
     """
 
     def __init__(self, name: str, wait_s: float, link: Link) -> None:
-        """Args: wait_s: seconds from now; 0 for no deadline."""
+        """Start the deadline, `wait_s` seconds from now; 0 means none."""
         self._name, self._wait_s, self._link = name, wait_s, link
         self._timer = threading.Timer(wait_s, self._expired)
         self._timer.daemon = True
@@ -75,7 +75,7 @@ class Watch:
             self._timer.start()
 
     def over(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, whose errors say what to check."""
+        """Wrap a function so that its errors are marked as the TPU's."""
 
         @functools.wraps(function)
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -91,7 +91,7 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
     ) -> None:
         if isinstance(error, Exception):
-            # What follows are the attributes of an operation, each time in another order.
+            # After this come the attributes of an operation, in an order that changes each time.
             reason = last_line(error).partition(" used by {{node")[0]
             error.orch_message = f"no TPU {self._name}: {reason}"  # type: ignore[attr-defined]
 

@@ -1,1 +1,1 @@
-"""An unchanged Keras script under a strategy: its scope, its data, its files, its resume."""
+"""Runs an unchanged Keras script under a strategy: provides its scope, shards its data, and lets it resume."""

@@ -1,7 +1,7 @@
-"""The backup of a fit: weights, optimizer, metrics, and how far it is, in one HDF5 file that is whole or not there.
+"""The backup of a fit: weights, optimizer, metrics, and the position, in one HDF5 file that is replaced atomically.
 
-It is written beside its place, synced, and renamed: a kill at any instant leaves the one before. Its name and
-`optimizer/iterations` are what `adapters/checkpoints` looks for.
+It is written to a temporary file, synced, and renamed, so a kill at any moment leaves the backup before it. The file's
+name and `optimizer/iterations` are what `adapters/checkpoints` looks for.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 NAME = "latest.weights.h5"
 _BUILDING = "saving_temp"
-"""A folder that the seeding of a generation passes over."""
+"""The directory of the temporary file. `adapters/checkpoints` ignores directories that end with `_temp`."""
 
 
 class Position:
-    """How far a fit is: `epoch` epochs are done, and `batch` batches of the next one."""
+    """The position of a fit: `epoch` epochs are done, and `batch` batches of the next one."""
 
     def __init__(self, epoch: int, batch: int) -> None:
         self.epoch = epoch
@@ -27,7 +27,7 @@ class Position:
         self.history: dict[str, list[float]] = {}
         self.history_epochs: list[int] = []
         self.callbacks: dict[str, dict[str, Any]] = {}
-        """Attributes of Keras's callbacks by their class, such as the best loss that EarlyStopping saw."""
+        """Attributes of Keras's callbacks by class name, such as the best loss that EarlyStopping saw."""
 
     def as_json(self) -> str:
         return json.dumps(vars(self))
@@ -43,17 +43,17 @@ class Position:
 
 
 class Mismatch(RuntimeError):
-    """A backup is of another model than the one that is trained."""
+    """The backup belongs to a different model."""
 
 
 def folder(checkpoint_dir: str, fit: int) -> str:
-    """Where the backups of the script's `fit`-th call of fit are."""
+    """Return the directory for the backups of the script's `fit`-th call of fit."""
     return os.path.join(checkpoint_dir, "orch", f"fit-{fit:03d}")
 
 
 def variables_of(model: Any) -> dict[str, list[Any]]:
-    """What is saved, in an order that is the same in every process."""
-    if hasattr(model, "metrics_variables"):  # Keras 3; its `weights` lack the states of random generators
+    """Return the variables to save, by group. The order is the same in every process."""
+    if hasattr(model, "metrics_variables"):  # Keras 3, whose `weights` lack the states of random generators
         metrics = list(model.metrics_variables)
         ids = {id(variable) for variable in metrics}
         weights = [variable for variable in model.variables if id(variable) not in ids]
@@ -67,7 +67,7 @@ def variables_of(model: Any) -> dict[str, list[Any]]:
 
 
 def collect(model: Any) -> dict[str, Any]:
-    """All values by name. On every worker: reading a variable may need all of them."""
+    """Return all values by name. Every worker must call it, since reading a variable may need all of them."""
     values: dict[str, Any] = {}
     for group, variables in variables_of(model).items():
         for place, variable in enumerate(variables):
@@ -79,7 +79,7 @@ def collect(model: Any) -> dict[str, Any]:
 
 
 def write(directory: str, values: dict[str, Any], position: Position) -> None:
-    """Replace the backup in `directory`. OSError where the disk says no."""
+    """Replace the backup in `directory`. Raises OSError where the disk refuses."""
     import h5py
     import numpy as np
 
@@ -91,10 +91,10 @@ def write(directory: str, values: dict[str, Any], position: Position) -> None:
             array = np.asarray(value)
             if name == "optimizer/iterations":
                 array = array.astype(np.int64)
-            elif array.dtype.kind not in "biuf":  # bfloat16 and its like are unknown to HDF5
+            elif array.dtype.kind not in "biuf":  # HDF5 does not support bfloat16 and similar types
                 array = array.astype(np.float32)
             file[name] = array
-        # Not an attribute: those end at 64 KiB, and a history may be longer.
+        # The position is not an attribute: those hold at most 64 KiB, and a history may be longer.
         file["position"] = np.frombuffer(position.as_json().encode(), dtype=np.uint8)
     _sync(path)
     os.replace(path, os.path.join(directory, NAME))
@@ -114,7 +114,7 @@ def exists(directory: str) -> bool:
 
 
 def read(directory: str) -> tuple[dict[str, Any], Position] | None:
-    """What `write` wrote; None where there is no backup."""
+    """Return what `write` wrote; None where there is no backup."""
     import h5py
 
     if not exists(directory):
@@ -130,7 +130,7 @@ def read(directory: str) -> tuple[dict[str, Any], Position] | None:
 
 
 def assign(model: Any, values: dict[str, Any], group: str) -> None:
-    """Give the variables of one group their values. Mismatch where they are others."""
+    """Assign the variables of one group. Raises Mismatch where their number or shapes differ."""
     import tensorflow as tf
 
     for variable, value in _matched(model, values, group):
@@ -138,7 +138,7 @@ def assign(model: Any, values: dict[str, Any], group: str) -> None:
 
 
 def add(model: Any, values: dict[str, Any], group: str) -> None:
-    """Add the values to what the variables have: metrics are sums and counts. On every worker, as `collect`."""
+    """Add the values to the variables: metrics are sums and counts. Every worker must call it, as `collect`."""
     for variable, value in _matched(model, values, group):
         variable.assign(variable.numpy() + value)
 

@@ -1,7 +1,7 @@
-"""How the script's data is shared among the workers, and what a batch is.
+"""How the script's data is sharded among the workers, and how large a batch is.
 
-TensorFlow splits each batch of a dataset among all replicas, so that a global step takes the very examples that
-a single process would take. Only where each worker can have files of its own is it otherwise.
+By default, TensorFlow splits each batch of a dataset among all replicas, so a global step takes exactly the examples
+that a single process would take. This differs only where each worker can read its own files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _READERS = (b"TFRecordDataset", b"TextLineDataset", b"FixedLengthRecordDataset",
 
 
 def shard(strategy: Any, said: Said) -> None:
-    """Choose the auto-shard policy of each dataset that this strategy is asked to distribute."""
+    """Make the strategy choose the auto-shard policy of each dataset that it distributes."""
     workers = workers_of(strategy)
     if workers == 1:
         return
@@ -32,7 +32,7 @@ def shard(strategy: Any, said: Said) -> None:
 
 
 def with_policy(dataset: Any, workers: int, said: Said) -> Any:
-    """The dataset with FILE where every worker gets as many files, else DATA; as it is where the script chose."""
+    """Set FILE where all workers get the same number of files, else DATA. A policy that the script chose stays."""
     import tensorflow as tf
 
     policies = tf.data.experimental.AutoShardPolicy
@@ -47,7 +47,7 @@ def with_policy(dataset: Any, workers: int, said: Said) -> Any:
 
 
 def choice(files: int | None, workers: int) -> tuple[str, str]:
-    """FILE or DATA, and the sentence that says why. `files`: of how many files it is; None where it is of none."""
+    """Return FILE or DATA, and a sentence that says why. `files` is the number of files; None: it reads none."""
     if files and files % workers == 0:
         each = files // workers
         return "FILE", f"a tf.data of {files} files is shared by FILE: {each} for each worker"
@@ -57,10 +57,10 @@ def choice(files: int | None, workers: int) -> tuple[str, str]:
 
 
 def files_of(dataset: Any) -> int | None:
-    """How many files it reads through TensorFlow's own readers, which FILE can share; None where it does not."""
+    """Count the files that it reads with TensorFlow's own readers, which FILE can shard. None: it reads none."""
     try:
         graph = dataset._as_serialized_graph().numpy()
-    except Exception:  # a Python function in it cannot be written down; nor can FILE look into it
+    except Exception:  # a Python function in it cannot be serialised, and FILE cannot shard it either
         return None
     if not any(reader in graph for reader in _READERS):
         return None
@@ -93,7 +93,7 @@ def _names_in(source: Any) -> int | None:
 
 
 def rebatched(dataset: Any, replicas: int) -> Any:
-    """The same examples in batches of `replicas` times as many; None where its batches have no known size."""
+    """Return the dataset with batches `replicas` times as large; None where its batch size is unknown."""
     from tensorflow.python.data.experimental.ops import distribute
 
     size = int(distribute.compute_batch_size(dataset))

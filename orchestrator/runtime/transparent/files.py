@@ -1,4 +1,4 @@
-"""Only the chief writes what the script saves. What the others save goes to a scratch, where they find it again."""
+"""Redirects what a process that is not the chief saves to a scratch directory, where it can load it again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def redirect(library: str, said: Said) -> None:
-    """In a process that is not the chief: saving of models, weights, logs."""
+    """Redirect the saving of models, weights and logs. Call it in processes that are not the chief."""
     scratch = Scratch(os.environ.get("ORCH_CHECKPOINT_DIR") or None)
     root = sys.modules[library]
     model = root.Model
@@ -44,7 +44,7 @@ def redirect(library: str, said: Said) -> None:
 
 
 class Scratch:
-    """A directory in which every path has its double."""
+    """A directory in which every path has a substitute."""
 
     def __init__(self, within: str | None) -> None:
         if within is None:
@@ -53,12 +53,12 @@ class Scratch:
             self._root = tempfile.mkdtemp(prefix="orch-not-chief-")
             self._own = self._root
         else:
-            # This task's checkpoint directory is a scratch of its host already, and is removed with it.
+            # This task's checkpoint directory is itself a host-local scratch that is thrown away.
             self._root = os.path.join(os.path.abspath(within), "not-chief_temp")
             self._own = os.path.abspath(within)
 
     def to_write(self, path: Any) -> Any:
-        """Where to write instead; its folder exists."""
+        """Return the path to write to instead. Its directory exists."""
         double = self._double(path)
         if double is None:
             return path
@@ -66,7 +66,7 @@ class Scratch:
         return double
 
     def to_read(self, path: Any) -> Any:
-        """Where it was written by this process; else the path itself."""
+        """Return the substitute if this process has written it, else the path itself."""
         double = self._double(path)
         return double if double is not None and glob.glob(glob.escape(double) + "*") else path
 
@@ -86,7 +86,7 @@ _NAMES = ("filepath", "filename", "log_dir")
 
 
 def _with_path(function: Callable[..., Any], place: int, change: Callable[[Any], Any]) -> Callable[..., Any]:
-    """The function with its path, at `place` or by its name, changed. Without one, TensorBoard's own `logs`."""
+    """Wrap a function to change its path, given at `place` or by name. TensorBoard's default is `logs`."""
 
     @functools.wraps(function)
     def changed(*args: Any, **kwargs: Any) -> Any:
@@ -103,7 +103,7 @@ def _with_path(function: Callable[..., Any], place: int, change: Callable[[Any],
 
 
 def _replace_everywhere(library: str, old: Any, new: Any) -> None:
-    """In each module of the library that holds the function under any name: its API is a tree of such."""
+    """Replace a function in every module of the library that holds it, since the API exports it in several."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == library and module is not None:
             for attribute, value in list(vars(module).items()):

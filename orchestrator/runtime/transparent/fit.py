@@ -1,8 +1,8 @@
-"""`fit` that goes on where the one before was killed, within an epoch too, and batches per replica.
+"""A `fit` that continues where it was killed, even within an epoch, and that can take batches per replica.
 
-The n-th call of `fit` in the script has the n-th backup. What is restored goes into the model once it is built
-and before its first step; then the data is read up to the batch that was next. A fit that was finished runs no
-epoch, and gives its history back, so that a script with several comes to the one that was interrupted.
+The n-th call of `fit` in the script has the n-th backup. The backup is restored once the model is built and before
+its first step; then the data is skipped up to the next batch. A fit that had finished runs no epoch and returns its
+history, so a script with several fits reaches the one that was interrupted.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from orchestrator.runtime.transparent.said import Said
 
 _ARGUMENTS = ("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split", "validation_data")
-"""Of `fit`, in its order, which Keras 3 and tf_keras share as far as this."""
+"""The first arguments of `fit`, in order. Keras 3 and tf_keras agree on these."""
 
 DEFAULT_BATCH = 32
-"""Keras's own, for arrays."""
+"""Keras's default batch size for arrays."""
 
 
 def install(library: str, strategy: Any, options: dict[str, Any], said: Said, chief: bool) -> None:
-    """Wrap `fit` of this Keras, and what it goes through its epochs with."""
+    """Wrap `fit` of this Keras, and its iteration over epochs."""
     setting = Setting(library, strategy, options, said, chief)
     if setting.checkpoint_dir is None:
         said("backup", "there is no ORCH_CHECKPOINT_DIR: nothing is backed up, a restart begins anew")
@@ -61,7 +61,7 @@ def _refused(train_on_batch: Callable[..., Any], said: Said) -> Callable[..., An
 def _wrapped(fit: Callable[..., Any], setting: Setting) -> Callable[..., Any]:
     @functools.wraps(fit)
     def transparent_fit(model: Any, *args: Any, **kwargs: Any) -> Any:
-        if setting.inside:  # a fit in a callback of a fit: it has no place in the order of fits
+        if setting.inside:  # a fit within a callback of another fit does not count in the order of fits
             return fit(model, *args, **kwargs)
         kwargs = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
         rest = args[len(_ARGUMENTS) :]
@@ -107,16 +107,16 @@ def _with_saver(given: Any, saver: Saver, setting: Setting) -> Any:
     if saver.resumes:
         for each in kept:
             if isinstance(each, callbacks.CSVLogger):
-                each.append = True  # else it would begin its file anew
+                each.append = True  # otherwise it would truncate its file
     if not any(isinstance(each, callbacks.History) for each in kept):
         kept.append(callbacks.History())
     saver.others = kept
-    # After the script's, which reset themselves when training begins, and after the history that is saved.
+    # Ours goes last: the script's callbacks reset themselves when training begins, and we save History's state.
     return [*kept, saver.callback()]
 
 
 def _scale(kwargs: dict[str, Any], setting: Setting) -> None:
-    """Make the script's batch that of one replica: the global one is as many times larger."""
+    """Take the script's batch as that of one replica: make the global batch larger by their number."""
     import tensorflow as tf
 
     replicas, x = setting.strategy.num_replicas_in_sync, kwargs.get("x")
@@ -141,12 +141,12 @@ def _scale(kwargs: dict[str, Any], setting: Setting) -> None:
 
 
 def _arrays(x: Any) -> bool:
-    """Whether Keras cuts batches out of it: arrays, tensors, or what holds them. A Sequence makes its own."""
+    """Return whether Keras makes the batches: from arrays, tensors, or containers of them. A Sequence makes its own."""
     return hasattr(x, "shape") or isinstance(x, (list, tuple, dict))
 
 
 def _build(model: Any, x: Any, setting: Setting) -> None:
-    """Let a subclassed model of tf_keras have its weights before training, so that they can be restored."""
+    """Build a subclassed model of tf_keras before training, so that its weights exist and can be restored."""
     import numpy as np
     import tensorflow as tf
 

@@ -1,9 +1,8 @@
-"""Gradients of a `train_step` of the script's own, and of loops that are none.
+"""Gradients of a `train_step` that the script defines, and the refusal of custom training loops.
 
-Optimizers add up the gradients of all replicas, because Keras divides its losses by their number. A loss that
-the script computes by hand is a mean over one replica's part, and nobody has divided it: the training would run
-with a learning rate that grows with the number of replicas. So where no loss of Keras's was used in the same
-graph, gradients are averaged.
+Optimizers sum the gradients of all replicas, because Keras divides its losses by their number. A loss that the script
+computes by hand is a mean over one replica's part of the batch, and nothing divides it. The effective learning rate
+would then grow with the number of replicas. So if no Keras loss was used in the same graph, the gradients are averaged.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def install(library: str, strategy: Any, said: Said, script: str) -> None:
-    """Watch losses and gradients of this Keras."""
+    """Patch the losses and optimizers of this Keras, and tf.GradientTape."""
     import tensorflow as tf
 
     scaled: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -87,7 +86,7 @@ def _own_loop(script: str) -> str:
 
 
 def _explaining(gradient: Any, said: Said, script: str) -> Any:
-    """Gradients by variables of all replicas at once: TensorFlow refuses, in words that name no way out."""
+    """Replace TensorFlow's error for a gradient outside of a replica with one that names the way out."""
 
     @functools.wraps(gradient)
     def gradient_in_replicas(*args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,8 @@
-"""`transparent: true`: an ordinary single-machine Keras script trains under a strategy, not one line changed.
+"""`transparent: true`: an unchanged single-machine Keras script trains under a strategy.
 
-The strategy is built, seeds are set, and the script runs within the strategy's scope. What Keras does there is
-helped in four places, each a module of its own: the data (`data`), what is saved
-(`files`), going on after a restart (`fit`, `backup`), and gradients of a
-`train_step` of the script's own (`gradients`). Everything that is done is said, once.
+The strategy is built, seeds are set, and the script runs within the strategy's scope. Keras is patched in four
+places, each in its own module: the data (`data`), saved files (`files`), resuming after a restart (`fit`, `backup`),
+and the gradients of a `train_step` that the script defines (`gradients`). Each change is reported once.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
     from orchestrator.runtime.script import Imports, Script
 
 SEED = 20151109
-"""Where the script sets no seed of its own. One for all workers and restarts: else each would shuffle differently."""
+"""The seed until the script sets one. All workers and restarts share it, or each would shuffle differently."""
 
 
 def run(script: Script, arguments: list[str], link: Link, options: dict[str, Any]) -> None:
-    """Run the script as the options of ORCH_RUNTIME ask. Whatever it raises comes out."""
+    """Run the script with the options of ORCH_RUNTIME. Its exceptions pass through."""
     said = Said(link)
     strategy = prepare(script.imports(), options, said, os.path.basename(script.path))
     with strategy.scope():
@@ -36,7 +35,7 @@ def run(script: Script, arguments: list[str], link: Link, options: dict[str, Any
 
 
 def prepare(imports: Imports, options: dict[str, Any], said: Said, script: str) -> Any:
-    """Build the strategy and change what must be changed around it. The strategy."""
+    """Build the strategy, apply all patches, and return the strategy."""
     from orchestrator.runtime.transparent import data, files, fit, gradients
 
     library = library_of(imports)
@@ -54,7 +53,7 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: str) 
 
 
 def library_of(imports: Imports) -> str:
-    """`keras` (3), or `tf_keras` where the script or the environment asks for it."""
+    """Return `keras` (Keras 3), or `tf_keras` where the script or the environment asks for it."""
     legacy = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
     if "tf_keras" in imports.named or (legacy and "keras" not in imports.sure):
         return "tf_keras"
@@ -62,7 +61,7 @@ def library_of(imports: Imports) -> str:
 
 
 def is_chief(tf_config: str | None) -> bool:
-    """Whether this process is the one that saves: the chief, else worker 0, else the only one."""
+    """Return whether this process saves: it is the chief, else worker 0, else the only process."""
     found = json.loads(tf_config) if tf_config else {}
     cluster, task = found.get("cluster") or {}, found.get("task") or {}
     if not cluster or task.get("type") == "chief":
@@ -77,10 +76,10 @@ def _seed(library: str, said: Said) -> None:
 
 
 def equal_generators() -> None:
-    """`numpy.random.default_rng()` without a seed: the n-th is the same on all workers, and another than the others.
+    """Make the n-th `numpy.random.default_rng()` without a seed equal on all workers.
 
-    It ignores NumPy's global seed. A script that shuffles with it before `fit` would give each worker an order of its
-    own, of which each takes its part: some examples twice, others never.
+    It ignores NumPy's global seed. If a script shuffled with it before `fit`, each worker would take its shard of a
+    different order, so some examples would be used twice and others never.
     """
     import numpy as np
 

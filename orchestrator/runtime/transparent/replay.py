@@ -1,7 +1,7 @@
-"""Going through a fit's data up to where it was, without training: the same iterators, the same shuffles.
+"""Skips a fit's data up to the position of its backup, with the same iterators and the same shuffles.
 
-Data is shuffled anew in each epoch by states that iterators advance, so those of the epochs that are done are
-made again; their batches are read only where one iterator serves several epochs.
+Each epoch is shuffled anew from a state that the iterators advance. So the iterators of the epochs that are done are
+created again. Their batches are read only where one iterator serves several epochs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Course:
-    """The course of one fit through its epochs. Entered for the time of the fit."""
+    """The progress of one fit through its epochs. It is entered as a context for the duration of the fit."""
 
     current: ClassVar[Course | None] = None
 
@@ -31,19 +31,19 @@ class Course:
         Course.current = None
 
     def take(self, handler: Any) -> None:
-        """Keep what goes through the training data: the first that Keras makes in a fit; later ones validate."""
+        """Remember the handler of the training data: the first that Keras makes in a fit. Later ones validate."""
         if self._handler is None:
             self._handler = handler
 
     def leap(self, epoch: int, batch: int) -> None:
-        """Go on at this epoch and batch, from the next time that Keras goes through the data."""
+        """Continue at this epoch and batch when Keras next iterates over the data."""
         self.epoch, self.batch = epoch, batch
         if self._handler is not None:
             self._handler._orch_course = self
 
     @property
     def steps(self) -> int | None:
-        """How many batches an epoch has, where that is known."""
+        """The number of batches of an epoch; None if unknown."""
         for name in ("num_batches", "inferred_steps"):
             steps = getattr(self._handler, name, None)
             if steps is not None:
@@ -56,10 +56,10 @@ class Course:
 
 
 def install_keras3(trainer: Any, epoch_iterator: Any) -> None:
-    """In TFEpochIterator, which makes the iterators and counts the steps, and where the model is built.
+    """Patch TFEpochIterator, which makes the iterators and counts the steps, and the building of the model.
 
-    Under a strategy, Keras builds the model from a first batch, and that pass over the data moves the shuffling
-    of all that come after: the script would see its data in another order than alone.
+    Under a strategy, Keras builds the model from a first batch. Reading that batch advances the state of the shuffle,
+    and the script would see its data in another order than without a strategy.
     """
     build = trainer._maybe_symbolic_build
 
@@ -94,14 +94,14 @@ def install_keras3(trainer: Any, epoch_iterator: Any) -> None:
 
 
 def _example(epoch_iterator: Any) -> Any:
-    """Zeros of a batch's shape; None where the data does not tell its shape before it is read."""
+    """Return zeros in the shape of a batch; None where the shape is unknown before the data is read."""
     import tensorflow as tf
 
     unknown = False
 
     def zeros(spec: Any) -> Any:
         nonlocal unknown
-        first = getattr(spec, "_value_specs", (spec,))[0]  # of the first replica
+        first = getattr(spec, "_value_specs", (spec,))[0]  # the spec of the first replica
         if not isinstance(first, tf.TensorSpec) or first.shape.rank is None or None in first.shape[1:]:
             unknown = True
             return None
@@ -117,7 +117,7 @@ def _pass_over(epoch_iterator: Any, steps: Iterator[tuple[int, int, Any]]) -> No
         if epoch_iterator.steps_per_epoch:
             _pull(iterator, end - begin + 1)
         elif not epoch_iterator.num_batches:
-            return  # its end would be learned only by reading; the iterator was made
+            return  # only reading would tell the end of the epoch; that its iterator was created is enough
 
 
 def _pull(iterator: Any, count: int) -> None:
@@ -126,7 +126,7 @@ def _pull(iterator: Any, count: int) -> None:
 
 
 def install_keras2(model: Any, data_handler: Any) -> None:
-    """In tf_keras's DataHandler, and in the place where fit asks for its first epoch and step."""
+    """Patch tf_keras's DataHandler, and the function that tells fit its first epoch and step."""
     create, enumerate_epochs = data_handler.__init__, data_handler.enumerate_epochs
     counters = model._maybe_load_initial_counters_from_ckpt
 
@@ -155,7 +155,7 @@ def install_keras2(model: Any, data_handler: Any) -> None:
 
 
 def _epochs(handler: Any, course: Course) -> Iterator[tuple[int, Any]]:
-    """DataHandler.enumerate_epochs, from the course's epoch and batch on."""
+    """Do what DataHandler.enumerate_epochs does, from the course's epoch and batch on."""
     iterator = iter(handler._dataset)
     anew = handler._adapter.should_recreate_iterator()
     for epoch in range(course.first_epoch, handler._epochs):

@@ -1,4 +1,4 @@
-"""What `transparent: true` did to a script is said once, on stderr and to the shim."""
+"""Reports what `transparent: true` changes for a script, once, on stderr and to the shim."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ if TYPE_CHECKING:
 
 
 class Unsupported(RuntimeError):
-    """The script does what `transparent: true` cannot do for it."""
+    """The script does something that `transparent: true` does not support."""
 
     orch_kind = "unsupported"
 
 
 class Said:
-    """Tells, on stderr and to the shim, what was done; each sentence once."""
+    """Reports each sentence once, on stderr and to the shim."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -27,6 +27,6 @@ class Said:
         self._link.say(f"transparent-{kind}", message)
 
     def unsupported(self, message: str) -> Unsupported:
-        """The error to raise: the shim has heard the sentence before the script can swallow it."""
+        """Return the error to raise. The shim is told first, because the script may swallow the error."""
         self._link.send({"error": {"kind": "unsupported", "message": message}}, wait_s=1.0)
         return Unsupported(message)

@@ -1,6 +1,6 @@
-"""The callback that restores when training begins, and saves: after each epoch, and within it at an even pace.
+"""The callback that restores the backup when training begins, and saves one after each epoch and at intervals within.
 
-All workers take part at the same steps, since reading a variable may need all of them; the chief alone writes.
+All workers save at the same steps, since reading a variable may need all of them. Only the chief writes.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from orchestrator.runtime.transparent.setting import Setting
 
 SAVE_INTERVAL_S = 30.0
-"""About so often within an epoch: what a kill costs at most, beside the start."""
+"""The approximate interval within an epoch. This much work is lost at most in a kill."""
 
 FIRST_PACE_STEPS = 10
-"""After so many steps the pace is known well enough to say after how many more to save."""
+"""After this many steps the pace is known well enough to choose the number of steps between saves."""
 
 _REMEMBERED = ("wait", "best", "best_epoch", "cooldown_counter", "epochs_since_last_save")
 
 
 class Saver:
-    """Of one fit."""
+    """Restores and saves the backups of one fit."""
 
     def __init__(self, setting: Setting, directory: str | None, course: Course, epochs: int) -> None:
         self._setting = setting
@@ -46,11 +46,11 @@ class Saver:
 
     @property
     def resumes(self) -> bool:
-        """Whether there is a backup of this fit."""
+        """Whether this fit has a backup."""
         return bool(self._directory and backup.exists(self._directory))
 
     def callback(self) -> Any:
-        """An instance of a subclass of that Keras's own `Callback`."""
+        """Return an instance of a subclass of the `Callback` of the Keras in use."""
         saver = self
 
         def on_train_begin(callback: Any, *_: Any, **_logs: Any) -> None:
@@ -102,7 +102,7 @@ class Saver:
         self._setting.said("resumed", f"fit {self._setting.fits + 1} goes on from its backup, {where}")
 
     def _agree(self, position: backup.Position) -> None:
-        """All workers must go on at one place: else they would wait for each other's missing steps for ever."""
+        """Check that all workers continue at one position; else they would wait for each other for ever."""
         mine = position.epoch * 1e7 + position.batch
         if abs(self._mean(mine) - mine) > 0.01:
             raise RuntimeError(
@@ -111,7 +111,7 @@ class Saver:
             )
 
     def _mean(self, number: float) -> float:
-        """Over all workers, which must all ask."""
+        """Return the mean over all workers, which must all call this."""
         strategy = self._setting.strategy
         if workers_of(strategy) == 1:
             return number
@@ -127,8 +127,8 @@ class Saver:
         self._since = time.monotonic()
         restored, self._restored = self._restored, None
         if restored is not None and epoch == restored[1].epoch and restored[1].batch:
-            # The epoch's loss goes on from its first batches; Keras has just set it to zero. tf_keras makes some
-            # of its metrics in the first batch: there it is added after it.
+            # The epoch's metrics continue from the batches before the kill, but Keras has just reset them. tf_keras
+            # creates some metrics in the first batch, so there they are restored after it.
             self._metrics = restored[0]
             if self._setting.library == "keras":
                 self._restore_metrics(model)
@@ -179,6 +179,6 @@ class Saver:
     def _end(self, model: Any) -> None:
         if self._setting.library == "keras":
             model._initial_epoch = None
-        # EarlyStopping ends before the last epoch: the backup says that this fit is over.
+        # EarlyStopping may end a fit before its last epoch. The backup must say that this fit has finished.
         if self._directory is not None and self._epoch + 1 < self._epochs and self._restored is None:
             self._save(model, self._epochs, 0)

@@ -1,4 +1,4 @@
-"""What all fits of a process share."""
+"""The settings of a transparent run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Setting:
-    """What all fits of a process share."""
+    """The settings that all fits of a process share."""
 
     def __init__(self, library: str, strategy: Any, options: dict[str, Any], said: Said, chief: bool) -> None:
         self.library = library

@@ -1,4 +1,4 @@
-"""The strategy of a transparent run: built from the options of ORCH_RUNTIME, and the only one there may be."""
+"""The strategy of a transparent run. It is built from the options of ORCH_RUNTIME, and must be the only one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 def build(options: dict[str, Any], said: Said) -> Any:
-    """The strategy that the options name. The spec lets no other than those that can be built so be transparent."""
+    """Build the strategy that the options name. The spec accepts only strategies that can be built without arguments."""
     import tensorflow as tf
 
     name = str(options["tf_class"])
-    # Without arguments: `runtime/devices.py` hands over logical CPUs and the communication of the plan.
+    # It gets no arguments, so `runtime/devices.py` passes the plan's logical CPUs and communication.
     spaces = (tf.distribute, tf.distribute.experimental)
     strategy = next(getattr(space, name) for space in spaces if hasattr(space, name))()
     workers, replicas = workers_of(strategy), strategy.num_replicas_in_sync
@@ -26,14 +26,14 @@ def build(options: dict[str, Any], said: Said) -> Any:
 
 
 def workers_of(strategy: Any) -> int:
-    """How many processes train together."""
+    """Return how many processes train together."""
     if getattr(strategy.extended, "_in_multi_worker_mode", lambda: False)():
         return int(strategy.extended._num_workers)
     return 1
 
 
 def refuse_others(said: Said, script: str) -> None:
-    """From now on, a strategy that the script makes is an error: two would each hold half of the devices' work."""
+    """Make every other strategy that the script creates an error: two would divide the work between them."""
     import tensorflow as tf
 
     names: tuple[str, ...] = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "ParameterServerStrategy")

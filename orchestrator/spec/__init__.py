@@ -1,1 +1,1 @@
-"""Reads people's files: cluster.yaml in, a plan or precise diagnostics out."""
+"""Reads cluster.yaml and returns a plan, or precise diagnostics."""

@@ -1,4 +1,4 @@
-"""A diagnostic: what is wrong in a cluster spec, and where. And how values are shown in one."""
+"""Diagnostics, which say what is wrong in a cluster spec and where, and how a diagnostic shows values."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 Loc = tuple[str | int, ...]
-"""The way from the root of the file to a value: keys and list positions."""
+"""The path from the root of the file to a value: keys and list positions."""
 
 SHOWN_MAX = 50
-"""Diagnostics of one file that are printed. Who has more has one mistake, made often."""
+"""How many diagnostics of a file are printed. A file with more has one mistake that is repeated."""
 
 _VALUE_SHOWN_MAX = 60
 _COMPARED_MAX = 64
@@ -18,7 +18,7 @@ _COMPARED_MAX = 64
 
 @dataclass(frozen=True, slots=True, order=True)
 class Diagnostic:
-    """One sentence about one place. Lines and columns count from 1."""
+    """A sentence about one place in the file. Lines and columns count from 1."""
 
     line: int
     column: int
@@ -27,7 +27,7 @@ class Diagnostic:
 
 
 def render(file: str, diagnostics: Iterable[Diagnostic]) -> str:
-    """One line per diagnostic, in the order of the file."""
+    """Return one line per diagnostic, in the order of the file."""
     found = sorted(set(diagnostics))
     lines = [f"{file}:{c.line}:{c.column}: {c.where}: {c.sentence}" for c in found[:SHOWN_MAX]]
     if len(found) > SHOWN_MAX:
@@ -37,7 +37,7 @@ def render(file: str, diagnostics: Iterable[Diagnostic]) -> str:
 
 
 def where(loc: Loc) -> str:
-    """A place as people write it.
+    """Return a place as people write it.
 
     >>> where(("hosts", 0, "gpus"))
     'hosts[0].gpus'
@@ -49,13 +49,13 @@ def where(loc: Loc) -> str:
 
 
 def shown_key(key: str) -> str:
-    """A key, harmless on a terminal, and of bounded length."""
+    """Return a key without control characters, and of bounded length."""
     short = key if len(key) <= _VALUE_SHOWN_MAX else key[:_VALUE_SHOWN_MAX] + "…"
     return short if short.isprintable() and short else repr(short)
 
 
 def shown(value: object) -> str:
-    """A value, harmless on a terminal, and of bounded length. Never for a value that may be secret."""
+    """Return a value without control characters, and of bounded length. Do not pass a value that may be secret."""
     if isinstance(value, bool):
         return "true" if value else "false"
     text = repr(value)
@@ -63,13 +63,13 @@ def shown(value: object) -> str:
 
 
 def closest(word: object, known: Iterable[str]) -> str | None:
-    """The known word that was probably meant."""
+    """Return the known word that was probably meant, or None."""
     if not isinstance(word, str) or len(word) > _COMPARED_MAX:
         return None
     return next(iter(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)), None)
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """A question with the word that was probably meant, or nothing where none is close."""
+    """Ask whether the closest known word was meant. Return an empty text where none is close."""
     meant = closest(word, known)
     return f"; did you mean `{meant}`?" if meant else ""

@@ -1,11 +1,10 @@
-"""YAML to a tree that knows where everything stands. Reads less than YAML allows, on purpose.
+"""Parses YAML into a tree that knows the position of every value. On purpose, it accepts less than YAML allows.
 
-Rules:
-- The parser's events are read one by one, never a composed document: depth and size are bounded before
-  anything is built, and nothing is expanded or constructed.
-- No tags, no anchors, no aliases, one document. A key is plain text and is given once.
-- `yes`, `no`, `on`, `off` without quotes are what YAML 1.1 makes of them, true and false, and the tree remembers
-  that they were written so: Norway is not false, and a diagnostic can say it.
+- It reads the parser's events one by one and never composes a document. So depth and size are bounded before anything
+  is built, and nothing is expanded or constructed.
+- It accepts one document without tags, anchors and aliases. A key is plain text, and occurs once.
+- `yes`, `no`, `on` and `off` without quotes become true and false, as in YAML 1.1. The tree remembers the text, so a
+  diagnostic can explain why Norway's `no` became false.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ _FORBIDDEN = re.compile(
 
 @dataclass(slots=True)
 class Node:
-    """A value and the place where it stands."""
+    """A value, and its position in the file."""
 
     line: int
     column: int
     value: Any
-    """A dict or a list of nodes, or what a scalar says: str, int, float, bool, None."""
+    """A dict or a list of nodes, or the value of a scalar: str, int, float, bool, None."""
     keys: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Of a mapping: where each key stands."""
+    """The line and column of each key of a mapping."""
     bare: str | None = None
-    """Of a scalar without quotes: its text, where that reads as something other than text."""
+    """The text of a scalar without quotes that YAML reads as something other than text."""
     broken: bool = False
-    """There is a diagnostic about it already."""
+    """Whether there is a diagnostic about it already."""
 
     def data(self) -> Any:
-        """The plain value, without places."""
+        """Return the plain value, without positions."""
         if isinstance(self.value, dict):
             return {key: node.data() for key, node in self.value.items()}
         if isinstance(self.value, list):
@@ -55,7 +54,7 @@ class Node:
         return self.value
 
     def child(self, step: str | int) -> Node | None:
-        """The value under a key or at a list position; None where there is none."""
+        """Return the value under a key or at a list position; None where there is none."""
         if isinstance(self.value, dict) and isinstance(step, str):
             return self.value.get(step)
         if isinstance(self.value, list) and isinstance(step, int) and step < len(self.value):
@@ -64,16 +63,16 @@ class Node:
         return None
 
     def find(self, loc: Loc) -> Node | None:
-        """The value at a place; None where there is none."""
+        """Return the value at a place; None where there is none."""
         node: Node | None = self
         for step in loc:
             node = node.child(step) if node else None
         return node
 
     def place(self, loc: Loc, *, of_key: bool = False) -> tuple[int, int]:
-        """Line and column of the closest thing there is to a place.
+        """Return the line and column to show for a place.
 
-        That of a scalar is its value; that of a mapping, a list, or of what is not there, is the key over it.
+        For a scalar that is its value. For a mapping, a list, or a missing value, it is the closest key above.
         """
         node, at = self, (self.line, self.column)
         for step in loc:
@@ -88,11 +87,11 @@ class Node:
 
 
 class _Stop(Exception):
-    """The document is given up: what follows cannot be read."""
+    """The rest of the document cannot be read."""
 
 
 def parse(text: str) -> tuple[Node | None, list[Diagnostic]]:
-    """The tree, and what is wrong with it as YAML. No tree where the text cannot be read to its end."""
+    """Return the tree, and what is wrong with it as YAML. There is no tree if the text cannot be read to its end."""
     if found := list(_forbidden_characters(text)):
         return None, found
     builder = _Builder(text)
@@ -109,11 +108,11 @@ def _forbidden_characters(text: str) -> Iterator[Diagnostic]:
         line = text.count("\n", 0, match.start()) + 1
         column = match.start() - text.rfind("\n", 0, match.start())
         yield Diagnostic(line, column, "yaml", f"the character U+{ord(match[0]):04X} must not be here")
-        return  # a binary file would be a diagnostic per byte
+        return  # otherwise a binary file would give a diagnostic per byte
 
 
 class _Builder:
-    """Reads events into nodes, and collects diagnostics on the way."""
+    """Builds nodes from the parser's events, and collects diagnostics."""
 
     def __init__(self, text: str) -> None:
         self.diagnostics: list[Diagnostic] = []
@@ -222,7 +221,7 @@ class _Builder:
             self._refuse_tab(event, loc)
 
     def _refuse_tab(self, event: Any, loc: Loc) -> None:
-        """A tab in the indentation makes the next line a part of this value, without a word from YAML."""
+        """Report a tab in the indentation: it silently makes the next line part of this value."""
         lines = self._text.splitlines()
         for number in range(event.start_mark.line + 1, event.end_mark.line + 1):
             if number < len(lines) and (column := _tab_in_indentation(lines[number])):
@@ -231,7 +230,7 @@ class _Builder:
 
 
 def _resolve(text: str) -> Any:
-    """What a scalar without quotes says."""
+    """Return the value of a scalar without quotes."""
     if text.lower() in _NULL:
         return None
     if text.lower() in _TRUE:
@@ -269,7 +268,7 @@ _SYNTAX = (
 
 
 def _syntax(error: yaml.MarkedYAMLError, text: str) -> Diagnostic:
-    """The parser's diagnostic in our words, at the place where the mistake is, not where it was noticed."""
+    """Translate the parser's error, and place it where the mistake is, not where the parser noticed it."""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
     problem = error.problem or "not YAML"
@@ -288,7 +287,7 @@ def _syntax(error: yaml.MarkedYAMLError, text: str) -> Diagnostic:
         line, column = (
             error.context_mark.line,
             error.context_mark.column,
-        )  # noticed only at the next line's start
+        )  # the parser notices it only at the start of the next line
     if "cannot start any token" in problem:
         here = lines[line][column : column + 1] if line < len(lines) else ""
         return Diagnostic(
@@ -299,6 +298,6 @@ def _syntax(error: yaml.MarkedYAMLError, text: str) -> Diagnostic:
 
 
 def _tab_in_indentation(line: str) -> int:
-    """The column of a tab before the first character of a line; 0 where there is none."""
+    """Return the column of a tab before the first character of a line; 0 where there is none."""
     indentation = line[: len(line) - len(line.lstrip())]
     return indentation.find("\t") + 1 if line.strip() else 0

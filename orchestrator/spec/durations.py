@@ -9,11 +9,11 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0
 _WRITTEN = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?(ms|s|m|h|d|)", re.ASCII)
 
 PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,6})? ?(ms|s|m|h|d)?$"
-"""What a duration in text looks like, for the JSON schema."""
+"""The pattern of a duration that is written as text, for the JSON schema."""
 
 
 def parse_duration(written: object) -> float:
-    """Seconds. ValueError where it is no duration.
+    """Return a duration in seconds. Raises ValueError where it is no duration.
 
     >>> parse_duration("1.5m"), parse_duration("250ms"), parse_duration(3)
     (90.0, 0.25, 3.0)
@@ -27,7 +27,7 @@ def parse_duration(written: object) -> float:
 
 
 def show_duration(seconds: float) -> str:
-    """A duration for people, in the largest unit that takes it without loss.
+    """Return a duration as text, in the largest unit that represents it exactly.
 
     >>> show_duration(90), show_duration(300), show_duration(0.25)
     ('90s', '5m', '250ms')

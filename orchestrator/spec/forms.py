@@ -1,7 +1,7 @@
-"""The forms that a value of cluster.yaml may have: each a type for pydantic, its check, and what the schema says.
+"""The types of the values in cluster.yaml: for each, a type for pydantic, its check, and its part of the JSON schema.
 
-Every text that could become an option, a shell word or a terminal's control sequence is refused here, although
-nothing of it ever reaches a shell: two locks are better than one.
+Text that could act as an option, as shell syntax or as a terminal's control sequence is refused here. None of it ever
+reaches a shell; this is a second line of defence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orchestrator.spec.durations import parse_duration, show_duration
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 
 SAID = "said"
-"""The type of an error whose message is a sentence of ours already."""
+"""The type of a pydantic error whose message is already one of our sentences."""
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 
@@ -34,15 +34,15 @@ _DURATION_FORMS = [{"type": "number", "minimum": 0}, {"type": "string", "pattern
 
 
 def diagnose(sentence: str) -> PydanticCustomError:
-    """An error whose message is this sentence."""
+    """Return an error whose message is this sentence."""
     return PydanticCustomError(SAID, "{sentence}", {"sentence": sentence})
 
 
 @dataclass(frozen=True, eq=False)
 class _Checked:
-    """A check of ours in a field's annotation, with what the JSON schema says of it.
+    """A check of ours in a field's annotation, with its part of the JSON schema.
 
-    Either after pydantic's own check of the type, or `instead` of it.
+    It runs after pydantic's own check of the type, or `instead` of it.
     """
 
     check: Callable[[Any], Any]
@@ -59,7 +59,7 @@ class _Checked:
 
 
 def _text(pattern: str, sentence: str, *, max_length: int = 255) -> _Checked:
-    """Text of one form. The sentence says which, and the value is shown."""
+    """Return a check for text of one form. Its error is the sentence and the value."""
     compiled = re.compile(pattern, re.ASCII)
 
     def check(value: str) -> str:
@@ -72,7 +72,7 @@ def _text(pattern: str, sentence: str, *, max_length: int = 255) -> _Checked:
 
 
 def path_of(what: str) -> AfterValidator:
-    """A path, absolute or not. `what` it leads to is said where it cannot be one."""
+    """Return a check for a path, absolute or relative. Its error says to `what` the path should lead."""
 
     def check(value: str) -> str:
         if not value or value.startswith("-") or not value.isprintable():
@@ -85,7 +85,7 @@ def path_of(what: str) -> AfterValidator:
 
 
 def duration(min_s: float, max_s: float = 7 * 86400.0) -> _Checked:
-    """Seconds, written as parse_duration takes them, between these bounds."""
+    """Return a check for a duration between these bounds. It accepts what `parse_duration` does."""
 
     def check(value: object) -> float:
         return _seconds(value, min_s, max_s)
@@ -106,7 +106,7 @@ def _seconds(value: object, min_s: float, max_s: float) -> float:
 
 
 def _stall(value: object) -> float | None:
-    """`auto` is None: judged by the run's own pace."""
+    """Parse stall_after. `auto` becomes None: the run's own pace decides."""
     return None if value is None or value == "auto" else _seconds(value, 1, 7 * 86400.0)
 
 
@@ -143,7 +143,7 @@ def _strategy(value: str) -> str:
 
 
 def _on_off(value: object) -> bool:
-    """YAML 1.1 has made a boolean of on and off already, where they stand without quotes."""
+    """Parse `on` and `off`. Without quotes, YAML 1.1 has already made booleans of them."""
     known = {"on": True, "off": False}.get(value) if isinstance(value, str) else value
     if not isinstance(known, bool):
         got = "" if isinstance(value, (dict, list)) or value is None else f"; got {shown(value)}"
@@ -165,7 +165,7 @@ def _argument(value: str) -> str:
 
 
 def env_name_diagnostic(name: str) -> str | None:
-    """Why a name cannot be set in `env` or `secrets`; None where it can."""
+    """Return why a name cannot be set in `env` or `secrets`; None where it can."""
     if not _ENV_NAME.fullmatch(name):
         return (
             "not a name for an environment variable: letters, digits and _ only, not beginning with a digit"

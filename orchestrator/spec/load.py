@@ -1,6 +1,6 @@
-"""cluster.yaml in, a checked spec or every diagnostic about it out.
+"""Reads cluster.yaml and returns a checked spec, or every diagnostic about it.
 
-A diagnostic reads `file:line:col: where: sentence`. All of them are told at once, in the order of the file.
+A diagnostic reads `file:line:col: where: sentence`. All of them are reported at once, in the order of the file.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _NAMED_BY_USERS = (("run", "env"), ("run", "secrets"))
 
 
 def load_spec(path: str | Path) -> ClusterSpec:
-    """The spec of a file.
+    """Return the spec of a file.
 
     Raises:
-        SpecError: every diagnostic about it, a line each.
+        SpecError: the spec is wrong; the message has one line per diagnostic.
     """
     spec, diagnostics = check_spec(path)
     if spec is None:
@@ -39,7 +39,7 @@ def load_spec(path: str | Path) -> ClusterSpec:
 
 
 def check_spec(path: str | Path) -> tuple[ClusterSpec | None, list[Diagnostic]]:
-    """The spec of a file; or none, and what is wrong with it, in the order of the file."""
+    """Return the spec of a file; or None, and the diagnostics in the order of the file."""
     text, said = _read(path)
     if text is None:
         return None, said
@@ -58,7 +58,7 @@ def check_spec(path: str | Path) -> tuple[ClusterSpec | None, list[Diagnostic]]:
 
 
 def located(path: str | Path, loc: Loc, words: str) -> str:
-    """`file:line:column: key: words`, of something that was found out later than by reading the file."""
+    """Return `file:line:column: key: words` for a problem that was found after the file was read."""
     text, said = _read(path)
     root = parse(text)[0] if text is not None else None
     if root is None:
@@ -67,20 +67,20 @@ def located(path: str | Path, loc: Loc, words: str) -> str:
 
 
 def _told(error: ValidationError, root: Node) -> Iterator[Diagnostic]:
-    """pydantic's errors as diagnostics. The values stay out: one of env may be among them."""
+    """Yield pydantic's errors as diagnostics, without the values: a value of env may be secret."""
     found = [(tuple(e["loc"]), e) for e in error.errors(include_url=False, include_input=False)]
     found.sort(key=lambda pair: root.place(pair[0]))
     for number, (loc, about) in enumerate(found):
         of_key = about["type"] == "extra_forbidden"
         if loc and loc[-1] == KEY:
             loc, of_key = loc[:-1], True
-        # looking for what was meant takes time; what is not shown is only counted
+        # finding the word that was meant takes time, and diagnostics beyond SHOWN_MAX are only counted
         words = sentence(about, root.find(loc)) if number < SHOWN_MAX else "one of many"
         yield from _diagnostic(root, loc, words, of_key=of_key)
 
 
 def _diagnostic(root: Node, loc: Loc, words: str, *, of_key: bool = False) -> Iterator[Diagnostic]:
-    """A diagnostic with its place; none about what YAML's own diagnostics have taken out."""
+    """Yield a diagnostic with its position, or none where there is one from YAML already."""
     node = root.find(loc)
     if node is not None and node.broken:
         return
@@ -91,18 +91,18 @@ def _diagnostic(root: Node, loc: Loc, words: str, *, of_key: bool = False) -> It
 
 
 def _shown(loc: Loc) -> Loc:
-    """Without what is no name of a variable: `env: {TOKEN=abc: …}` holds a secret."""
+    """Remove from a place what is not the name of a variable: `env: {TOKEN=abc: …}` holds a secret."""
     return loc[:2] if loc[:2] in _NAMED_BY_USERS and not str(loc[-1]).isidentifier() else loc
 
 
 def _read(path: str | Path) -> tuple[str | None, list[Diagnostic]]:
-    """The text of the file, if it is one. Its size is looked at before it is read."""
+    """Read the text of the file if it is a regular file. Its size is checked before it is read."""
 
     def no(words: str, line: int = 1, column: int = 1) -> tuple[None, list[Diagnostic]]:
         return None, [Diagnostic(line, column, "file", words)]
 
     try:
-        # O_NONBLOCK: a named pipe must be refused, not waited for
+        # O_NONBLOCK because a named pipe must be refused, and opening one would block
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
         why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)

@@ -1,7 +1,7 @@
-"""What people write in cluster.yaml, as pydantic models. Nothing here touches the world.
+"""The keys of cluster.yaml, as pydantic models. Nothing here touches the outside world.
 
-What a single value may be is in forms.py. Relations between values are in relations.py, since they must be told
-together with everything else, and pydantic checks them only when all else is right.
+The types of single values are in forms.py. Relations between values are in relations.py: pydantic would check them
+only once everything else is right, but all errors must be reported together.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Model(BaseModel):
         extra="forbid",
         frozen=True,
         use_attribute_docstrings=True,
-        hide_input_in_errors=True,  # a value of env may be in it
+        hide_input_in_errors=True,  # the input may hold a secret value of env
     )
 
 
@@ -49,13 +49,13 @@ class Host(_Model):
     """One machine."""
 
     name: Name
-    """What the host is called here, and in everything that is shown."""
+    """The name of the host, here and in all output."""
     address: Address | None = None
-    """What SSH connects to; the default is the name. It passes through ~/.ssh/config."""
+    """The address that SSH connects to. Default: the name. It is looked up in ~/.ssh/config."""
     gpus: Gpus = ()
     """How many GPUs it has, or the numbers of those that may be used. Default: none."""
     data_address: Address | None = None
-    """What the other tasks connect to, where that is another network than SSH's. Default: the address."""
+    """The address that the other tasks connect to, if that is on another network than SSH. Default: the address."""
     user: User | None = None
     """The user to log in as. Default: that of `ssh`, then of ~/.ssh/config."""
     port: Port | None = None
@@ -67,17 +67,17 @@ class Host(_Model):
     slots: Annotated[int, Field(ge=1, le=256)] = 1
     """How many tasks it may hold."""
     python: Python | None = None
-    """The Python of this host, where it differs from that of `run`."""
+    """The Python of this host, if it differs from that of `run`."""
     identity_file: Annotated[str, path_of("a private key")] | None = None
-    """The private key for this host, where it differs from that of `ssh`."""
+    """The private key for this host, if it differs from that of `ssh`."""
     known_hosts: Annotated[str, path_of("a known_hosts file")] | None = None
-    """The file with this host's key, where it differs from that of `ssh`."""
+    """The file with this host's key, if it differs from that of `ssh`."""
     proxy_jump: ProxyJump | None = None
-    """The bastion in front of this host, where it differs from that of `ssh`; `none` for none."""
+    """The bastion in front of this host, if it differs from that of `ssh`; `none` for no bastion."""
 
 
 class Ssh(_Model):
-    """How hosts are reached; a host may say otherwise for itself."""
+    """How hosts are reached. A host's own keys take precedence."""
 
     user: User | None = None
     """The user to log in as. Default: that of ~/.ssh/config, then yours."""
@@ -97,27 +97,27 @@ class Tasks(_Model):
     replicas: Annotated[int, Field(ge=1, le=1000)] = 1
     """How many there are."""
     replicas_min: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """How many must be left for the run to go on when a host is lost and no spare is there. Default: all."""
+    """How many must be left for the run to continue when a host is lost and there is no spare. Default: all."""
     gpus: Annotated[int, Field(ge=0, le=GPUS_MAX)] | None = None
-    """GPUs for each. Default: chief and worker share their host's, ps and evaluator have none."""
+    """The number of GPUs for each. Default: chief and worker share their host's GPUs, ps and evaluator get none."""
 
 
 class Checkpoint(_Model):
     """Where the training saves."""
 
     dir: Annotated[str, path_of("a directory")]
-    """A directory that every host sees under this path. Each generation has its own directory in it."""
+    """A directory that every host sees under this path. Each generation has a directory of its own in it."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 3
     """How many generations' directories are kept."""
     shared: bool = True
-    """False: each host has its own directory there, and the head node carries checkpoints between them."""
+    """False: each host has its own directory there, and checkpoints are transferred through the head node."""
 
 
 class Restart(_Model):
     """When to try again, and when to give up."""
 
     without_progress_max: Annotated[int, Field(ge=0, le=1000)] = 5
-    """Restarts in a row without a newer checkpoint, before the run is given up."""
+    """How many restarts in a row without a newer checkpoint are allowed before the run is given up."""
     backoff: Annotated[float, duration(0)] = 5.0
     """The wait before a second restart without progress; it doubles each time."""
     backoff_max: Annotated[float, duration(0)] = 300.0
@@ -130,15 +130,15 @@ class TimingSpec(_Model):
     heartbeat: Annotated[float, duration(0.1, 60)] = 2.0
     """How often the hosts report."""
     unreachable_after: Annotated[float, duration(0.3)] = 10.0
-    """Silence after which a host is shown as unreachable; nothing else happens. At least three heartbeats."""
+    """The silence after which a host is shown as unreachable; nothing else happens. At least three heartbeats."""
     lost_after: Annotated[float, duration(0.4)] = 60.0
-    """Silence after which a host counts as lost. More than unreachable_after."""
+    """The silence after which a host counts as lost. More than unreachable_after."""
     stall_after: Stall = None
-    """How long the position may stand still; `auto` (the default) judges it by the pace that the run has shown."""
+    """How long training may make no progress; `auto` (the default) derives it from the run's own pace."""
     start_after: Annotated[float, duration(1)] = 300.0
-    """How long the tasks have to join, before it is said who is missing and the start is tried again."""
+    """How long the tasks may take to join. Then the missing ones are named and the start is tried again."""
     kill_grace: Annotated[float, duration(0, 3600)] = 10.0
-    """How long a task that is stopped may take, before it is killed."""
+    """How long a task may take to stop before it is killed."""
 
 
 class Run(_Model):
@@ -148,36 +148,36 @@ class Run(_Model):
     """The strategy that the script uses."""
     script: Script
     """The training script, relative to workdir."""
-    args: Annotated[tuple[Argument, ...], Field(strict=False)] = ()  # a list in the file, never changed here
+    args: Annotated[tuple[Argument, ...], Field(strict=False)] = ()  # YAML gives a list
     """The script's arguments."""
     workdir: Annotated[str, path_of("a directory")] = "."
     """The directory that is pushed to every host, relative to this file."""
     python: Python | None = None
     """The Python of the hosts. Default: python3; on the head node itself, orch's own."""
     env: Annotated[dict[str, Argument], Field(repr=False)] = {}
-    """Environment of every task. A value whose name looks secret (TOKEN, PASSWORD, …) is never shown."""
+    """The environment of every task. A value whose name looks secret (TOKEN, PASSWORD, …) is never shown."""
     secrets: dict[str, Argument] = {}
-    """Environment names, each with a file on the head node whose content is the value. Nobody else may read it."""
+    """Environment variables, each with a file on the head node that holds the value. Only you may read the file."""
     tasks: dict[TaskType, Tasks] = {}
     """The tasks by their type. A strategy of one task needs none."""
     transparent: bool = False
-    """The script is an ordinary Keras script: the runtime runs it within the strategy's scope."""
+    """Whether the script is an ordinary Keras script, which the runtime runs within the strategy's scope."""
     batch: Literal["global", "per_replica"] | None = None
-    """Of a transparent script: what its batch size means. `global` is that of all replicas together."""
+    """What the batch size of a transparent script means. `global`: that of all replicas together."""
     replicas_on_cpu: Annotated[int, Field(ge=1, le=64)] | None = None
-    """How many logical CPU devices a task has for its strategy, where there are no GPUs."""
+    """How many logical CPU devices a task gets for its strategy, if it has no GPUs."""
     communication: Literal["auto", "ring", "nccl"] = "auto"
-    """What multi_worker_mirrored reduces gradients by."""
+    """How multi_worker_mirrored reduces gradients."""
     communication_timeout: Annotated[float, duration(1)] | None = None
-    """When a collective is given up: longer than the longest step, evaluation and first trace."""
+    """The timeout of a collective. It must be longer than the longest step, evaluation and first trace."""
     keras: Literal[2, 3] | None = None
-    """2: the script uses tf_keras (sets TF_USE_LEGACY_KERAS)."""
+    """The major version of Keras. 2: the script uses tf_keras (this sets TF_USE_LEGACY_KERAS)."""
     serve: OnOff = True
-    """parameter_server: orch runs the servers of worker and ps. `off`: the script starts them itself."""
+    """Whether orch runs the servers of worker and ps under parameter_server. `off`: the script starts them itself."""
     tpu: Tpu | None = None
-    """Of the strategy tpu: the TPU's name, grpc://address:port, or `local` on a TPU VM."""
+    """For the strategy tpu: the TPU's name, grpc://address:port, or `local` on a TPU VM."""
     ports: Ports = (20000, 20999)
-    """The ports that the tasks listen on. Each generation takes others."""
+    """The ports that the tasks listen on. Each generation takes different ones."""
     checkpoint: Checkpoint | None = None
     """Where the training saves. Without it, every restart begins at step 0."""
     restart: Restart = Restart()
@@ -185,11 +185,11 @@ class Run(_Model):
     timing: TimingSpec = TimingSpec()
     """How long the run waits for things."""
     on_stall: Literal["restart", "notify"] = "restart"
-    """When the position stands still for longer than stall_after: restart from the checkpoint, or only say it."""
+    """What to do when training makes no progress for stall_after: restart from the checkpoint, or only say so."""
     chaos: Literal["allowed", "refused"] = "refused"
-    """Whether `orch chaos` may hurt this run."""
+    """Whether `orch chaos` may inject faults into this run."""
     runtime: OnOff = True
-    """`off` starts the script plain: only its life is watched, not its progress."""
+    """`off` starts the script without the runtime: orch sees whether it lives, but not its progress."""
 
 
 class ClusterSpec(_Model):
@@ -208,14 +208,14 @@ class ClusterSpec(_Model):
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of cluster.yaml, for editors."""
+    """Return the JSON schema of cluster.yaml, for editors."""
     schema: dict[str, Any] = _untitled(ClusterSpec.model_json_schema())
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "orch cluster spec"}
     return {**head, **schema}
 
 
 def _untitled(schema: Any) -> Any:
-    """Without pydantic's titles: each only says its key again."""
+    """Remove pydantic's titles, each of which only repeats its key."""
     if isinstance(schema, dict):
         return {key: _untitled(value) for key, value in schema.items() if key != "title"}
     return [_untitled(value) for value in schema] if isinstance(schema, list) else schema

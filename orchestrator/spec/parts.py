@@ -1,7 +1,7 @@
-"""What can be read of a spec that is wrong in places, so that its relations are told at the same time.
+"""The readable parts of a spec that has errors, so that its relations can be checked at the same time.
 
-Each part is validated once more without the keys that pydantic has complained about. `bad` names those keys: what
-the part says of them is a placeholder, and a relation that needs one of them is not judged.
+Each part is validated again without the keys that pydantic has rejected. `bad` names those keys: their values in the
+part are placeholders, and a relation that needs one of them is not checked.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _PLACEHOLDERS: Mapping[type[BaseModel], Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Part(Generic[M]):
-    """One mapping of the spec, as far as it can be read."""
+    """A mapping of the spec, as far as it can be read."""
 
     value: M
     bad: frozenset[str]
 
     def good(self, *keys: str) -> bool:
-        """Whether all of these can be relied on."""
+        """Return whether the values of all these keys are valid."""
         return self.bad.isdisjoint(keys)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The spec, as far as it can be read."""
+    """All parts of a spec, as far as they can be read."""
 
     hosts: tuple[Part[Host], ...]
     ssh: Part[Ssh]
@@ -56,18 +56,18 @@ class Parts:
     timing: Part[TimingSpec]
     restart: Part[Restart]
     env: Mapping[str, Any]
-    """Names of run.env, with whatever stands there."""
+    """The names in run.env, with unchecked values."""
     secrets: Mapping[str, Any]
     base_dir: Path
 
     @property
     def all_local(self) -> bool:
-        """Whether the whole run is on the head node."""
+        """Whether the whole run takes place on the head node."""
         return all(host.good("transport") and host.value.transport == "local" for host in self.hosts)
 
 
 def parts_of(data: Any, base_dir: Path) -> Parts:
-    """The parts of a document, whatever it holds."""
+    """Return the parts of any document."""
     root = _mapping(data)
     hosts, run = root.get("hosts"), _mapping(root.get("run"))
     return Parts(
@@ -100,7 +100,7 @@ def _part(model: type[M], data: Any) -> Part[M]:
 
 
 def _meant(model: type[BaseModel], bad: frozenset[str]) -> frozenset[str]:
-    """What unknown keys were probably meant to set: it has no default that could be relied on."""
+    """Return the keys that unknown keys were probably meant to be: their defaults must not be relied on."""
     unknown = bad - model.model_fields.keys()
     if len(unknown) > _UNKNOWN_MAX:
         return frozenset(model.model_fields)
@@ -108,13 +108,13 @@ def _meant(model: type[BaseModel], bad: frozenset[str]) -> frozenset[str]:
 
 
 def asks(run: Run) -> Iterator[Ask]:
-    """What the tasks ask of the hosts."""
+    """Yield what the tasks ask of the hosts."""
     for type_, tasks in tasks_of(run).items():
         yield Ask(type_, tasks.replicas, tasks.gpus)
 
 
 def tasks_of(run: Run) -> Mapping[TaskType, Tasks]:
-    """The tasks as written; a strategy of one task needs none written."""
+    """Return the tasks of the spec. For a strategy of one task they may be left out."""
     strategy = STRATEGIES.get(run.strategy)
     if not run.tasks and strategy is not None and strategy.one_task:
         return {"worker": Tasks()}
@@ -122,5 +122,5 @@ def tasks_of(run: Run) -> Mapping[TaskType, Tasks]:
 
 
 def absolute(written: str, base_dir: Path) -> str:
-    """A path of the head node: ~ expanded, and relative to the directory of the spec's file."""
+    """Return a path on the head node with ~ expanded, resolved against the directory of the spec's file."""
     return os.path.normpath(os.path.join(base_dir, os.path.expanduser(written)))

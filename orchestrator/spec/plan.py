@@ -1,4 +1,4 @@
-"""A cluster spec to a plan: defaults filled in, paths made absolute, tasks placed, secrets taken out."""
+"""Turns a cluster spec into a plan: fills in defaults, makes paths absolute, places tasks, and removes secrets."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from orchestrator.spec.secrets import secret_names, secret_values
 
 
 def load_plan(path: str | Path) -> tuple[Plan, dict[str, str]]:
-    """The plan of a cluster.yaml, and the values of its secrets by name.
+    """Return the plan of a cluster.yaml, and the values of its secrets by name.
 
     Raises:
-        SpecError: every diagnostic about the file, a line each.
+        SpecError: the spec is wrong; the message has one line per diagnostic.
     """
     spec = load_spec(path)
     base_dir = Path(path).absolute().parent
@@ -29,14 +29,16 @@ def load_plan(path: str | Path) -> tuple[Plan, dict[str, str]]:
 
 
 def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.executable) -> Plan:
-    """What a spec resolves to. Relative paths start at base_dir, the directory of its file.
+    """Return the plan of a spec. Relative paths are resolved against base_dir, the directory of its file.
 
     Args:
-        local_python: what a `transport: local` host runs where the spec names no Python: orch's own, since
-            that is the environment in which the user has installed things.
+        spec: a checked spec.
+        base_dir: the directory of the spec's file.
+        local_python: the Python of a `transport: local` host for which the spec names none. It is orch's own, since
+            users install their packages into the same environment.
 
     Raises:
-        SpecError: the tasks find no place.
+        SpecError: the tasks cannot be placed on the hosts.
     """
     run = spec.run
     hosts = _hosts(spec, base_dir, local_python)

@@ -1,7 +1,7 @@
-"""What must hold between the values of a spec, and between the spec and the files beside it.
+"""The rules between the values of a spec, and between the spec and the files beside it.
 
-Each check yields places and sentences, and judges only what can be relied on: a wrong port of one host does not
-hide that two others have the same name.
+Each check yields places and sentences. It ignores only values that are invalid themselves, so a wrong port of one
+host does not hide that two others have the same name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ONE_ONLY = ("chief", "evaluator")
 
 
 def relations(parts: Parts) -> Said:
-    """Everything that is wrong between values."""
+    """Yield everything that is wrong between values."""
     for check in (
         _names,
         _machines,
@@ -56,7 +56,7 @@ def _names(parts: Parts) -> Said:
 
 
 def _machines(parts: Parts) -> Said:
-    """No machine twice: two names for one would put tasks where there are no free GPUs."""
+    """Check that no machine is listed twice: tasks would be placed on GPUs that are not free."""
     first: dict[tuple[str, int], tuple[int, str]] = {}
     for i, part in enumerate(parts.hosts):
         host = part.value
@@ -111,7 +111,7 @@ def _types(parts: Parts) -> Said:
 
 
 def _fewest(parts: Parts) -> Said:
-    """With how few tasks the run may go on."""
+    """Check replicas_min, the number of tasks with which the run may continue."""
     run = parts.run.value
     if not parts.run.good("strategy", "tasks"):
         return
@@ -133,7 +133,7 @@ def _fewest(parts: Parts) -> Said:
 
 
 def _options(parts: Parts) -> Said:
-    """Options that do not go together."""
+    """Check for options that contradict each other."""
     run = parts.run.value
     if not parts.run.good("strategy"):
         return
@@ -165,7 +165,7 @@ def _options(parts: Parts) -> Said:
 
 
 def _strategy_options(parts: Parts) -> Said:
-    """Options of other strategies, and those that this one cannot do without."""
+    """Check for options that only other strategies have, and for those that this strategy requires."""
     run = parts.run.value
     if not parts.run.good("strategy"):
         return
@@ -180,7 +180,7 @@ def _strategy_options(parts: Parts) -> Said:
 
 
 def _places(parts: Parts) -> Said:
-    """Whether the tasks find slots, GPUs and ports."""
+    """Check that there are enough slots, GPUs and ports for the tasks."""
     run = parts.run
     if not parts.hosts or not run.good("tasks"):
         return
@@ -216,7 +216,7 @@ def _places(parts: Parts) -> Said:
 
 
 def _one_gpu_each(tasks: tuple[TaskPlan, ...], strategy: Strategy) -> Said:
-    """A rank computes on one GPU; those that it was given beside that one would idle."""
+    """Check that no rank gets more than one GPU: it computes on one, and the others would idle."""
     ranks = [task for task in tasks if task.id.type in strategy.task_types]
     most = max(ranks, key=lambda task: len(task.gpus), default=None)
     if most is not None and len(most.gpus) > 1:
@@ -252,7 +252,7 @@ def _timing(parts: Parts) -> Said:
 
 
 def _written(timing: TimingSpec, *keys: str) -> str:
-    """The first of these keys that stands in the file."""
+    """Return the first of these keys that is set in the file, else the first."""
     return next((key for key in keys if key in timing.model_fields_set), keys[0])
 
 

@@ -1,4 +1,4 @@
-"""Secrets: which environment names are secret, and their values. No message here ever shows one."""
+"""Secrets: which environment variables are secret, and their values. No message here ever contains a value."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORDS = (
 
 
 def looks_secret(name: str) -> bool:
-    """Whether an environment variable of that name is kept from every output.
+    """Return whether the value of an environment variable of that name must never be shown.
 
     >>> looks_secret("HF_TOKEN"), looks_secret("TOKENIZERS_PARALLELISM")
     (True, False)
@@ -37,15 +37,15 @@ def looks_secret(name: str) -> bool:
 
 
 def secret_names(spec: ClusterSpec) -> tuple[str, ...]:
-    """Names of the variables whose values travel apart from the plan."""
+    """Return the names of the variables whose values are kept apart from the plan."""
     return tuple(sorted({*spec.run.secrets, *(name for name in spec.run.env if looks_secret(name))}))
 
 
 def secret_values(spec: ClusterSpec, base_dir: Path = Path()) -> dict[str, str]:
-    """The values by name: those of `env` that look secret, and the contents of the files of `secrets`.
+    """Return the values by name: those of `env` that look secret, and the contents of the files of `secrets`.
 
     Raises:
-        SpecError: a file is not what load_spec has seen.
+        SpecError: a file cannot be read; it has changed since `load_spec` checked it.
     """
     values = {name: value for name, value in spec.run.env.items() if looks_secret(name)}
     for name, written in spec.run.secrets.items():
@@ -57,13 +57,14 @@ def secret_values(spec: ClusterSpec, base_dir: Path = Path()) -> dict[str, str]:
 
 
 def read_secret(written: str, base_dir: Path) -> str:
-    """The content of a secret's file, without its last newline.
+    """Return the content of a secret's file, without its last newline.
 
     Raises:
-        ValueError: a sentence, without the path: who misreads `secrets` writes the secret itself there.
+        ValueError: the file cannot be used. The message leaves out the path, because a user who misunderstands
+            `secrets` writes the secret itself there.
     """
     try:
-        # O_NONBLOCK: a named pipe must be refused, not waited for
+        # O_NONBLOCK because a named pipe must be refused, and opening one would block
         fd = os.open(base_dir / os.path.expanduser(written), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
         why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "not a path"

@@ -1,6 +1,6 @@
-"""pydantic's errors in words for people: one sentence that says what is wrong, and the way out.
+"""Translates pydantic's errors into one sentence that says what is wrong, and the way out.
 
-Nothing here shows the value of `env`, `args` or `secrets`: what stands there may be secret.
+A sentence never shows a value of `env`, `args` or `secrets`, since it may be secret.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from orchestrator.spec.forms import SAID
 from orchestrator.spec.models import ClusterSpec
 
 KEY = "[key]"
-"""pydantic's last step to the key of a mapping, rather than to its value."""
+"""The last element of pydantic's location where the key of a mapping is wrong, and not its value."""
 
 
 def sentence(error: Mapping[str, Any], node: Node | None) -> str:
-    """What one error says. `node` is the value that it is about, where there is one."""
+    """Return the sentence for an error. `node` is the value that it is about, if there is one."""
     type_, loc, ctx = error["type"], tuple(error["loc"]), error.get("ctx", {})
     if type_ == SAID:
         return str(ctx["sentence"])
@@ -31,7 +31,7 @@ def sentence(error: Mapping[str, Any], node: Node | None) -> str:
 
 
 def model_at(loc: Loc) -> type[BaseModel]:
-    """The model that the last step of a place belongs to."""
+    """Return the model that has the last key of a place."""
     model: type[BaseModel] = ClusterSpec
     for step in loc[:-1]:
         known = model.model_fields.get(step) if isinstance(step, str) else None
@@ -78,7 +78,7 @@ def _unknown_key(loc: Loc, _ctx: Mapping[str, Any], _node: Node | None) -> str:
 
 
 def _homes() -> dict[str, type[BaseModel]]:
-    """The models by the key under which they stand."""
+    """Return the models by the key that holds them."""
     homes: dict[str, type[BaseModel]] = {"": ClusterSpec}
     for owner in (ClusterSpec, model_at(("run", "script"))):
         for name, field in owner.model_fields.items():
@@ -100,7 +100,7 @@ def _choice(loc: Loc, ctx: Mapping[str, Any], node: Node | None) -> str:
     if loc == ("version",):
         return f"this orch reads version 1; {_got(node)}"
     known = re.findall(r"'([^']*)'", str(ctx.get("expected", "")))
-    if loc[-1] == KEY:  # the key itself is the value that is wrong
+    if loc[-1] == KEY:  # the key itself is wrong, and not its value
         word = loc[-2]
         return f"must be one of {', '.join(known)}; got {shown(word)}{did_you_mean(word, known)}"
     hint = did_you_mean(node.value, known) if node else ""

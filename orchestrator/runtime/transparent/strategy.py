@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def build(options: dict[str, Any], said: Said) -> Any:
-    """Build the strategy that the options name. The spec accepts only strategies that can be built without arguments."""
+    """Build the strategy that the options name. The spec accepts only those that need no arguments."""
     import tensorflow as tf
 
     name = str(options["tf_class"])

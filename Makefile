@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check format bench scaling faults sim mutants docker-demo clean
+.PHONY: help demo test test-long check format bench scaling faults release-check sim mutants docker-demo clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## / - /'
@@ -64,8 +64,11 @@ bench: $(VENV)/.dev  ## the measured claims: start, detection, overhead
 scaling: $(VENV)/.dev  ## images/s of 1, 2 and 4 replicas, under orch and by hand, into docs/strategies.md; four quiet minutes
 	$(BIN)/python -m benchmarks.scaling
 
-faults: $(VENV)/.dev  ## inject every fault of docs/faults.md for real, and write that page (ROWS=15,24: only these)
+faults: $(VENV)/.dev  ## inject every fault of docs/faults.md for real, and write that page (ROWS=15,24: only these, and no page)
 	$(BIN)/python -m tests.faults $(if $(ROWS),--rows $(ROWS))
+
+release-check: $(VENV)/.dev  ## that docs/faults.md is whole, without a failure, and of this very commit
+	$(BIN)/python -m tests.faults --check
 
 sim: $(VENV)/.dev  ## the simulator: make sim SEEDS=200 [SEED=first] [TRACE=1]; exit 1 where a rule is broken
 	$(BIN)/python -m tests.sim $(or $(SEEDS),200) --first $(or $(SEED),0) $(if $(TRACE),--trace)

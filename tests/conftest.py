@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,7 +16,7 @@ from tests.faults.times import FaultTimes
 settings.register_profile("orch", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("orch")
 
-REPORT = pytest.StashKey[dict[str, dict[str, object]]]()
+REPORT = pytest.StashKey[dict[str, dict[str, Any]]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,13 +52,28 @@ def pytest_runtest_makereport(
     report = yield
     rows = _rows_of(item)
     if rows:
-        entry = item.config.stash[REPORT].setdefault(item.nodeid, {"rows": rows, "outcome": "passed"})
-        if report.outcome != "passed":
-            entry["outcome"] = report.outcome
+        entry = item.config.stash[REPORT].setdefault(
+            item.nodeid, {"rows": rows, "outcome": "passed", "took_s": 0.0}
+        )
+        entry["took_s"] = round(entry["took_s"] + report.duration, 2)
+        entry["tensorflow"] = item.get_closest_marker("tensorflow") is not None
+        if report.outcome != "passed" and entry["outcome"] != "failed":
+            entry["outcome"], entry["why"] = _ended(report)
         times = getattr(item, "funcargs", {}).get("fault_times")
         if isinstance(times, FaultTimes):
             entry["measured"] = times.measured
     return report
+
+
+def _ended(report: pytest.TestReport) -> tuple[str, str]:
+    """Return how it did not pass, and why. pytest calls an expected failure a skip."""
+    if hasattr(report, "wasxfail"):
+        return "xfailed", report.wasxfail.removeprefix("reason: ")
+    if report.skipped:
+        return "skipped", report.longrepr[2].removeprefix("Skipped: ") if isinstance(
+            report.longrepr, tuple
+        ) else ""
+    return "failed", ""
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -113,6 +113,8 @@ def environment(
     """
     placed = plan.task(task)
     ours = {
+        # By default CUDA numbers the fastest GPU first; the numbers in the spec are those of nvidia-smi.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in _visible_gpus(plan, placed)),
         "ORCH_RUN": run_id,
         "ORCH_TASK": str(task),

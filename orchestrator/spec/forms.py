@@ -26,7 +26,7 @@ SAID = "said"
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 
-_OURS = ("TF_CONFIG", "CUDA_VISIBLE_DEVICES")
+_OURS = ("TF_CONFIG", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 GPUS_MAX = 128
 

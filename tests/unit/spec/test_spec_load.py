@@ -599,7 +599,7 @@ def test_arguments_may_hold_anything_but_nul(folder: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["ORCH_RUN", "TF_CONFIG", "CUDA_VISIBLE_DEVICES"])
+@pytest.mark.parametrize("name", ["ORCH_RUN", "TF_CONFIG", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"])
 def test_our_own_names_are_refused_in_the_environment(folder: Path, name: str) -> None:
     assert diagnostics(folder, run(f"env: {{{name}: x}}")) == [
         f"10:9: run.env.{name}: {name} is set by orch for each task, and cannot be set here"

@@ -1,1 +1,1 @@
-"""The loops: coordinator, agent and shim. Threads and signals live here only."""
+"""The long-lived processes: coordinator, agent and shim. Only this room uses threads and signals."""

@@ -1,4 +1,4 @@
-"""What an order may work with: the parts of the agent, by name."""
+"""The parts of the agent that the handlers of orders use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Context:
-    """The agent's parts. Made once; nothing in it is replaced."""
+    """The agent's parts. It is created once, and never changed."""
 
     def __init__(self, host: Host, jobs: Jobs, tasks: Tasks, directories: Directories) -> None:
         self.host = host

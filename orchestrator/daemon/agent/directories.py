@@ -1,7 +1,7 @@
-"""Looks now and then whether the checkpoint directories of the runs here answer: a shared one may hang for minutes.
+"""Checks regularly whether the runs' checkpoint directories answer. A shared directory may hang for minutes.
 
-Each look is a process of its own: whoever touches a directory that hangs hangs with it, and cannot be killed either.
-Of one that has not come back, no second is started before its deadline.
+Each check is a job in its own process, because a process that touches a hanging directory hangs too, and cannot even
+be killed. While a check has not returned, no second one is started before its deadline.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from orchestrator.daemon.agent.streams import Loop
 
 EVERY_S = 10.0
-"""Between two looks."""
+"""The interval between two checks."""
 
 GIVEN_UP_S = 600.0
-"""Then another is tried: the first may hang for ever in what is back for all others."""
+"""After this, another check is tried: the first may hang for ever although the directory answers again."""
 
 
 class Directories:
-    """One directory for each run that has been asked for its checkpoints on this host."""
+    """The checkpoint directories of the runs for which this host was asked about checkpoints."""
 
     def __init__(self, loop: Loop, jobs: Jobs, every_s: float = EVERY_S) -> None:
         self._loop = loop
@@ -35,7 +35,7 @@ class Directories:
         self._watched: dict[str, _Watched] = {}
 
     def watch(self, run: str, directory: str) -> None:
-        """From now on; again, it changes nothing."""
+        """Check the directory from now on. A repeated call changes nothing."""
         known = self._watched.get(run)
         if known is not None and known.directory == directory:
             return
@@ -43,11 +43,11 @@ class Directories:
         self._look(run, watched)
 
     def forget(self, run: str) -> None:
-        """The run is watched no more."""
+        """Stop checking the directory of a run."""
         self._watched.pop(run, None)
 
     def report(self) -> dict[str, dict[str, Any]]:
-        """By run: `silent_s`, how long a look has been waiting for an answer, and `free_bytes` of its file system."""
+        """Return, by run, `silent_s` (how long a check has been waiting) and `free_bytes` of the file system."""
         now = time.monotonic()
         return {
             run: {
@@ -60,7 +60,7 @@ class Directories:
     def _look(self, run: str, watched: _Watched) -> None:
         if self._watched.get(run) is not watched:
             return
-        if watched.asked_at is None:  # else it is the same silence that goes on
+        if watched.asked_at is None:  # otherwise the same silence continues
             watched.asked_at = time.monotonic()
         directory = watched.directory
         self._jobs.function(
@@ -77,7 +77,7 @@ class Directories:
             try:
                 watched.free_bytes = answer_of(result, "the look")["free_bytes"]
             except HostFault:
-                watched.free_bytes = None  # it answers, and what is wrong with it is said by who reads it
+                watched.free_bytes = None  # it answers with an error, which the next reader will report
         self._loop.after(self._every_s, lambda: self._look(run, watched))
 
 
@@ -91,7 +91,7 @@ class _Watched:
 
 
 def look(directory: str) -> dict[str, Any]:
-    """Asks the file system itself: what `stat` says may come from a cache."""
+    """Access the directory so that the file system itself must answer: the answer to `stat` may be cached."""
     disk = os.statvfs(directory)
     os.listdir(directory)
     return {"free_bytes": disk.f_bavail * disk.f_frsize}

@@ -1,6 +1,6 @@
-"""`orch chaos` on a host: faults injected for real, to what is ours by identity, and undone by themselves.
+"""`orch chaos` on a host: injects real faults into our own processes, which are identified exactly.
 
-What lasts is held by a process of its own that outlives the agent, and ends by itself.
+A fault that lasts is held by a separate process, which outlives the agent and undoes the fault when it ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHUNK_BYTES = 1 << 30
 
 
 def inject(context: Context, order: Order, reply: Reply) -> None:
-    """Does it, and answers when it is done; of one that lasts, when it has begun."""
+    """Inject a fault, and answer when it is done, or when it has begun if it lasts."""
     fault, for_s = str(order["fault"]), min(float(order["for_s"]), LASTS_MAX_S)
     if fault == "kill-agent":
         reply.ok({})
@@ -68,7 +68,7 @@ def _after(delay_s: float, who: process.Identity, number: int) -> None:
 
 
 def _fill(handle: int) -> int:
-    """Takes all the space there is. The file has no name: the kernel frees it with its last holder."""
+    """Fill the disk with a file that has no name, which the kernel frees when its last descriptor is closed."""
     filled, chunk = 0, _CHUNK_BYTES
     while chunk >= 4096:
         try:
@@ -80,7 +80,7 @@ def _fill(handle: int) -> int:
 
 
 def _apart(work: Callable[[], None], *, keep: int | None = None) -> None:
-    """In a process that nobody waits for, and that holds nothing of ours but `keep`."""
+    """Do the work in a process that nothing waits for, and that holds none of our descriptors except `keep`."""
     if os.fork():
         return
     try:
@@ -100,4 +100,4 @@ def _close(descriptor: int) -> None:
     try:
         os.close(descriptor)
     except OSError:
-        return  # the listing's own
+        return  # it is the descriptor of the listing itself, which is closed already

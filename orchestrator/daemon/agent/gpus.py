@@ -1,6 +1,6 @@
-"""The GPUs of this host by its driver's own tool: which there are, and who computes on them.
+"""The GPUs of this host: which there are, and which processes compute on them.
 
-`nvidia-smi` and not a library: it comes with the driver, and whoever asks may be any Python.
+It asks `nvidia-smi` and not a library, because that comes with the driver, and this code may run under any Python.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def present() -> list[str] | None:
-    """The UUIDs of the GPUs in the driver's order; None where there is no driver."""
+    """Return the UUIDs of the GPUs in the driver's order; None where there is no driver."""
     rows = _ask("--query-gpu=uuid")
     return None if rows is None else [row[0] for row in rows]
 
 
 def in_use(uuids: list[str], run: str | None) -> list[dict[str, Any]]:
-    """Who computes on which: `gpu` (its number), `pid`, `user`, `name`. Tasks of that run are nobody."""
+    """Return the processes on these GPUs as `gpu` (its number), `pid`, `user`, `name`, without those of the run."""
     found = []
     for row in _ask("--query-compute-apps=pid,gpu_uuid,process_name") or []:
         if len(row) < 3 or not row[0].isdecimal() or row[1] not in uuids:
@@ -51,7 +51,7 @@ def _ask(query: str) -> list[list[str]] | None:
 
 
 def _user(pid: int) -> str | None:
-    """Whose process it is; None where it cannot be seen from here, as from within a container."""
+    """Return the user of a process; None where it cannot be seen, as from within a container."""
     try:
         uid = os.stat(f"/proc/{pid}").st_uid
     except OSError:

@@ -1,4 +1,4 @@
-"""What an agent tells of its host: who it is, and how busy."""
+"""What an agent reports about its host: its identity, and its load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """This machine, as the agent's user sees it."""
+    """The host that the agent runs on."""
 
     def __init__(self, host_dir: str, bundle: str, request: dict[str, Any]) -> None:
         self.host_dir = host_dir
@@ -21,13 +21,13 @@ class Host:
         self._request = request
         self._psutil: Any = None
         self.psutil_from = "none"
-        """Where psutil came from: bundle, host, or none: then /proc gives the basics."""
+        """Where psutil comes from: bundle, host, or none (then /proc gives the basics)."""
         self.psutil_path: str | None = None
-        """For the shims, which sample their own tasks."""
+        """The directory of psutil, for the shims, which measure their own tasks."""
         self._cpu: tuple[int, int] | None = None
 
     def hello(self) -> dict[str, Any]:
-        """The first thing that is said."""
+        """Return the first message to the coordinator."""
         system = os.uname()
         fits = self._request.get("psutil") is not None and (
             self._request.get("psutil_platform") == hostdir.platform()
@@ -49,12 +49,12 @@ class Host:
         }
 
     def load_psutil(self) -> None:
-        """Slow (30 to 75 ms of CPU), so not before the first heartbeat. Whatever it raises, we do without it."""
+        """Import psutil, or do without it. It takes 30 to 75 ms of CPU, so call it after the first heartbeat."""
         pushed = self._pushed_psutil()
         candidates = [("bundle", pushed)] if pushed and os.path.isdir(pushed) else []
         candidates += [("host", path) for path in _site_paths() if os.path.isdir(path + "/psutil")]
         for source, path in candidates:
-            # At the end of the path, so that nothing else there hides a module of Python's own.
+            # It goes to the end of the path, so that nothing in that directory hides a standard module.
             sys.path.append(path)
             try:
                 import psutil
@@ -70,9 +70,9 @@ class Host:
             return
 
     def unpack_psutil(self, archive: str, digest: str) -> None:
-        """Puts a pushed archive in place, and has Python compile it. Runs in a fork: it takes memory.
+        """Unpack a pushed archive, and compile it by importing it. Call it in a fork, since it takes memory.
 
-        OSError where the disk does not take it.
+        Raises OSError where the disk refuses.
         """
         import shutil
         import zipfile
@@ -93,7 +93,7 @@ class Host:
             shutil.rmtree(temporary, ignore_errors=True)
 
     def sample(self) -> dict[str, Any]:
-        """The `host` part of a report. CPU since the sample before; null where not known."""
+        """Return the `host` part of a report, with the CPU since the last sample. Unknown values are None."""
         cpu, memory = self._by_psutil() if self._psutil else self._by_proc()
         try:
             disk = os.statvfs(self.host_dir)
@@ -124,13 +124,13 @@ class Host:
 
 
 def _cpu_ticks() -> tuple[int, int] | None:
-    """(busy, all) since the boot."""
+    """Return the ticks since boot as (busy, total)."""
     try:
         with open("/proc/stat", "rb") as file:
             ticks = [int(field) for field in file.readline().split()[1:9]]
     except (OSError, ValueError):
         return None
-    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)  # idle, and waiting for a disk
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)  # ticks[3] is idle, ticks[4] waits for a disk
 
 
 def _memory_percent() -> float | None:
@@ -146,7 +146,7 @@ def _memory_percent() -> float | None:
 
 
 def _site_paths() -> list[str]:
-    """Where this Python's own packages are: we run without them."""
+    """Return the directories of this Python's packages, which are not in our sys.path."""
     import site
 
     paths = list(site.getsitepackages())

@@ -1,6 +1,7 @@
-"""Work that may hang or take long, in processes of its own, so that heartbeats go on whatever happens to it.
+"""Runs work that may hang or take long in separate processes, so that heartbeats continue meanwhile.
 
-Two kinds: a program (another Python), and a function in a fork of the agent, which has one thread only.
+A job is a program (such as another Python), or a function in a fork of the agent. A fork is safe because the agent
+has only one thread.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 OUTPUT_BYTES_MAX = 4 << 20
 RAW = b"\0"
-"""What the output of a job begins with whose answer is bytes; JSON never does."""
+"""The first byte of the output of a job whose answer is bytes. JSON never begins with it."""
 
 _REAP_AGAIN_S = 0.01
 _KILL = 9
@@ -31,7 +32,7 @@ class Result:
 
     def __init__(self, status: int, output: bytes, timed_out: bool) -> None:
         self.status = status
-        """As `os.waitstatus_to_exitcode` gives it; 0 where it is not known."""
+        """The status as `os.waitstatus_to_exitcode` returns it; 0 if unknown."""
         self.output = output
         self.timed_out = timed_out
 
@@ -52,7 +53,7 @@ class _Job:
 
 
 class Jobs:
-    """All that run. Every job ends by a call of its `done`, at the latest shortly after its deadline."""
+    """The running jobs. Each calls its `done` when it ends, at the latest shortly after its deadline."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -68,9 +69,9 @@ class Jobs:
         stdin: bytes = b"",
         keep: bool = False,
     ) -> None:
-        """Runs a program; what it prints, on stderr too, is its output. OSError where it cannot be started.
+        """Run a program. Its stdout and stderr are its output. Raises OSError where it cannot be started.
 
-        With `keep` it is left alone when the agent ends. `stdin` must fit in a pipe (64 KiB) or a file.
+        With `keep`, it is not killed when the agent ends.
         """
         reader, writer = os.pipe()
         source = _stdin_of(stdin)
@@ -95,9 +96,9 @@ class Jobs:
         self._add(_Job(pid, reader, time.monotonic() + deadline_s, done, keep))
 
     def function(self, work: Callable[[], Any], done: Callable[[Result], None], *, deadline_s: float) -> None:
-        """Runs `work` in a fork. Its value, or its error, comes as the JSON that `answer_of` reads.
+        """Run `work` in a fork. The output is its value or its error, as the JSON that `answer_of` reads.
 
-        Bytes come as they are, after RAW.
+        A value of bytes is written as it is, after RAW.
         """
         reader, writer = os.pipe()
         pid = os.fork()
@@ -107,13 +108,13 @@ class Jobs:
         self._add(_Job(pid, reader, time.monotonic() + deadline_s, done, keep=False))
 
     def end(self) -> None:
-        """The agent ends: nobody will read their answers."""
+        """Kill all jobs without `keep`. The agent ends, and nothing will read their answers."""
         for job in self._jobs.values():
             if not job.keep:
                 _kill_group(job.pid)
 
     def reap(self) -> None:
-        """Takes the exit of every child that has ended: jobs, and shims that this agent started."""
+        """Reap every child that has ended: jobs, and shims that this agent started."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -136,7 +137,7 @@ class Jobs:
         except BlockingIOError:
             return
         job.output += data
-        # The answer is the last line: of a program that prints without end, the end is kept.
+        # The answer is the last line, so if a program prints too much, only the end is kept.
         del job.output[:-OUTPUT_BYTES_MAX]
         if not data:
             self._finish(job)
@@ -146,7 +147,7 @@ class Jobs:
             return
         job.timed_out = True
         _kill_group(job.pid)
-        # A process that hangs in the kernel does not die of it; its order is answered all the same.
+        # A process that hangs in the kernel does not die, but its order must be answered anyway.
         self._loop.after(0.2, lambda: self._finish(job))
 
     def _finish(self, job: _Job) -> None:
@@ -166,9 +167,10 @@ class Jobs:
 
 
 def answer_of(result: Result, what: str) -> dict[str, Any]:
-    """The JSON object in the last line of a job's output that is one. HostFault where there is none.
+    """Return the last line of a job's output that is a JSON object.
 
-    `{"error": {code, message, hint}}` there is the job's own refusal.
+    Raises:
+        HostFault: the job timed out, gave no answer, or answered `{"error": {code, message, hint}}`.
     """
     import json
 
@@ -195,7 +197,7 @@ def answer_of(result: Result, what: str) -> dict[str, Any]:
 
 
 def _work(work: Callable[[], Any], writer: int) -> None:
-    """The fork's whole life. It must hold none of the agent's descriptors: the head waits for their end."""
+    """Do the work in the fork, and exit. It must not hold the agent's descriptors, whose end the head waits for."""
     import json
 
     try:
@@ -222,7 +224,7 @@ def _work(work: Callable[[], Any], writer: int) -> None:
 
 
 def _stdin_of(data: bytes) -> int:
-    """A descriptor to read `data` from; secrets go this way, so never a file with a name."""
+    """Return a descriptor to read `data` from. The data may hold secrets, so it must not be in a file with a name."""
     if not data:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     descriptor = os.memfd_create("stdin", os.MFD_CLOEXEC)
@@ -232,7 +234,7 @@ def _stdin_of(data: bytes) -> int:
 
 
 def _kill_group(pid: int) -> None:
-    """Of a child that was not waited for yet, so the number is still its own."""
+    """Kill the process group of a child. The child must not be reaped yet, so that its pid is still its own."""
     try:
         os.killpg(pid, _KILL)
     except (ProcessLookupError, PermissionError):

@@ -1,7 +1,7 @@
-"""Looks at a host with the run's own Python: what is installed there, and whether the run can be.
+"""Probes a host with the run's own Python: what is installed there, and whether the run can work.
 
-`python -I <bundle> probe`, its wish as JSON on stdin, its facts as one JSON object on stdout. TensorFlow is
-not imported: its version is read from its metadata, in milliseconds.
+`python -I <bundle> probe` reads a request as JSON from stdin and prints the facts as one JSON object. TensorFlow is
+not imported; its version is read from its metadata, within milliseconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PACKAGES = {
 }
 
 DIRECTORY_S = 20.0
-"""A directory on a network that has not answered by then hangs."""
+"""After this, a directory that has not answered counts as hanging."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str]) -> int:
-    """Prints the facts."""
+    """Read the request, print the facts, and exit."""
     del argv
     wish = json.loads(sys.stdin.read() or "{}")
     checkpoint_dir = wish.get("checkpoint_dir")
@@ -50,12 +50,12 @@ def main(argv: list[str]) -> int:
         "disk_free_bytes": _free_bytes(wish.get("host_dir") or "."),
     }
     print(json.dumps(facts), flush=True)
-    # Not an ordinary end: that would wait for a thread which hangs in a directory.
+    # An ordinary exit would wait for a thread that hangs in a directory.
     os._exit(0)
 
 
 def _directory(directory: str, run: str | None) -> tuple[str | None, str | None]:
-    """(why it cannot be written, its token where it can)."""
+    """Return why the directory cannot be written; or None, and its token for the run."""
     from orchestrator.adapters.checkpoints import share
 
     why = why_not_writable(directory)
@@ -70,7 +70,7 @@ def _directory(directory: str, run: str | None) -> tuple[str | None, str | None]
 def within(
     limit_s: float, look: Callable[[], tuple[str | None, str | None]]
 ) -> tuple[str | None, str | None]:
-    """What `look` finds; of a directory that hangs, that it does. The thread that hangs in it is left behind."""
+    """Return what `look` returns, or that the directory does not answer. A thread that hangs in it is abandoned."""
     import threading
 
     found: list[tuple[str | None, str | None]] = []
@@ -81,7 +81,7 @@ def within(
 
 
 def why_not_writable(directory: str) -> str | None:
-    """Does what a checkpoint needs: make, write, sync, rename, remove. None where all of it works."""
+    """Try what a checkpoint needs: make, write, sync, rename, remove. Return why it fails; None if it works."""
     name = os.path.join(directory, f".orch-probe-{os.uname().nodename}-{os.getpid()}")
     try:
         os.makedirs(directory, exist_ok=True)
@@ -97,7 +97,7 @@ def why_not_writable(directory: str) -> str | None:
 
 
 def own_name(name: str) -> dict[str, str | None]:
-    """Where a library listens that asks only for the host's own name, as gloo does: the first address that binds."""
+    """Return where a library listens that resolves the host's own name, as gloo does: the first address that binds."""
     import socket
 
     found: dict[str, str | None] = {"name": name, "address": None, "why": None}

@@ -1,4 +1,4 @@
-"""How a task comes to life: its generation's directory, its shim, and the content of its scratch."""
+"""The start and the release of a task: makes the generation's directory, starts the shim, and fills the scratch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.daemon.agent.tasks import Link
 
 SHIM_S = 30.0
-"""A loaded host starts a Python in less."""
+"""How long a shim may take to answer. Even a loaded host starts Python in less."""
 
 _ASKED = (
     "run",
@@ -38,11 +38,11 @@ _ASKED = (
     "log_max_bytes",
     "scratch",
 )
-"""What of a `start` order is written down. Its secrets are not."""
+"""The fields of a `start` order that go to start.json. The secrets are not among them."""
 
 
 def start(context: Context, order: Order, reply: Reply) -> Order | None:
-    """Starts a shim; a generation that was started before is not started again."""
+    """Start a shim. A generation that was started before is not started again."""
     host = context.host
     run, task, generation = str(order["run"]), str(order["task"]), int(order["generation"])
     directory = hostdir.generation_dir(host.host_dir, run, task, generation)
@@ -56,7 +56,7 @@ def start(context: Context, order: Order, reply: Reply) -> Order | None:
     except FileExistsError:
         if any(os.path.exists(os.path.join(directory, name)) for name in ("shim.json", "exit.json")):
             return _already(context.tasks.link(run, task, generation))
-        # No shim has got as far as its name. One that is on its way has a lock: a second answers for it.
+        # No shim has recorded itself yet. If one is starting, it holds the lock, and a second shim answers for it.
     wish.update(host_dir=host.host_dir, bundle=host.bundle, psutil_path=host.psutil_path)
     wish["env"] = {"ORCH_LOG_DIR": summaries.log_dir(directory), **order["env"]}
     os.makedirs(summaries.log_dir(directory), mode=0o700, exist_ok=True)
@@ -66,7 +66,7 @@ def start(context: Context, order: Order, reply: Reply) -> Order | None:
 
 
 def release(context: Context, order: Order, reply: Reply) -> None:
-    """Fills the scratch where the order names a seed, then lets the shim release its task."""
+    """Fill the scratch if the order names a seed, and then forward the release to the shim."""
     link = context.tasks.link(str(order["run"]), str(order["task"]), int(order["generation"]))
     seed = order.get("seed")
     forwarded = {key: value for key, value in order.items() if key != "seed"}
@@ -120,7 +120,7 @@ def _started(context: Context, order: Order, result: Result) -> Order:
 
 
 def _already(link: Link) -> Order:
-    """The answer to a start that was asked before."""
+    """Return the answer to a repeated start."""
     who = shim_record.shim_identity(link.directory)
     return {"pid": who.pid if who is not None else None, "already": True}
 

@@ -1,6 +1,6 @@
-"""The end of things on a host: no process of a run that should be gone, no code that nobody needs.
+"""Cleans up on a host: kills the processes of a run that should be gone, and removes unused code.
 
-Runs in a fork of the agent, since it waits for processes to die and for disks.
+It runs in a fork of the agent, since it waits for processes to die and for disks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def sweep(host_dir: str, run: str, generation_max: int, ports: list[int]) -> dict[str, Any]:
-    """Kills all of the run up to that generation; what is left of it, and which of its ports are still taken."""
+    """Kill all processes of the run up to that generation. Return those that are left, and the ports still in use."""
     groups, known = [], []
     for task, generation, directory in hostdir.generations(host_dir, run):
         if generation > generation_max:
@@ -37,7 +37,7 @@ def sweep(host_dir: str, run: str, generation_max: int, ports: list[int]) -> dic
 
 
 def tidy(host_dir: str, run: str, digest: str) -> None:
-    """After a push: drops the run's trees that no living task has, and the oldest finished runs of its name."""
+    """Remove, after a push, the run's trees that no living task uses, and the oldest ended runs of its name."""
     used = {digest}
     for _, _, directory in hostdir.generations(host_dir, run):
         if shim_record.shim_alive(directory):
@@ -51,7 +51,7 @@ def tidy(host_dir: str, run: str, digest: str) -> None:
 
 
 def _remove_old_bundles(host_dir: str) -> None:
-    """A living shim may still import from its own; agents mark theirs as used when they start."""
+    """Remove bundles that are unused for long. A living shim still imports from its own; agents touch theirs."""
     used = set()
     for run in os.listdir(os.path.join(host_dir, "runs")):
         if not run.startswith("."):
@@ -69,7 +69,7 @@ def _remove_old_bundles(host_dir: str) -> None:
 
 
 def _lives(host_dir: str, run: str) -> bool:
-    """Whether anything of it lives, or has ended so that nobody has looked at it yet."""
+    """Return whether a task of the run lives, or has ended without an exit record."""
     return any(
         not os.path.exists(os.path.join(directory, "exit.json"))
         for _, _, directory in hostdir.generations(host_dir, run)
@@ -77,7 +77,7 @@ def _lives(host_dir: str, run: str) -> bool:
 
 
 def _taken(port: int) -> bool:
-    """Whether somebody listens there. Connections that only linger do not count: TensorFlow binds over them."""
+    """Return whether a socket listens on a port. Lingering connections do not count: TensorFlow can bind anyway."""
     import socket
 
     for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):

@@ -1,6 +1,6 @@
-"""The tasks of the watched runs, by way of their shims: who lives, what they say, how they ended.
+"""The tasks of the watched runs, as their shims report them: which live, what they report, how they ended.
 
-Nothing here outlives the agent: what it knows it learned from the disk and the shims a moment ago.
+The agent keeps no state of its own: everything here comes from the disk and the shims.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from typing import Any
 
     Key = tuple[str, str, int]
-    """run, task, generation"""
+    """(run, task, generation)"""
 
 SETTLE_S = 0.05
-"""From a shim's socket closing to the next look at what became of it."""
+"""The delay after a shim has closed its socket, before its exit record is looked for."""
 
 RECOVER_S = 30.0
 _STARTING_S = 10.0
-"""A shim needs some time from its start.json to its shim.json; only then it may be called dead."""
+"""How long a shim may take from its start.json to its shim.json before it counts as dead."""
 
 
 class Link:
-    """One generation of one task. With a socket while its shim lives; `task` is the last that is known."""
+    """A generation of a task. It has a socket while its shim lives; `task` is the last report."""
 
     __slots__ = (
         "decoder",
@@ -57,21 +57,21 @@ class Link:
         self.decoder = Decoder()
         self.out = bytearray()
         self.pending: dict[int, str] = {}
-        """Orders that the shim has not answered: their ids and verbs."""
+        """The verbs of the orders that the shim has not answered, by id."""
         self.deferred: list[dict[str, Any]] = []
-        """Orders that came while the shim was on its way."""
+        """The orders that came while the shim was starting."""
         self.task: dict[str, Any] | None = None
         self.received_at = 0.0
         self.recovering = False
 
     @property
     def ended(self) -> bool:
-        """Its exit is known: nothing will change any more."""
+        """Whether its exit is known, so that nothing will change any more."""
         return self.task is not None and self.task.get("exit") is not None and self.socket is None
 
 
 class Tasks:
-    """All links of this agent. `changed` is called where a report must not wait for the next heartbeat."""
+    """The links of this agent. It calls `changed` when a report must not wait for the next heartbeat."""
 
     def __init__(
         self,
@@ -90,10 +90,10 @@ class Tasks:
         self._starting: set[str] = set()
         self._mark = Watched(host_dir)
         self.watched: dict[str, float] = {}
-        """Run ids to their heartbeat in seconds."""
+        """The heartbeat of each watched run in seconds, by run id."""
 
     def watch(self, run: str, heartbeat_s: float) -> None:
-        """From now on the run is in the reports."""
+        """Include the run in the reports from now on."""
         self.watched[run] = heartbeat_s
         self.scan()
         for key, link in self._links.items():
@@ -101,14 +101,14 @@ class Tasks:
                 self._tell(link, {"order": "watch", "heartbeat_s": heartbeat_s})
 
     def unwatch(self, run: str) -> None:
-        """It is in them no more."""
+        """Leave the run out of the reports from now on."""
         self.watched.pop(run, None)
         self._mark.look(self.watched)
         for key in [key for key in self._links if key[0] == run]:
             self._drop(self._links.pop(key))
 
     def scan(self) -> None:
-        """Looks for generations that this agent has not seen, and for what became of silent ones."""
+        """Look for generations that this agent has not seen, and connect to those without a connection."""
         self._mark.look(self.watched)
         for run in list(self.watched):
             for task, generation, directory in hostdir.generations(self._host_dir, run):
@@ -119,14 +119,14 @@ class Tasks:
             self._settle(link)
 
     def starting(self, directory: str, *, over: bool = False) -> None:
-        """A generation whose shim is being started by us must not be taken for one whose shim has died."""
+        """Mark a generation whose shim we are starting, so that the shim does not count as dead."""
         if over:
             self._starting.discard(directory)
         else:
             self._starting.add(directory)
 
     def link(self, run: str, task: str, generation: int) -> Link:
-        """To that generation's shim, or to what it left. HostFault `no-task` where there never was one."""
+        """Return the link to that generation. Raises HostFault `no-task` where it was never started here."""
         directory = hostdir.generation_dir(self._host_dir, run, task, generation)
         if not os.path.isdir(directory):
             raise HostFault("no-task", f"{task} of generation {generation} was never started on this host")
@@ -136,7 +136,7 @@ class Tasks:
         return link
 
     def links(self, run: str, generation_max: int) -> list[Link]:
-        """All that the host remembers of a run up to that generation."""
+        """Return the links to all generations of a run on the host, up to that one."""
         return [
             self.link(run, task, generation)
             for task, generation, _ in list(hostdir.generations(self._host_dir, run))
@@ -144,9 +144,9 @@ class Tasks:
         ]
 
     def forward(self, link: Link, order: dict[str, Any]) -> None:
-        """To the shim, which answers by the order's id. HostFault `gone` where there is none any more.
+        """Forward an order to the shim, which answers with the order's id. Raises HostFault `gone` if it has ended.
 
-        A shim that is on its way gets the order when it has come: a stop that overtook the start must not be lost.
+        A shim that is still starting gets the order later: a stop that overtakes the start must not be lost.
         """
         if link.socket is None:
             if link.ended:
@@ -158,7 +158,7 @@ class Tasks:
         self._tell(link, order)
 
     def report(self, run: str) -> list[dict[str, Any]]:
-        """The newest generation of each task, and every older one that still lives."""
+        """Return the newest generation of each task, and every older one that still lives."""
         now = time.monotonic()
         links = {key[1:]: link for key, link in self._links.items() if key[0] == run}
         told = agent_state.shown((*key, link.ended) for key, link in links.items())
@@ -168,7 +168,7 @@ class Tasks:
         ]
 
     def forget(self, run: str) -> None:
-        """The run's directory is about to go. HostFault `alive` where something of it lives."""
+        """Forget a run whose directory will be removed. Raises HostFault `alive` where a task of it lives."""
         for link in self.links(run, 1 << 62):
             if link.task is None or link.task.get("exit") is None:
                 raise HostFault(
@@ -181,7 +181,7 @@ class Tasks:
             del self._links[key]
 
     def _settle(self, link: Link) -> None:
-        """Connects to the shim, or reads how it ended; asks again soon where neither is there yet."""
+        """Connect to the shim, or find out how it ended."""
         if link.socket is not None or link.ended or link.directory in self._starting:
             return
         try:
@@ -206,7 +206,7 @@ class Tasks:
         elif (
             not link.recovering and not shim_record.shim_alive(link.directory) and not _young(link.directory)
         ):
-            # It kills what the dead shim left behind, and waits for that: not here.
+            # The recovery kills what the dead shim left behind and waits for that, so it runs in a job.
             try:
                 self._jobs.function(
                     lambda: {"task": shim_record.recover(link.directory)},
@@ -214,7 +214,7 @@ class Tasks:
                     deadline_s=RECOVER_S,
                 )
             except OSError:
-                return  # no process or descriptor to be had; the next scan tries again
+                return  # the host has no process or descriptor left; the next scan tries again
             link.recovering = True
 
     def _recovered(self, link: Link, result: Result) -> None:
@@ -245,9 +245,9 @@ class Tasks:
             while link.out:
                 del link.out[: link.socket.send(link.out)]
         except BlockingIOError:
-            pass  # a frozen shim reads nothing; the rest goes when it thaws
+            pass  # a frozen shim reads nothing; the rest is sent once it continues
         except OSError:
-            link.out.clear()  # the end of the stream tells the rest
+            link.out.clear()  # the end of the stream will be noticed when it is read
         events = READ | WRITE if link.out else READ
         self._loop.watch(link.socket.fileno(), events, lambda events: self._ready(link, events))
 
@@ -277,7 +277,7 @@ class Tasks:
             self._send(message, blob)
 
     def _again(self, link: Link) -> None:
-        """After the socket has closed, until it is known how it ended."""
+        """Try again to settle a link whose socket has closed, until it is known how it ended."""
         self._settle(link)
         if link.socket is None and not link.ended and not link.recovering and link.key in self._links:
             self._loop.after(SETTLE_S, lambda: self._again(link))
@@ -290,11 +290,11 @@ class Tasks:
         self._answer_for(link)
 
     def _answer_for(self, link: Link) -> None:
-        """Answer in the place of a shim that has gone."""
+        """Answer pending orders in place of a shim that is gone."""
         unanswered = [(int(o["id"]), str(o["order"])) for o in link.deferred if o.get("id") is not None]
         link.deferred.clear()
         for order_id, verb in [*link.pending.items(), *unanswered]:
-            if verb == "stop":  # it has ended, which is what was asked for
+            if verb == "stop":  # the task has ended, as ordered
                 self._send({"reply": order_id, "ok": {}}, b"")
             else:
                 error = {"code": "gone", "message": f"{link.key[1]} ended before it answered", "hint": None}
@@ -303,11 +303,11 @@ class Tasks:
 
 
 def _young(directory: str) -> bool:
-    """Whether a shim may still be on its way: ordered a moment ago, and no shim.json yet."""
+    """Return whether a shim may still be starting: ordered a moment ago, and without a shim.json."""
     if os.path.exists(os.path.join(directory, "shim.json")):
         return False
     try:
-        # A clock that was set back must not make it young for an hour; the shim's lock guards one that is.
+        # If the clock was set back, the age is negative and must not count as young. The shim's lock still protects it.
         return 0.0 <= time.time() - os.stat(directory).st_mtime < _STARTING_S
     except FileNotFoundError:
         return False

@@ -1,7 +1,7 @@
-"""The shim's ends of its sockets: to the agents that are connected, and to the runtime in the task.
+"""The shim's ends of its sockets to the connected agents, and to the runtime in the task.
 
-Nothing here waits: a peer that does not read loses reports, which are levels and come again, and is dropped
-where even replies pile up.
+Nothing here waits. A peer that does not read misses reports; each report holds the whole state, so the next one makes
+up for it. A peer whose unread replies pile up is disconnected.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _LINE_BYTES_MAX = 1 << 20
 
 
 class Gone(Exception):
-    """The peer has closed, or speaks what we do not understand."""
+    """The peer has closed the connection, or sends something that is not our protocol."""
 
 
 def is_ours(sock: socket.socket, uid: int) -> bool:
-    """Whether the peer belongs to that user: the socket's mode says so too, where its file system keeps modes."""
+    """Return whether the peer belongs to that user. Not every file system enforces the mode of a socket."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return bool(struct.unpack("3i", credentials)[1] in (uid, 0))
 
 
 def _received(sock: socket.socket) -> bytes:
-    """What has come by now, which may be nothing. Gone at the end of it."""
+    """Return what has arrived, which may be nothing. Raises Gone at the end of the stream."""
     try:
         data = sock.recv(65536)
     except BlockingIOError:
@@ -50,19 +50,19 @@ def _received(sock: socket.socket) -> bytes:
 
 
 class AgentLink:
-    """One connected agent."""
+    """The connection to one agent."""
 
     def __init__(self, sock: socket.socket, at: float) -> None:
         sock.setblocking(False)
         self.sock = sock
         self.heartbeat_s = HEARTBEAT_S
         self.report_at = at
-        """When the next report is due at the latest."""
+        """When the next report is due at the latest (monotonic)."""
         self._decoder = Decoder()
         self._unsent = bytearray()
 
     def receive(self) -> list[dict[str, Any]]:
-        """The orders that have come. Gone where the agent has."""
+        """Return the orders that have arrived. Raises Gone once the agent is."""
         data = _received(self.sock)
         try:
             return [message for message, _ in self._decoder.feed(data)]
@@ -70,21 +70,21 @@ class AgentLink:
             raise Gone from e
 
     def report(self, task: dict[str, Any], at: float) -> None:
-        """Sends a report, unless the one before has not gone out yet: the next says all of it again."""
+        """Send a report, unless the one before is still unsent: the next one repeats everything."""
         self.report_at = at + self.heartbeat_s
         self.flush()
         if not self._unsent:
             self.send({"report": task})
 
     def send(self, message: dict[str, Any]) -> None:
-        """Sends it as far as the socket takes it now. Gone where the agent has, or does not read at all."""
+        """Send as much as the socket takes now. Raises Gone if the agent is, or does not read."""
         if len(self._unsent) > _UNSENT_BYTES_MAX:
             raise Gone
         self._unsent += encode(message)
         self.flush()
 
     def flush(self) -> None:
-        """Sends what is left, as far as it goes. Gone where the agent has."""
+        """Send as much of the rest as the socket takes now. Raises Gone if the agent is."""
         try:
             while self._unsent:
                 del self._unsent[: self.sock.send(self._unsent)]
@@ -94,17 +94,17 @@ class AgentLink:
             raise Gone from e
 
     def say_last(self, message: dict[str, Any], wait_s: float) -> None:
-        """Sends it and waits for it to go out; then there is no more to say."""
+        """Send the last message, and wait up to `wait_s` until the socket has taken it."""
         try:
             self.send(message)
             self.sock.settimeout(wait_s)
             self.sock.sendall(self._unsent)
         except (Gone, OSError):
-            return  # the agent reads the exit record instead
+            return  # the agent will read the exit record instead
 
 
 class Agents:
-    """All agents that are connected: one as a rule, two while a new one takes over."""
+    """All connected agents: normally one, and two while a new one takes over."""
 
     def __init__(
         self, selector: selectors.BaseSelector, handle: Callable[[AgentLink, dict[str, Any]], None]
@@ -114,16 +114,16 @@ class Agents:
         self._links: list[AgentLink] = []
 
     def listen(self, listener: socket.socket) -> None:
-        """Takes in whoever connects; a first report goes out at once."""
+        """Accept connections. Each gets a first report at once."""
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
 
     def due_at(self) -> list[float]:
-        """When each must hear something."""
+        """Return when the next report to each agent is due."""
         return [link.report_at for link in self._links]
 
     def report(self, task: dict[str, Any], at: float, *, all: bool = True) -> None:
-        """To all, or to those whose heartbeat is due."""
+        """Send a report to all agents, or without `all` to those whose heartbeat is due."""
         for link in list(self._links):
             if all or at >= link.report_at:
                 try:
@@ -132,14 +132,14 @@ class Agents:
                     self._drop(link)
 
     def send(self, link: AgentLink, message: dict[str, Any]) -> None:
-        """To one of them, if it is still there."""
+        """Send a message to one agent, if it is still connected."""
         try:
             link.send(message)
         except Gone:
             self._drop(link)
 
     def say_last(self, message: dict[str, Any], wait_s: float) -> None:
-        """To all; then there is no more to say."""
+        """Send the last message to all agents."""
         for link in self._links:
             link.say_last(message, wait_s)
 
@@ -173,7 +173,7 @@ class Agents:
 
 
 class RuntimeLink:
-    """The socket to the runtime: JSON lines."""
+    """The socket to the runtime, which carries JSON lines."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -181,7 +181,7 @@ class RuntimeLink:
         self._received = b""
 
     def receive(self) -> list[dict[str, Any]]:
-        """What the runtime has said, without what is no JSON object. Gone at the end of it."""
+        """Return the JSON objects that the runtime has sent. Raises Gone at the end of the stream."""
         data = _received(self.sock)
         *lines, self._received = (self._received + data).split(b"\n")
         if len(self._received) > _LINE_BYTES_MAX:
@@ -191,16 +191,16 @@ class RuntimeLink:
             try:
                 message = json.loads(line)
             except (ValueError, RecursionError):
-                continue  # the script may write to this socket as well; its noise is not ours to judge
+                continue  # the script may write to this socket as well; such lines are ignored
             if isinstance(message, dict):
                 messages.append(message)
         return messages
 
     def send(self, message: dict[str, Any]) -> bool:
-        """False where the runtime does not take it: gone, or it has not read for a long time."""
+        """Send a message. Return False if the runtime is gone, or has not read for a long time."""
         data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         try:
-            # A few small lines in the life of a task: a socket's buffer takes them whole, or it is stuck.
+            # A task gets only a few small lines in its life. If the socket's buffer is full, the task is stuck.
             return self.sock.send(data) == len(data)
         except OSError:
             return False

@@ -1,7 +1,7 @@
-"""The loop of a shim: the parent of one task, from its start to its exit record.
+"""The loop of a shim, which runs from the start of its task to the exit record.
 
-One thread, one selector. What to do is decided in `shim_state`; here it is done. The task is started from
-the main thread, because the kernel kills it when the thread that started it ends.
+It has one thread and one selector. `shim/state.py` decides what to do, and this module does it. The task is started
+from the main thread, because the kernel kills the task when the thread that started it ends.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ SAMPLE_S = 2.0
 FIRST_SAMPLE_S = 0.5
 STACKS_WAIT_S = 5.0
 CHANGE_MAY_WAIT_S = 0.5
-"""A new global_step; a new phase never waits."""
+"""How long a report of a new global_step may wait. A new phase is reported at once."""
 
 LAST_WORDS_S = 1.0
 
 
 class Shim:
-    """One task and all that is known of it."""
+    """The shim of one task: its state, its process and its connections."""
 
     def __init__(
         self, directory: str, start: Order, secrets: dict[str, str], port: socket.socket | None
@@ -78,7 +78,7 @@ class Shim:
     # ---------------------------------------------------------------- life
 
     def open(self) -> None:
-        """Everything that may fail before the agent gets its answer. OSError where it does."""
+        """Do everything that may fail before the agent gets its answer. Raises OSError where something fails."""
         self._write_identity()
         record.keep_room(self._directory)
         if self._start.get("scratch"):
@@ -87,7 +87,7 @@ class Shim:
         wake_read, wake_write = socket.socketpair()
         wake_read.setblocking(False)
         wake_write.setblocking(False)
-        self._wake_write = wake_write  # kept: the kernel writes to it
+        self._wake_write = wake_write  # the reference keeps it open: signals are written to it
         signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
@@ -97,7 +97,7 @@ class Shim:
         process.become_subreaper()
 
     def run(self) -> None:
-        """Until the task has ended and its record is written."""
+        """Run until the task has ended and its exit record is written."""
         for action, value in self._first:
             self._execute(action, value, None, {})
         self._decide()
@@ -141,7 +141,7 @@ class Shim:
     # ---------------------------------------------------------------- decisions
 
     def _tell(self, event: state.Event, link: AgentLink | None = None, order: Order | None = None) -> None:
-        """Decides on the event, and on those that follow from what it asks for, one after the other."""
+        """Decide on an event, and then on the events that its actions cause, one after the other."""
         self._events.append((event, link, order or {}))
         if len(self._events) == 1:
             self._decide()
@@ -208,8 +208,8 @@ class Shim:
             record.write_json(self._directory, "shim.json", value)
         except OSError:
             if task is None:
-                raise  # no record of who we are: better not to begin
-            # A disk that has filled up since: the marker finds the task all the same.
+                raise  # without a record of our identity the task must not be started
+            # The disk has filled up since the first write. A sweep still finds the task by its marker.
 
     def _close_port(self) -> None:
         if self._port is not None:
@@ -227,7 +227,7 @@ class Shim:
         self._tell(Looked(time.monotonic(), self._process.left()))
 
     def _read_pipe(self, fd: int) -> bool:
-        """False where there is no more, now or for ever."""
+        """Read from the task's output. Return False if nothing was there, or the pipe has ended."""
         try:
             data = os.read(fd, 65536)
         except BlockingIOError:
@@ -245,7 +245,7 @@ class Shim:
     # ---------------------------------------------------------------- the runtime
 
     def _hear(self, link: RuntimeLink) -> bool:
-        """False where there is no more, now or for ever."""
+        """Handle the runtime's messages. Return False if there were none, or the socket was closed."""
         try:
             messages = link.receive()
         except Gone:
@@ -266,7 +266,7 @@ class Shim:
         return bool(messages)
 
     def _clean(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Without secrets: an exception's text likes to quote what it failed with."""
+        """Remove secrets from a message: the text of an exception often quotes values."""
         for key in ("error", "say"):
             said = message.get(key)
             if isinstance(said, dict):
@@ -331,7 +331,7 @@ class Shim:
     def _report(self) -> None:
         self._report_at = None
         if self._ended:
-            return  # the exit record says it, with how it ended
+            return  # the exit record says it all
         self._agents.report(self._task(), time.monotonic())
 
     def _task(self) -> dict[str, Any]:
@@ -351,7 +351,7 @@ class Shim:
     # ---------------------------------------------------------------- the end
 
     def _record(self) -> None:
-        """The last bytes of the log, the exit record, the last report."""
+        """Write the last bytes of the log and the exit record, and send the last report."""
         while any(self._read_pipe(fd) for fd in list(self._pipes)):
             pass
         while self._runtime is not None and self._hear(self._runtime):
@@ -389,7 +389,7 @@ class Shim:
             except OSError as e:
                 if last_try:
                     record.diagnose(f"the exit record could not be written: {e}")
-                # A full disk: how it ended is worth more than the oldest lines of its log.
+                # The disk is full. How the task ended is more important than the oldest lines of its log.
                 self._log.give_room()
 
 

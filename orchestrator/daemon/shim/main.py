@@ -1,7 +1,7 @@
-"""The shim: the parent of one task. Detached; it outlives agent, SSH and coordinator, and ends with its task.
+"""The start of a shim. It detaches, outlives agent, SSH and coordinator, and ends with its task.
 
-`main` is what an agent starts; `connect` and `recover` are what it uses afterwards. The loop is in
-`shim_loop`, what it decides in `shim_state`.
+An agent starts `main`, and afterwards uses `connect` and `recover`. The loop is in `shim/loop.py`, and its decisions
+are in `shim/state.py`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["connect", "main", "recover", "shim_alive"]
 _REQUIRED = ("host_dir", "bundle", "run", "epoch", "generation", "task", "python", "script", "code", "hold")
 
 PORT_WAIT_S = 5.0
-"""How long the one port that a task may take is waited for."""
+"""How long to wait for the port of a task that may take only one."""
 
 
 class CannotStart(Exception):
-    """The shim cannot be; what the agent is told."""
+    """The shim cannot start. This is the error that the agent gets."""
 
     def __init__(self, code: str, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class CannotStart(Exception):
 
 
 def main(argv: list[str]) -> int:
-    """`shim <generation dir>`: detaches, answers one line on stdout, and stays until the task has ended."""
+    """Run `shim <generation dir>`: detach, answer one line on stdout, and stay until the task has ended."""
     if len(argv) != 1:
         print("usage: shim GENERATION_DIR (an agent starts it, with the secrets on stdin)", file=sys.stderr)
         return 2
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(directory: str, start: dict[str, Any], secrets: dict[str, str], lock: int) -> None:
-    """In the detached process."""
+    """Run the shim in the detached process."""
     from orchestrator.daemon.shim.loop import Shim
 
     answer = _detach(directory)
@@ -83,7 +83,7 @@ def _run(directory: str, start: dict[str, Any], secrets: dict[str, str], lock: i
 
 
 def _keep(directory: str, start: dict[str, Any], error: dict[str, Any]) -> None:
-    """The reports must say the same as the answer, which may have been lost on its way."""
+    """Write an exit record with the error, since the answer to the agent may get lost."""
     task = record.blank_task(start)
     task["error"] = {"kind": "start-failed", "message": error["message"]}
     task = record.ended_task(task, "start-failed", swept="marker", left=[], last_lines=[error["message"]])
@@ -111,13 +111,17 @@ def _read_secrets() -> dict[str, str]:
     except ValueError:
         secrets = None
     if not isinstance(secrets, dict):
-        # Never with the text: it is secret.
+        # The message must not quote the text, which is secret.
         raise CannotStart("bad-order", "the secrets on stdin are no JSON object")
     return {str(name): str(value) for name, value in secrets.items()}
 
 
 def _already(directory: str) -> int | None:
-    """The pid of the shim that this generation has, or had: a start that is asked twice is done once."""
+    """Return the pid of the shim that this generation has or had, so that a repeated start is done only once.
+
+    Raises:
+        CannotStart: the generation has been given up; its shim died, or never got as far as recording itself.
+    """
     who = record.shim_identity(directory)
     if who is not None and (shim_alive(directory) or record.read_exit(directory) is not None):
         return who.pid
@@ -131,10 +135,13 @@ def _already(directory: str) -> int | None:
 
 
 def _take_port(ports: list[int]) -> socket.socket | None:
-    """The first of the ports that nobody has, bound, so that nobody takes it; None where none is asked for.
+    """Bind the first free port, so that nothing else takes it. Return None where the task asks for no port.
 
-    A task that is restarted alone needs its old port and no other. What holds it is most likely what is left of
-    its old generation, which is being killed: so that is waited for.
+    A task that is restarted alone needs exactly its old port. A process of its old generation, which is being killed,
+    most likely still holds it, so this waits up to PORT_WAIT_S.
+
+    Raises:
+        CannotStart: none of the ports is free.
     """
     if not ports:
         return None
@@ -154,15 +161,15 @@ def _take_port(ports: list[int]) -> socket.socket | None:
 
 
 def _bind_one(ports: list[int]) -> tuple[socket.socket | None, str]:
-    """The socket that holds the first free one, or None and why the last is not free."""
+    """Return a socket on the first free port; or None, and why the last port is not free."""
     import socket
 
     why = ""
     for port in ports:
         assignee = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            # A task that is restarted alone takes the port of the one before it, whose connections may still be
-            # in TIME_WAIT. With SO_REUSEADDR only a listener keeps others away: so this one listens.
+            # A task that is restarted alone takes its old port, on which connections may still be in TIME_WAIT; so
+            # SO_REUSEADDR is needed. With it, only a listening socket keeps others away, so this one listens.
             assignee.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             assignee.bind(("0.0.0.0", int(port)))
             assignee.listen(1)
@@ -174,7 +181,7 @@ def _bind_one(ports: list[int]) -> tuple[socket.socket | None, str]:
 
 
 def _detach(directory: str) -> int:
-    """Lets go of the agent's pipes, but for the one of the answer, which is returned."""
+    """Close the agent's pipes except the one for the answer, and return that one."""
     answer = os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     errors = os.open(os.path.join(directory, "shim.err"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -182,7 +189,7 @@ def _detach(directory: str) -> int:
         os.dup2(source, target)
     os.close(null)
     os.close(errors)
-    os.chdir("/")  # holds no mount
+    os.chdir("/")  # the shim must not keep a file system from being unmounted
     return answer
 
 
@@ -197,4 +204,4 @@ def _answer(fd: int, message: dict[str, Any]) -> None:
     try:
         os.write(fd, json.dumps(message).encode() + b"\n")
     except OSError:
-        return  # the agent is gone already; it finds the shim by its files
+        return  # the agent is gone already; the next one finds the shim by its files

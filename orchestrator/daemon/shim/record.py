@@ -1,11 +1,11 @@
-"""What a shim leaves on the disk, and how an agent reads it: start.json, shim.json, sock, exit.json.
+"""The files of a generation of a task, which the shim writes and an agent reads.
 
-tasks/worker-0/gen-000002/   start.json  written by the agent: what to start
-                             shim.json   who the shim and its task are (identities), before anything runs
-                             sock        the shim's socket, 0600, while it lives
-                             exit.json   how it ended: the last TASK of its reports
-                             exit.room   kept on the disk for exit.json while the task lives
-                             shim.err    the shim's own traceback, empty unless it has a fault
+tasks/worker-0/gen-000002/   start.json  what to start; the agent writes it
+                             shim.json   the identities of the shim and its task, written before anything runs
+                             sock        the shim's socket, 0600, while the shim lives
+                             exit.json   how the task ended: the last TASK of its reports
+                             exit.room   space on the disk that is reserved for exit.json while the task lives
+                             shim.err    the shim's own traceback; empty unless the shim has a bug
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 ROOM_BYTES = 16 << 10
-"""For an exit record on a disk that is full by then. It has a task's last lines, and does with fewer."""
+"""The space reserved for an exit record, in case the disk is full by then. Last lines that do not fit are dropped."""
 
 
 def write_json(directory: str, name: str, value: dict[str, Any]) -> None:
-    """The whole file or none of it, whenever the power goes. OSError where the disk does not take it."""
+    """Write a JSON file atomically, even if the power fails. Raises OSError where the disk refuses."""
     path = os.path.join(directory, name)
     fresh = f"{path}.{os.getpid()}.new"
     try:
@@ -49,7 +49,7 @@ def write_json(directory: str, name: str, value: dict[str, Any]) -> None:
 
 
 def read_json(directory: str, name: str) -> dict[str, Any] | None:
-    """None where it is not there, or is none of ours."""
+    """Return the JSON object in a file. None: the file is missing, or holds no JSON object."""
     try:
         with open(os.path.join(directory, name)) as file:
             value = json.load(file)
@@ -59,7 +59,7 @@ def read_json(directory: str, name: str) -> dict[str, Any] | None:
 
 
 def listen(generation_dir: str) -> socket.socket:
-    """The shim's socket, 0600. A socket's path may have 108 bytes only, hence the way over /proc."""
+    """Open the shim's socket with mode 0600. It is bound through /proc: a socket's path has at most 108 bytes."""
     import socket
 
     handle = os.open(generation_dir, os.O_RDONLY | os.O_DIRECTORY)
@@ -80,7 +80,7 @@ def listen(generation_dir: str) -> socket.socket:
 
 
 def connect(generation_dir: str, timeout_s: float = 5.0) -> socket.socket:
-    """A socket to the shim of that generation. OSError where none listens; `timeout_s` stays set on it."""
+    """Connect to the shim of that generation. The socket keeps `timeout_s`. Raises OSError where none listens."""
     import socket
 
     handle = os.open(generation_dir, os.O_RDONLY | os.O_DIRECTORY)
@@ -98,25 +98,27 @@ def connect(generation_dir: str, timeout_s: float = 5.0) -> socket.socket:
 
 
 def shim_identity(generation_dir: str) -> process.Identity | None:
-    """Who the shim of that generation is, or was; None where none has got so far."""
+    """Return the identity of the shim that the generation has or had; None where none has recorded itself."""
     return identity_of(generation_dir, "shim")
 
 
 def identity_of(generation_dir: str, part: str) -> process.Identity | None:
-    """Who the `task` or the `shim` of that generation is, or was; None where there is none yet."""
+    """Return the identity of the `task` or the `shim` that the generation has or had; None where there is none yet."""
     return _identity((read_json(generation_dir, "shim.json") or {}).get(part))
 
 
 def shim_alive(generation_dir: str) -> bool:
-    """Whether the shim of that generation lives."""
+    """Return whether the shim of that generation lives."""
     who = shim_identity(generation_dir)
     return who is not None and process.alive(who)
 
 
 def lock(generation_dir: str, *, wait: bool = True) -> int:
-    """Keeps others from beginning or burying this generation, until the descriptor is closed.
+    """Keep others from starting or recovering this generation until the returned descriptor is closed.
 
-    BlockingIOError where it is held and `wait` is False; OSError where there is no start.json.
+    Raises:
+        BlockingIOError: another process holds the lock, and `wait` is False.
+        OSError: there is no start.json.
     """
     import fcntl
 
@@ -127,12 +129,12 @@ def lock(generation_dir: str, *, wait: bool = True) -> int:
         os.close(handle)
         raise
     except OSError:
-        return handle  # a file system without locks: then only the agent's order keeps two from starting
+        return handle  # the file system has no locks; then only the agent keeps two shims from starting
     return handle
 
 
 def blank_task(start: dict[str, Any]) -> dict[str, Any]:
-    """A TASK of which nothing is known but what was ordered."""
+    """Return a TASK of which only its order is known."""
     return {
         "task": start.get("task"),
         "generation": start.get("generation"),
@@ -160,7 +162,7 @@ def blank_task(start: dict[str, Any]) -> dict[str, Any]:
 def ended_task(
     task: dict[str, Any], cause: str, *, swept: str, left: list[dict[str, Any]], **more: Any
 ) -> dict[str, Any]:
-    """The TASK with its EXIT. `more` are the EXIT's other fields."""
+    """Return the TASK with its EXIT. `more` are the other fields of the EXIT."""
     record = {
         "code": None,
         "signal": None,
@@ -177,7 +179,7 @@ def ended_task(
 
 
 def keep_room(generation_dir: str) -> None:
-    """Take the room for the exit record now: how a task ends matters most where it ends of a full disk. OSError."""
+    """Reserve space for the exit record, because a full disk may be what ends the task. Raises OSError."""
     handle = os.open(
         os.path.join(generation_dir, "exit.room"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
     )
@@ -188,9 +190,10 @@ def keep_room(generation_dir: str) -> None:
 
 
 def write_exit(generation_dir: str, task: dict[str, Any], ended_at: float) -> None:
-    """Keeps the last TASK. `ended_at` is this boot's monotonic clock, which says later how long ago it was.
+    """Write the exit record with the last TASK.
 
-    OSError where the disk takes no more and no room was kept.
+    `ended_at` is the monotonic time of this boot, from which a reader computes how long ago the task ended. Raises
+    OSError where the disk is full and no space was reserved.
     """
     value = {"task": task, "boot_id": process.boot_id(), "ended_monotonic_s": ended_at}
     room = os.path.join(generation_dir, "exit.room")
@@ -204,7 +207,7 @@ def write_exit(generation_dir: str, task: dict[str, Any], ended_at: float) -> No
 
 
 def _write_into(room: str, value: dict[str, Any]) -> None:
-    """Over what is there already, which takes nothing from the disk. OSError where there is none."""
+    """Write the record into the reserved file, which needs no new space. Raises OSError where there is none."""
     data = json.dumps(value).encode()
     lines = list(value["task"]["exit"]["last_lines"])
     while len(data) > ROOM_BYTES and lines:
@@ -221,7 +224,7 @@ def _write_into(room: str, value: dict[str, Any]) -> None:
 
 
 def diagnose(sentence: str) -> None:
-    """Into shim.err. It may lie on the very disk that is full, and a shim must not die of that."""
+    """Write a sentence to shim.err. Errors are ignored, because that disk may be full too."""
     try:
         os.write(2, f"{sentence}\n".encode("utf-8", "replace"))
     except OSError:
@@ -229,7 +232,7 @@ def diagnose(sentence: str) -> None:
 
 
 def read_exit(generation_dir: str) -> dict[str, Any] | None:
-    """The TASK of one that has ended, with `ago_s` as of now; None while there is no exit record."""
+    """Return the TASK from the exit record, with `ago_s` as of now; None while there is no record."""
     record = read_json(generation_dir, "exit.json")
     if record is None or not isinstance(record.get("task"), dict):
         return None
@@ -245,11 +248,11 @@ def read_exit(generation_dir: str) -> dict[str, Any] | None:
 
 
 def recover(generation_dir: str) -> dict[str, Any] | None:
-    """The TASK of a generation whose shim is gone; None while the shim lives, or begins just now.
+    """Return the TASK of a generation whose shim is gone; None while the shim lives or is starting.
 
-    Where the shim left no exit record, what is left of its task is killed, and the record is written now:
-    `rebooted`, or `shim-died`. Waits at most a few seconds, and only for what will not die. OSError where
-    the disk does not take the record; asked again, it is tried again.
+    Where the shim left no exit record, the processes left of its task are killed, and a record is written with the
+    cause `rebooted` or `shim-died`. This waits a few seconds at most, for processes that do not die. Raises OSError
+    where the disk refuses the record; the caller may try again.
     """
     task = read_exit(generation_dir)
     if task is not None or shim_alive(generation_dir):
@@ -259,7 +262,7 @@ def recover(generation_dir: str) -> dict[str, Any] | None:
     except BlockingIOError:
         return None
     try:
-        task = read_exit(generation_dir)  # it may have ended, or begun, between the looks
+        task = read_exit(generation_dir)  # it may have ended or started before the lock was taken
         if task is not None or shim_alive(generation_dir):
             return task
         return _bury(generation_dir)

@@ -1,7 +1,7 @@
-"""Starts a task's process: its argv, its environment, and the few things a child must do before it execs.
+"""Starts a task's process: its argv, its environment, and what the child must do before it execs.
 
-Fork and exec by hand, because the shim has one thread and needs what subprocess would only do in Python
-anyway: die with the parent, join the control group, and say precisely what failed.
+It forks and execs without subprocess. The shim has only one thread, and the child must do things for which subprocess
+would need Python code in the child anyway: die with its parent, join the control group, and report what failed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _FAILED = 127
 
 
 class StartFailed(Exception):
-    """The process could not be started; str() says why, in a sentence."""
+    """The process could not be started. str() gives the reason as a sentence."""
 
 
 def task_argv(start: dict[str, Any]) -> list[str]:
-    """The command: under the runtime, or plain."""
+    """Return the command, with or without the runtime."""
     python = os.path.expanduser(str(start["python"]))
     runtime = [str(start["bundle"]), "run"] if start["hold"] else []
     return [python, *runtime, str(start["script"]), *map(str, start["args"])]
@@ -38,8 +38,8 @@ def task_env(
     release_env: dict[str, str],
     generation_dir: str,
 ) -> dict[str, str]:
-    """The whole environment: the login's, the order's, the release's, the secrets, and the marker."""
-    # An agent may itself have been started by a task of another run (tests do it): its marker must not pass.
+    """Return the environment: that of the login, of the order and of the release, the secrets, and the marker."""
+    # A task of another run may have started the agent (tests do that), and its marker must not be inherited.
     env = {name: value for name, value in inherited.items() if not name.startswith("ORCH_")}
     env.setdefault("PYTHONUNBUFFERED", "1")
     env.update({str(name): str(value) for name, value in start["env"].items()})
@@ -52,7 +52,7 @@ def task_env(
 
 
 def marker(start: dict[str, Any], generation_dir: str) -> dict[str, str]:
-    """What no order may change: the sweep finds a task by it, and a scratch directory is its own."""
+    """Return the variables that no order may change: those by which a sweep finds the task, and its scratch."""
     env = {
         "ORCH_HOST_DIR": str(start["host_dir"]),
         "ORCH_RUN": str(start["run"]),
@@ -65,12 +65,12 @@ def marker(start: dict[str, Any], generation_dir: str) -> dict[str, str]:
 
 
 def code_dir(start: dict[str, Any]) -> str:
-    """The pushed tree: the task's working directory."""
+    """Return the directory of the pushed code, which is the task's working directory."""
     return os.path.join(str(start["host_dir"]), "runs", str(start["run"]), "code", str(start["code"]))
 
 
 class Spawned:
-    """A started process, and the ends of it that are ours. Descriptors are non-blocking."""
+    """A started process, and our ends of its pipes, which do not block."""
 
     __slots__ = ("grouped", "identity", "pid", "stderr", "stdout")
 
@@ -80,13 +80,13 @@ class Spawned:
         self.stdout = stdout
         self.stderr = stderr
         self.grouped = grouped
-        """It has joined the control group."""
+        """Whether it has joined the control group."""
 
 
 def spawn(
     argv: list[str], env: dict[str, str], directory: str, runtime_fd: int | None, group: Cgroup | None
 ) -> Spawned:
-    """Starts it from the calling thread, whose end is its end too. StartFailed with the reason."""
+    """Start a process, which is killed when the calling thread ends. Raises StartFailed with the reason."""
     process.load_prctl()
     group_fd = None if group is None else group.open_for_child()
     pipes = [os.pipe() for _ in range(3)]
@@ -121,7 +121,7 @@ def _become(
     group_fd: int | None,
     parent: int,
 ) -> NoReturn:
-    """In the child. Every failure is told through the pipe that the exec closes."""
+    """Prepare the child and exec. A failure is reported through a pipe that the exec closes."""
     out, err, told = write_fds
     stage = "session"
     try:
@@ -132,7 +132,7 @@ def _become(
             try:
                 Cgroup.join(group_fd)
             except OSError:
-                os.write(told, b"group 0")  # it runs outside of it; the sweep then goes by descent and marker
+                os.write(told, b"group 0")  # it runs outside of the group; a sweep uses descent and marker
         stage = "input"
         null = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((null, 0), (out, 1), (err, 2)):

@@ -1,11 +1,11 @@
-"""What a shim decides, and nothing of how it is done: no clock, no process, no socket.
+"""The decisions of a shim, without any clock, process or socket.
 
-`decide(state, event)` gives the next state and the things to do, in order. The loop in `shim.py` executes
-them, and so may a simulator. Every event carries `at`, an instant of one monotonic clock.
+`decide(state, event)` returns the next state and the actions, in order. The loop in `shim/loop.py` executes them, and
+so does the simulator. Every event carries `at`, a time of one monotonic clock.
 
-A task's life: STARTING (its process imports) → READY (it waits for its release) → RUNNING → STOPPING (asked
-to end, a deadline runs) → KILLING (everything of it is killed until nothing is left) → ENDED. With the
-runtime off there is no process before the release: READY is the first phase.
+The phases of a task are STARTING (its process imports) → READY (it waits for its release) → RUNNING → STOPPING (it was
+asked to stop, and has a deadline) → KILLING (all its processes are killed until none is left) → ENDED. With the runtime
+off there is no process before the release, and READY is the first phase.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from orchestrator.adapters.host.process import Identity
 
 KILL_AGAIN_S = 0.02
-"""Between two looks at what is left. A process with much memory takes some time to go."""
+"""The interval between two kills. A process with much memory takes some time to die."""
 
 KILL_BOUND_S = 5.0
-"""Then the rest is named and given up: SIGKILL cannot end a process in an uninterruptible wait."""
+"""After this, remaining processes are named and given up: SIGKILL does not end an uninterruptible wait."""
 
 SIGNALLED_GRACE_S = 5.0
-"""The task's when the shim itself is told to end, as at a host's shutdown."""
+"""The grace of the task when the shim itself gets SIGTERM, as at a shutdown of the host."""
 
 
 class Phase(Enum):
-    """Where a task is in its life."""
+    """The phase of a task."""
 
     STARTING = "starting"
     READY = "ready"
@@ -40,7 +40,7 @@ class Phase(Enum):
 
 
 class StopBy(Enum):
-    """Whose wish it was that the task ends."""
+    """Who asked for the task to end."""
 
     NOBODY = "nobody"
     ORDER = "order"
@@ -48,7 +48,7 @@ class StopBy(Enum):
 
 
 class Do(Enum):
-    """What the loop must do. The value beside it, where it has one, is named here."""
+    """An action of the loop. Its text describes it, and names the value that comes with it, if any."""
 
     SPAWN = "start the process; an event says when that failed"
     GO = "tell the runtime to go"
@@ -62,7 +62,7 @@ class Do(Enum):
 
 
 class Ended:
-    """How the main process ended. Neither code nor signal where there was none, or it would not die."""
+    """How the main process ended. It has neither code nor signal if there was no process, or it did not die."""
 
     __slots__ = ("at", "code", "signal", "why")
 
@@ -73,11 +73,11 @@ class Ended:
         self.code = code
         self.signal = signal
         self.why = why
-        """A sentence where the process could not be started."""
+        """Why the process could not be started, as a sentence; None if it was."""
 
 
 class Ordered:
-    """An order for this task came: `release` or `stop`."""
+    """An order for this task has arrived: `release` or `stop`."""
 
     __slots__ = ("at", "epoch", "generation", "grace_s", "verb")
 
@@ -90,7 +90,7 @@ class Ordered:
 
 
 class RuntimeReady:
-    """The runtime has imported what it was to import, and waits."""
+    """The runtime has done its imports, and waits for the release."""
 
     __slots__ = ("at",)
 
@@ -99,7 +99,7 @@ class RuntimeReady:
 
 
 class Exited:
-    """The main process ended, or could not be started."""
+    """The main process has ended, or could not be started."""
 
     __slots__ = ("at", "ended")
 
@@ -109,7 +109,7 @@ class Exited:
 
 
 class Looked:
-    """After a KILL: what still lives, as the exit record names it."""
+    """The processes that still live after a KILL, as the exit record names them."""
 
     __slots__ = ("at", "left")
 
@@ -119,7 +119,7 @@ class Looked:
 
 
 class Signalled:
-    """The shim itself was told to end (SIGTERM)."""
+    """The shim itself got SIGTERM."""
 
     __slots__ = ("at",)
 
@@ -128,7 +128,7 @@ class Signalled:
 
 
 class Ticked:
-    """Time went by."""
+    """Time has passed."""
 
     __slots__ = ("at",)
 
@@ -137,7 +137,7 @@ class Ticked:
 
 
 class State:
-    """All that the decisions rest on. Changed only by `replace`."""
+    """Everything that the decisions depend on. Only `replace` changes it."""
 
     __slots__ = (
         "deadline_at",
@@ -167,27 +167,27 @@ class State:
     ) -> None:
         self.generation = generation
         self.epoch = epoch
-        """The highest that has spoken to this shim."""
+        """The highest epoch from which this shim has had an order."""
         self.hold = hold
-        """The runtime is on: the process is started at once and waits for its release."""
+        """Whether the runtime is on: then the process is started at once, and waits for its release."""
         self.phase = phase
         self.reached = reached
-        """How far it came before it was to end: what a report shows until it has ended."""
+        """The phase that it reached before it was stopped. Reports show this until it has ended."""
         self.stop_by = stop_by
         self.deadline_at = deadline_at
-        """When a Ticked will change something."""
+        """When a Ticked will next change something."""
         self.give_up_at = give_up_at
         self.ended = ended
         self.left = left
 
     def replace(self, **changes: Any) -> State:
-        """The same state but for the changes."""
+        """Return a copy with the changes."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return State(**{**values, **changes})
 
     @property
     def shown(self) -> str:
-        """The phase as a report names it."""
+        """The phase as reports name it."""
         return (Phase.ENDED if self.phase is Phase.ENDED else self.reached).value
 
 
@@ -197,13 +197,13 @@ if TYPE_CHECKING:
 
 
 def begin(generation: int, epoch: int, hold: bool) -> tuple[State, Actions]:
-    """The first state and what to do first."""
+    """Return the first state and the first actions."""
     phase = Phase.STARTING if hold else Phase.READY
     return State(generation, epoch, hold, phase, phase), [(Do.SPAWN, None)] if hold else []
 
 
 def decide(state: State, event: Event) -> tuple[State, Actions]:
-    """Decide. The next state, and what the world must do, in order."""
+    """Return the next state, and the actions in order."""
     if state.phase is Phase.ENDED and not isinstance(event, Ordered):
         return state, []
     if isinstance(event, Ordered):
@@ -220,7 +220,7 @@ def decide(state: State, event: Event) -> tuple[State, Actions]:
 
 
 def refusal(state: State, epoch: int, generation: int) -> tuple[str, str, str] | None:
-    """The whole fencing rule: why an order is not obeyed, as (code, message, hint); None where it is."""
+    """Return why an order is refused, as (code, message, hint); None where it is obeyed. This is the whole fencing."""
     if epoch < state.epoch:
         return (
             "superseded",
@@ -254,7 +254,7 @@ def _release(state: State) -> tuple[State, Actions]:
         after = state.replace(phase=Phase.RUNNING, reached=Phase.RUNNING)
         return after, [(Do.ACCEPT, None), (Do.GO if state.hold else Do.SPAWN, None), (Do.REPORT, None)]
     if state.reached is Phase.RUNNING:
-        return state, [(Do.ACCEPT, None)]  # asked twice, done once
+        return state, [(Do.ACCEPT, None)]  # a repeated release changes nothing
     if state.phase is Phase.STARTING:
         why = ("not-ready", "the task is still starting", "release it when its report says ready")
     else:
@@ -274,12 +274,12 @@ def _stop(state: State, at: float, grace_s: float, by: StopBy) -> tuple[State, A
     if state.stop_by is StopBy.NOBODY:
         state = state.replace(stop_by=by)
     if state.phase is Phase.READY and not state.hold:
-        return _kill(state.replace(ended=Ended(at)), at)  # no process yet
+        return _kill(state.replace(ended=Ended(at)), at)  # there is no process yet
     if grace_s <= 0:
         return _kill(state, at)
     deadline_at = at + grace_s
     if state.phase is Phase.STOPPING:
-        # A second order may shorten the grace, never prolong it.
+        # A second order may shorten the grace, but not prolong it.
         sooner = deadline_at if state.deadline_at is None else min(deadline_at, state.deadline_at)
         return state.replace(deadline_at=sooner), []
     after = state.replace(phase=Phase.STOPPING, deadline_at=deadline_at)
@@ -316,22 +316,21 @@ def _expire(state: State, at: float) -> tuple[State, Actions]:
         return state, []
     if state.phase is Phase.STOPPING:
         return _kill(state, at)
-    # Never left in the past: a deadline that stays would make the loop spin.
+    # A deadline must not stay in the past, or the loop would spin.
     return state.replace(deadline_at=at + KILL_AGAIN_S), [(Do.KILL, None)]
 
 
 def cause_of(ended: Ended, stop_by: StopBy, group_oom_kills: int | None, host_oom_kills: int) -> str:
-    """Why it ended: script, signal, oom, start-failed.
+    """Return why the task ended: script, signal, oom, start-failed.
 
-    `group_oom_kills` counts those of the task's own group (None where it has none), `host_oom_kills` those
-    of the whole host since the last heartbeat: good enough for a process that somebody else killed just
-    then, and for nothing else.
+    `group_oom_kills` counts the OOM kills in the task's own control group; None where it has none. `host_oom_kills`
+    counts those on the whole host in the last seconds, and is only evidence for a process that got SIGKILL just then.
     """
     if ended.why is not None:
         return "start-failed"
     killed = ended.signal == 9 and stop_by is StopBy.NOBODY
     if group_oom_kills is not None:
-        # A data loader's worker that was killed takes its parent with it, by an exception.
+        # If a data loader's worker is killed, its parent gets an exception and ends as well.
         if group_oom_kills > 0 and ended.code != 0 and stop_by is StopBy.NOBODY:
             return "oom"
     elif killed and host_oom_kills > 0:
@@ -340,5 +339,5 @@ def cause_of(ended: Ended, stop_by: StopBy, group_oom_kills: int | None, host_oo
 
 
 def cause_of_silence(shim: Identity | None, boot_id: str) -> str:
-    """Why a shim is gone that left no exit record: `rebooted` where it was of another boot, else `shim-died`."""
+    """Return why a shim is gone without an exit record: `rebooted` if it is from another boot, else `shim-died`."""
     return "rebooted" if shim is not None and shim.boot_id != boot_id else "shim-died"

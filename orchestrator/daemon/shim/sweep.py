@@ -1,6 +1,6 @@
-"""Kills all that is left of a task or a run on this host, and names what will not die.
+"""Kills all processes that are left of a task or a run on this host, and names those that do not die.
 
-By control group where there is one, and always by the marker in the environment and by recorded identity.
+It finds them by the marker in their environment, by recorded identity, and by control group where there is one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 BOUND_S = 3.0
-"""Nothing waits longer for a process to die; then it is named."""
+"""How long a sweep waits for processes to die before it names them."""
 
 _AGAIN_S = 0.01
 
 
 def kill(found: Iterable[process.Identity]) -> list[process.Identity]:
-    """SIGKILL to each, by identity. Those that lived a moment ago."""
+    """Send SIGKILL to each process, by identity. Return those that were still alive."""
     living = []
     for who in found:
         try:
@@ -35,7 +35,7 @@ def kill(found: Iterable[process.Identity]) -> list[process.Identity]:
 
 
 def name_left(found: Iterable[process.Identity]) -> list[dict[str, Any]]:
-    """Those that still live, each with why."""
+    """Return the processes that still live, each with the reason."""
     left = []
     for who in found:
         state = process.state(who)
@@ -57,9 +57,9 @@ def sweep(
     known: Iterable[process.Identity] = (),
     bound_s: float = BOUND_S,
 ) -> list[dict[str, Any]]:
-    """Kills every process of the run on this host up to that generation; what is left, with why.
+    """Kill every process of the run on this host up to that generation. Return those that are left, with reasons.
 
-    Waits at most `bound_s`. `known` are recorded identities, for a process whose environment cannot be read.
+    It waits at most `bound_s`. `known` are recorded identities, for processes whose environment cannot be read.
     """
     groups, known = list(groups), list(known)
     give_up_at = time.monotonic() + bound_s

@@ -1,4 +1,4 @@
-"""The task's process, as its shim holds it: its output, its group, its memory, and its end."""
+"""The task's process: starts, measures and kills it, and finds out why it ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TaskProcess:
-    """One task's process, before, in and after its life."""
+    """The process of a task, before its start, while it runs, and after its end."""
 
     def __init__(self, start: dict[str, Any]) -> None:
         self._start = start
@@ -31,37 +31,37 @@ class TaskProcess:
         self._sampler: process.Sampler | None = None
         now = process.oom_kills() or 0
         self._oom_kills = (now, now)
-        """Of the whole host: at the sample before the last, and at the last."""
+        """The whole host's count of OOM kills at the sample before the last, and at the last."""
         self.cpu_percent: float | None = None
         self.rss_bytes: int | None = None
         self.peak_rss_bytes: int | None = None
 
     @property
     def pid(self) -> int | None:
-        """None before it was started."""
+        """Its pid; None before it was started."""
         return None if self._spawned is None else self._spawned.pid
 
     @property
     def identity(self) -> process.Identity | None:
-        """Who it is; None before it was started."""
+        """Its identity; None before it was started."""
         return None if self._spawned is None else self._spawned.identity
 
     @property
     def group_path(self) -> str | None:
-        """Its control group; None where it has none."""
+        """The path of its control group; None where it has none."""
         return None if self._group is None else self._group.path
 
     @property
     def swept_by(self) -> str:
-        """By what nothing of it can escape."""
+        """How all its processes are found: by `cgroup` or by `marker`."""
         return "marker" if self._group is None else "cgroup"
 
     def start(
         self, generation_dir: str, secrets: dict[str, str], release_env: dict[str, str]
     ) -> tuple[socket.socket, dict[int, str]]:
-        """Starts it: (the socket to its runtime, its output descriptors with their stream's letter).
+        """Start it. Return the socket to its runtime, and its output descriptors with the letter of their stream.
 
-        StartFailed or OSError where it cannot be.
+        Raises StartFailed or OSError where it cannot be started.
         """
         env = task_env(self._start, dict(os.environ), secrets, release_env, generation_dir)
         ours, theirs = socket.socketpair()
@@ -84,32 +84,31 @@ class TaskProcess:
         return ours, {spawned.stdout: "o", spawned.stderr: "e"}
 
     def is_stopped(self) -> bool:
-        """Whether it is frozen by SIGSTOP: nobody in it will answer, and its peers' own patience is short."""
+        """Return whether SIGSTOP has frozen it: then its runtime will not answer, and the caller need not wait."""
         who = self.identity
         return who is not None and process.state(who) == "T"
 
     def terminate(self, runtime_asked: bool) -> None:
-        """SIGTERM to the main process; where its runtime is asked already, only if the script wants it.
+        """Send SIGTERM to the main process. If the runtime was asked to stop, do so only if the script handles it.
 
-        A script with a handler of its own wants to hear it. Without one it would end the process at once,
-        in the middle of what the runtime is doing to end it well.
+        Without a handler, the signal would end the process at once, while the runtime is stopping it properly.
         """
         who = self.identity
         if who is not None and (not runtime_asked or process.catches(who.pid, signal.SIGTERM)):
             process.signal(who, signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to everything of it."""
+        """Send SIGKILL to all its processes."""
         if self._group is not None:
             self._group.kill()
         sweep.kill(self._living())
 
     def left(self) -> list[dict[str, Any]]:
-        """What of it still lives, each with why."""
+        """Return its processes that still live, each with the reason."""
         return sweep.name_left(self._living())
 
     def _living(self) -> set[process.Identity]:
-        """By descent, since orphans come to us; and by group, or by marker where there is none."""
+        """Find its processes by descent, since we adopt orphans; and by group, or by marker where there is none."""
         found = set(process.descendants(os.getpid()))
         if self._group is not None:
             found.update(who for who in map(process.identity, self._group.pids()) if who is not None)
@@ -120,7 +119,7 @@ class TaskProcess:
         return found
 
     def reap(self) -> Ended | None:
-        """Takes the children that have ended, orphans that came to us included. The task's end, if it did."""
+        """Reap all children that have ended, including adopted orphans. Return how the task ended, if it did."""
         ended = None
         while True:
             try:
@@ -136,7 +135,7 @@ class TaskProcess:
                 ended = Ended(at, code) if code >= 0 else Ended(at, signal=-code)
 
     def sample(self, at: float) -> None:
-        """Looks at CPU and memory."""
+        """Measure CPU and memory."""
         self._oom_kills = (self._oom_kills[1], process.oom_kills() or 0)
         if self.pid is None:
             return
@@ -147,17 +146,17 @@ class TaskProcess:
         self.peak_rss_bytes = peak or None
 
     def cause(self, ended: Ended, stop_by: StopBy) -> str:
-        """Why it ended, by its own group's count of OOM kills or the host's of the last seconds."""
+        """Return why it ended, with its own group's count of OOM kills or the host's of the last seconds."""
         group_oom = None
         if self._group is not None:
             group_oom = self._group.oom_kills()
             self.peak_rss_bytes = max(self.peak_rss_bytes or 0, self._group.peak_bytes() or 0) or None
-        # The kernel counts when it kills; a process with much memory ends a good while later.
+        # The kernel counts at the time of the kill, but a process with much memory ends some time later.
         host_oom = (process.oom_kills() or 0) - self._oom_kills[0]
         return cause_of(ended, stop_by, group_oom, host_oom)
 
     def remove_group(self, wait_s: float) -> None:
-        """Once nothing lives in it: a process that has been reaped may still be counted for a moment."""
+        """Remove the control group. For up to `wait_s` it tries again, since a reaped process may still be counted."""
         give_up_at = time.monotonic() + wait_s
         while self._group is not None and not self._group.remove() and time.monotonic() < give_up_at:
             time.sleep(0.005)

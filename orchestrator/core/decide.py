@@ -1,7 +1,7 @@
 """Decides: `step(run, event) -> (run, actions)`.
 
 Rules. Whatever changes a run is called from here. Nothing here knows a clock: every event says when it happened, and
-every wait is a field of the state (`next_deadline`).
+every wait is a field of the state (`deadlines`).
 
 Theory of operation. A generation is prepared, started, released, watched and ended as one: the tasks of a mirrored
 strategy share one fate. PENDING prepares the hosts. RENDEZVOUS starts the tasks, each up to its own gate, while the
@@ -16,8 +16,8 @@ Unreachable is not dead: a silent host is displayed, and its tasks count as lost
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, assert_never
+from dataclasses import replace
+from typing import assert_never
 
 from orchestrator.core.actions import Action
 from orchestrator.core.errors import InvariantViolated
@@ -43,31 +43,32 @@ from orchestrator.core.events import (
     Ticked,
     UndrainRequested,
 )
-from orchestrator.core.hosts import host_state, lifecycle
+from orchestrator.core.hosts import lifecycle
 from orchestrator.core.model import (
+    Backoff,
     Cause,
+    Ended,
     Exit,
     FirstCause,
     Intent,
     Link,
+    Pending,
     Phase,
     Problem,
+    Rendezvous,
     Run,
+    Running,
     Seed,
+    Stopping,
     Task,
     TaskPhase,
 )
 from orchestrator.core.phases import checkpoints, final_verification
-from orchestrator.core.phases.individual import (
-    advance_individual,
-    end_individually,
-    may_start_individually,
-    overdue_at,
-)
+from orchestrator.core.phases.individual import advance_individual, end_individually
 from orchestrator.core.phases.reports import absorb
 from orchestrator.core.phases.reschedule import handle
-from orchestrator.core.phases.running import advance_running, lost_at, verification_failed
-from orchestrator.core.phases.stall import advance_stall, stacks_collected, stalled_at
+from orchestrator.core.phases.running import advance_running, verification_failed
+from orchestrator.core.phases.stall import advance_stall, stacks_collected
 from orchestrator.core.phases.starting import (
     advance_backoff,
     advance_pending,
@@ -93,8 +94,6 @@ _TURNS_MAX = 20
 SEED_REFUSALS = ("no-readable-checkpoint", "superseded")
 """Of seeding: trying again gives the same answer."""
 
-_WAITS_FOR_HOSTS = (Phase.PENDING, Phase.RENDEZVOUS, Phase.STOPPING)
-
 
 def step(run: Run, event: Event) -> tuple[Run, list[Action]]:
     """Decide: the next state, and what the world must do, in order. Raises on what cannot be; nothing is changed."""
@@ -114,7 +113,7 @@ def _is_stale(run: Run, event: Event) -> bool:
     """The whole fencing rule: what belongs to an older generation changes nothing."""
     match event:
         case Submitted():
-            return run.phase is not Phase.PENDING or run.deadline_at is not None
+            return not isinstance(run.phase_state, Pending) or run.phase_state.deadline_at is not None
         case CheckpointSeeded(seed=Seed(generation=generation)) | SeedProgressed(generation=generation):
             return run.phase is not Phase.RENDEZVOUS or generation != run.generation or is_seeded(run)
         case StacksCollected(generation=generation):
@@ -186,36 +185,21 @@ def _advance(turn: Turn) -> None:
     if not turn.run.phase.is_terminal:
         lifecycle.note_silence(turn)
         lifecycle.prepare_again(turn)
-    match turn.run.phase:
-        case Phase.PENDING:
+    match turn.run.phase_state:
+        case Pending():
             advance_pending(turn)
-        case Phase.RENDEZVOUS:
+        case Rendezvous():
             advance_rendezvous(turn)
-        case Phase.RUNNING:
-            advance_running(turn)
-            if turn.run.phase is Phase.RUNNING:
-                advance_individual(turn)
-            advance_stall(turn)
-        case Phase.STOPPING:
+        case Running():
+            for advance in (advance_running, advance_individual, advance_stall):
+                if turn.run.phase is Phase.RUNNING:
+                    advance(turn)
+        case Stopping():
             advance_stopping(turn)
-        case Phase.BACKOFF:
+        case Backoff():
             advance_backoff(turn)
-        case Phase.SUCCEEDED | Phase.FAILED | Phase.KILLED:
+        case Ended():
             pass
-
-
-def next_deadline(run: Run) -> float | None:
-    """When the state changes by itself: the loop sleeps until then. None: only an event can change it."""
-    if run.phase.is_terminal:
-        return None
-    due = [run.deadline_at, run.force_at, run.verify_at, run.evidence_at, lost_at(run), stalled_at(run)]
-    due += [lifecycle.silent_at(run, host.name) for host in run.hosts]
-    due += [host.retry_at for host in run.hosts]
-    due += [host_state.lost_at(run, host) for host in run.hosts]
-    if run.phase is Phase.RUNNING:
-        due += [task.start_at for task in run.tasks if may_start_individually(run, task)]
-        due += [overdue_at(task) for task in run.tasks]
-    return min((at for at in due if at is not None), default=None)
 
 
 def _begin_epoch(turn: Turn, event: EpochBegan) -> None:
@@ -226,10 +210,11 @@ def _begin_epoch(turn: Turn, event: EpochBegan) -> None:
     )
     tasks = tuple(replace(task, heard_at=None) for task in turn.run.tasks)
     turn.set(epoch=event.epoch, hosts=forgotten, tasks=tasks)
-    if turn.run.phase in _WAITS_FOR_HOSTS and turn.run.deadline_at is not None:
+    waiting = turn.run.phase_state
+    if isinstance(waiting, Pending | Rendezvous | Stopping) and waiting.deadline_at is not None:
         # What was left of the wait may be a moment, and the hosts must be connected first.
         patience_s = turn.run.plan.timing.unreachable_after_s + SWEEP_WAIT_S
-        turn.set(deadline_at=max(turn.run.deadline_at, turn.at + patience_s))
+        turn.set_phase(deadline_at=max(waiting.deadline_at, turn.at + patience_s))
     if not turn.run.phase.is_terminal:
         turn.note("epoch", f"coordinator {event.epoch} takes up {turn.run.run_id} in {turn.run.phase.value}")
 
@@ -289,7 +274,7 @@ def _kill(turn: Turn, event: KillRequested) -> None:
     if run.phase.is_terminal:
         return
     if run.generation == 0:
-        finish(turn, Phase.KILLED, "killed before any task was started")
+        finish(turn, Ended(phase=Phase.KILLED), "killed before any task was started")
         return
     if event.force or run.intent in (Intent.SUCCEED, Intent.FAIL):
         final_verification.without_answer(turn)
@@ -300,68 +285,4 @@ def _kill(turn: Turn, event: KillRequested) -> None:
         turn.note("kill", "the user asked for the end")
         stop_all(turn, Intent.KILL, "killed by the user")
     if event.force:
-        turn.set(force_at=turn.at)
-
-
-# --- time --------------------------------------------------------------------------------------------------
-
-
-def rebased(run: Run, delta_s: float) -> Run:
-    """The run with all its instants moved: while no coordinator lived, time stood still for it.
-
-    Nobody's deadline passes because nobody was there to hear them.
-    """
-    return _moved(run, delta_s)  # type: ignore[no-any-return]
-
-
-def stood_still(run: Run, waited_s: float, at: float) -> Run:
-    """The run after nothing could be decided for `waited_s` seconds, up to `at`.
-
-    No deadline came meanwhile, and nobody counts as silent for that time: what was said could not be taken.
-    """
-
-    def later(due_at: float | None) -> float | None:
-        return None if due_at is None else due_at + waited_s
-
-    def since(then: float) -> float:
-        return min(then + waited_s, at)
-
-    hosts = tuple(
-        replace(
-            host,
-            since_at=since(host.since_at),
-            heard_at=None if host.heard_at is None else since(host.heard_at),
-            retry_at=later(host.retry_at),
-        )
-        for host in run.hosts
-    )
-    return replace(
-        run,
-        hosts=hosts,
-        tasks=tuple(
-            replace(task, start_at=later(task.start_at), deadline_at=later(task.deadline_at))
-            for task in run.tasks
-        ),
-        deadline_at=later(run.deadline_at),
-        force_at=later(run.force_at),
-        verify_at=later(run.verify_at),
-        evidence_at=later(run.evidence_at),
-        cut_off_until=since(run.cut_off_until),
-        progress_at=since(run.progress_at),
-        moved_at=None if run.moved_at is None else since(run.moved_at),
-    )
-
-
-def _moved(value: Any, delta_s: float) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        changes = {}
-        for field in fields(value):
-            old = getattr(value, field.name)
-            if field.name.endswith("_at") or field.name == "at":
-                changes[field.name] = None if old is None else old + delta_s
-            elif is_dataclass(old) or isinstance(old, tuple):
-                changes[field.name] = _moved(old, delta_s)
-        return replace(value, **changes)
-    if isinstance(value, tuple):
-        return tuple(_moved(item, delta_s) for item in value)
-    return value
+        turn.set_phase(force_at=turn.at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.core.causes import Cause
+from orchestrator.core.instants import ToldInstant
 from orchestrator.core.plan import TaskId
 
 
@@ -17,7 +18,7 @@ class Exit:
     signal: int | None = None
     ordered: bool = False
     """It was asked to end before it did, whatever its code says."""
-    at: float = 0.0
+    at: ToldInstant = 0.0
     """By the host's clock, carried over: when it ended, not when we heard of it."""
     ended_time: float | None = None
     error: str | None = None

@@ -114,4 +114,8 @@ class JournalError(OrchestratorError):
 
 
 class InvariantViolated(AssertionError):
-    """A fault of ours. Never caught."""
+    """A fault of ours. Caught by the loop alone, which decides nothing about that run any more."""
+
+
+class TransitionNotAllowed(InvariantViolated):
+    """A run was to enter a phase that cannot follow the one that it is in. See `transitions`."""

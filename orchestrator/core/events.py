@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.core.faults import Fault
+from orchestrator.core.instants import Instant
 from orchestrator.core.model import Exit, Facts, Problem, Progress, Seed, Swept
 from orchestrator.core.plan import TaskId
 
@@ -14,14 +15,14 @@ from orchestrator.core.plan import TaskId
 class Submitted:
     """A person asked for the run."""
 
-    at: float
+    at: Instant
 
 
 @dataclass(frozen=True, slots=True)
 class EpochBegan:
     """A coordinator took the journal; nothing is known of the hosts yet."""
 
-    at: float
+    at: Instant
     epoch: int
 
 
@@ -29,7 +30,7 @@ class EpochBegan:
 class HostUp:
     """The agent on the host has said hello."""
 
-    at: float
+    at: Instant
     host: str
     boot_id: str
     warning: str | None = None
@@ -42,7 +43,7 @@ class HostUp:
 class HostDown:
     """The connection could not be made, or broke; it is being tried again."""
 
-    at: float
+    at: Instant
     host: str
     problem: str
 
@@ -51,7 +52,7 @@ class HostDown:
 class HostRefused:
     """The host cannot serve the run until a person acts: keys, Python, space."""
 
-    at: float
+    at: Instant
     host: str
     problem: Problem
 
@@ -60,7 +61,7 @@ class HostRefused:
 class HostPrepared:
     """The host was probed and holds the code."""
 
-    at: float
+    at: Instant
     host: str
     facts: Facts
 
@@ -85,7 +86,7 @@ class TaskReport:
 class HostReported:
     """A heartbeat: all tasks of the run on that host."""
 
-    at: float
+    at: Instant
     host: str
     tasks: tuple[TaskReport, ...]
     cpu_percent: float | None = None
@@ -99,7 +100,7 @@ class HostReported:
 class CheckpointSeeded:
     """The generation's directory holds the newest checkpoint that reads whole."""
 
-    at: float
+    at: Instant
     seed: Seed
 
 
@@ -107,7 +108,7 @@ class CheckpointSeeded:
 class SeedProgressed:
     """The checkpoint is on its way between hosts that share no directory, and has got further."""
 
-    at: float
+    at: Instant
     generation: int
     sentence: str
 
@@ -116,7 +117,7 @@ class SeedProgressed:
 class CheckpointVerified:
     """The newest checkpoint of the generation was read; `path` is empty where there is none yet."""
 
-    at: float
+    at: Instant
     generation: int
     global_step: int | None
     path: str
@@ -129,7 +130,7 @@ class CheckpointVerified:
 class OrderFailed:
     """A host could not do what it was told. `order` is the verb."""
 
-    at: float
+    at: Instant
     host: str
     order: str
     generation: int
@@ -141,7 +142,7 @@ class OrderFailed:
 class HostSwept:
     """No marked process of the run is left on the host, or it is named."""
 
-    at: float
+    at: Instant
     host: str
     swept: Swept
 
@@ -150,7 +151,7 @@ class HostSwept:
 class StacksCollected:
     """Where every task of a stalled run is; or why that cannot be told."""
 
-    at: float
+    at: Instant
     generation: int
     stacks: Mapping[TaskId, str]
 
@@ -159,7 +160,7 @@ class StacksCollected:
 class KillRequested:
     """The user's verb."""
 
-    at: float
+    at: Instant
     force: bool = False
 
 
@@ -167,7 +168,7 @@ class KillRequested:
 class DrainRequested:
     """The user wants a host free of the run's tasks: at the next verified checkpoint, or at once."""
 
-    at: float
+    at: Instant
     host: str
     now: bool = False
 
@@ -176,7 +177,7 @@ class DrainRequested:
 class UndrainRequested:
     """The user lets a host in again that was drained, quarantined or stuck."""
 
-    at: float
+    at: Instant
     host: str
 
 
@@ -184,7 +185,7 @@ class UndrainRequested:
 class RolledBack:
     """The user went back to an older checkpoint: all that is newer is set aside in the checkpoint directory."""
 
-    at: float
+    at: Instant
     generation: int
     """Of that checkpoint."""
     global_step: int | None
@@ -197,7 +198,7 @@ class RolledBack:
 class FaultInjected:
     """`orch chaos` is about to hurt the run; so says the journal before it happens."""
 
-    at: float
+    at: Instant
     fault: Fault
 
 
@@ -205,7 +206,7 @@ class FaultInjected:
 class Ticked:
     """A deadline of the state has come."""
 
-    at: float
+    at: Instant
 
 
 Event = (

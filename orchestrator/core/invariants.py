@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from orchestrator.core.decide import next_deadline
+from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.hosts import slots
 from orchestrator.core.model import Intent, Phase, Run, TaskPhase
+from orchestrator.core.phases import final_verification
 from orchestrator.core.phases.restart import IN_A_ROW_FACTOR
 from orchestrator.core.restart_scope import is_individual
 
@@ -21,16 +22,8 @@ def check(run: Run) -> None:
 
 
 def _check_phase(run: Run) -> None:
-    _demand((run.phase is Phase.STOPPING) == (run.intent is not None), "STOPPING alone has an intent")
-    _demand(run.force_at is None or run.phase is Phase.STOPPING, "only STOPPING is patient")
-    _demand(run.verify_at is None or run.phase is Phase.RUNNING, "only RUNNING looks at checkpoints")
-    _demand(
-        run.final_verification_asked_at is None or run.proof is not None, "the last look is beside the proof"
-    )
-    _demand(
-        run.final_verification_asked_at is None or run.phase is Phase.STOPPING,
-        "an end waits for no look any more",
-    )
+    is_verifying = final_verification.asked_at(run) is not None
+    _demand(not is_verifying or run.proof is not None, "the last look is beside the proof")
     if run.phase in (Phase.PENDING, Phase.RENDEZVOUS, Phase.STOPPING):
         _demand(next_deadline(run) is not None, f"{run.phase.value} ends within a bound")
     if run.phase is Phase.FAILED:

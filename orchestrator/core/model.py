@@ -1,8 +1,7 @@
-"""The state: what we believe of a run. Immutable values; changed only by `group.step`.
+"""The state: what we believe of a run. Immutable values; changed only by `decide.step`.
 
-Fields ending in `_at` are instants of the coordinator's monotonic clock, in seconds; they never leave the
-process, and are moved as one when another coordinator takes the journal (`group.rebased`). `ended_time` and its
-kin are Unix time, for people only.
+Fields ending in `_at` are instants (see `instants`). `ended_time` and its kin are Unix time, for people only.
+What belongs to one phase alone is in `phase_states`.
 """
 
 from __future__ import annotations
@@ -10,48 +9,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TypeVar
 
 from orchestrator.core.causes import Cause as Cause
 from orchestrator.core.ends import Exit as Exit
 from orchestrator.core.ends import FirstCause as FirstCause
 from orchestrator.core.ends import Follower as Follower
+from orchestrator.core.errors import InvariantViolated
+from orchestrator.core.instants import Deadline, Instant
+from orchestrator.core.phase_states import Backoff as Backoff
+from orchestrator.core.phase_states import Ended as Ended
+from orchestrator.core.phase_states import Intent as Intent
+from orchestrator.core.phase_states import Pending as Pending
+from orchestrator.core.phase_states import Phase as Phase
+from orchestrator.core.phase_states import PhaseState as PhaseState
+from orchestrator.core.phase_states import Rendezvous as Rendezvous
+from orchestrator.core.phase_states import Running as Running
+from orchestrator.core.phase_states import Stopping as Stopping
+from orchestrator.core.phase_states import Swept as Swept
 from orchestrator.core.placement import assigned
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 
-
-class Phase(Enum):
-    """Of a group of tasks that share one fate."""
-
-    PENDING = "PENDING"
-    """Hosts are connected, checked and given the code."""
-    RENDEZVOUS = "RENDEZVOUS"
-    """Every task must have joined before any is released."""
-    RUNNING = "RUNNING"
-    STOPPING = "STOPPING"
-    """All tasks are ending; `Run.intent` says what comes after."""
-    BACKOFF = "BACKOFF"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-    KILLED = "KILLED"
-
-    @property
-    def is_terminal(self) -> bool:
-        """A terminal phase is for ever."""
-        return self in _TERMINAL
-
-
-_TERMINAL = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.KILLED})
-
-
-class Intent(Enum):
-    """What STOPPING leads to."""
-
-    RESTART = "restart"
-    SUCCEED = "succeed"
-    FAIL = "fail"
-    KILL = "kill"
-    RESCHEDULE = "regroup"
-    """Nothing failed: the gang goes on in other places, or grows back. Asked gently; no budget is charged."""
+_PhaseState = TypeVar("_PhaseState", bound=PhaseState)
 
 
 class TaskPhase(Enum):
@@ -150,15 +129,15 @@ class Task:
     progress: Progress = Progress()
     first_step: int | None = None
     """The first global_step that this generation reported."""
-    heard_at: float | None = None
+    heard_at: Instant | None = None
     exit: Exit | None = None
     said: tuple[str, ...] = ()
     """Sentences of its runtime that were already noted."""
-    start_at: float | None = None
+    start_at: Deadline | None = None
     """In WAITING, of a task that is restarted alone: when."""
     budget: Budget = Budget()
     """Of a task that is restarted alone."""
-    deadline_at: float | None = None
+    deadline_at: Deadline | None = None
     """Of a task that is restarted alone: by when it must have joined, or, once it is being ended, be gone."""
     ending: FirstCause | None = None
     """Why it is being ended while the others go on; None while it may live."""
@@ -196,8 +175,8 @@ class Host:
 
     name: str
     link: Link = Link.CONNECTING
-    since_at: float = 0.0
-    heard_at: float | None = None
+    since_at: Instant = 0.0
+    heard_at: Instant | None = None
     boot_id: str | None = None
     facts: Facts | None = None
     """None until it is prepared; None again after a reboot."""
@@ -205,11 +184,11 @@ class Host:
     """Why it is unreachable or being connected for long."""
     warning: str | None = None
     """What on it may end tasks although nothing is wrong with them."""
-    retry_at: float | None = None
+    retry_at: Deadline | None = None
     """When a host that could not be prepared is asked again: what it lacked (a mount, a disk) may come."""
     cpu_percent: float | None = None
     memory_percent: float | None = None
-    back_at: float | None = None
+    back_at: Instant | None = None
     """When it was last heard again after it had been unreachable."""
     state: HostState = HostState.OPEN
     state_why: str = ""
@@ -219,7 +198,7 @@ class Host:
     """A spare that was never given a task: nothing of the run can be left there."""
     dir_silent_s: float = 0.0
     """How long the checkpoint directory has not answered there."""
-    dir_low_at: float | None = None
+    dir_low_at: Instant | None = None
     """Since when its disk has been full; None where it is not."""
 
 
@@ -230,7 +209,7 @@ class Checkpoint:
     global_step: int | None
     path: str
     generation: int
-    verified_at: float
+    verified_at: Instant
     saved_time: float | None = None
     removed: bool = False
     """The last look did not find it any more: scripts remove their backup when they have ended well."""
@@ -252,15 +231,6 @@ class Seed:
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
-    """The proof of a host: what is left of the run there."""
-
-    left: tuple[str, ...] = ()
-    ports_busy: tuple[int, ...] = ()
-    by: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
     """One submission, until a terminal phase."""
 
@@ -269,8 +239,10 @@ class Run:
     epoch: int
     tasks: tuple[Task, ...]
     hosts: tuple[Host, ...]
-    phase: Phase = Phase.PENDING
-    since_at: float = 0.0
+    phase_state: PhaseState = field(default_factory=Pending)
+    """The phase, with what belongs to it alone."""
+    since_at: Instant = 0.0
+    """When the phase was entered."""
     generation: int = 0
     """Of the gang. A task that was restarted alone has a higher one."""
     generation_last: int = 0
@@ -278,44 +250,43 @@ class Run:
     replacements: Mapping[str, str | None] = field(default_factory=dict)
     """By host of the plan: who has its tasks in this generation; None: nobody, they are left out. Else it itself."""
     reason: str = ""
-    intent: Intent | None = None
-    """Set in STOPPING only."""
-    deadline_at: float | None = None
-    """When the phase ends by itself: what then happens is the phase's own affair."""
-    force_at: float | None = None
-    """In STOPPING: when those who may end by themselves are killed."""
-    verify_at: float | None = None
-    """In RUNNING: when the newest checkpoint is next looked at."""
     seed: Seed | None = None
-    seeding: str = ""
-    """How far the checkpoint is on its way between hosts that share no directory."""
-    seeding_at: float | None = None
-    """When it last got further."""
     checkpoint: Checkpoint | None = None
     budget: Budget = Budget()
     first_cause: FirstCause | None = None
     problem: Problem | None = None
-    proof: Mapping[str, Swept] | None = None
-    """By host. None until the hosts are asked to look that nothing is left."""
     best_step: int | None = None
     """The highest global_step that any generation reported."""
-    cut_off_until: float = 0.0
-    """When it was last found that the coordinator is cut off no longer: enough hosts are heard again."""
-    progress_at: float = 0.0
-    moved_to: int | None = None
-    """The chief's position in this generation, and since when: for the judgement of stalls."""
-    moved_at: float | None = None
     longest_pause_s: float | None = None
-    """Between two moves of the position, in this run."""
-    final_verification_asked_at: float | None = None
-    """At the end, in STOPPING: since when the last look at the newest checkpoint has no answer."""
-    evidence_at: float | None = None
-    """Until when a stalled run waits for its tasks' stacks."""
+    """Between two moves of the chief's position, in this run."""
     from_scratch: bool = False
     """Asked for and not done yet: older checkpoints are to be left behind."""
     code: str = ""
     """The digest of the tree that this run runs, from its first generation on, whatever the workdir becomes."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def phase(self) -> Phase:
+        """Which it is."""
+        return self.phase_state.phase
+
+    @property
+    def intent(self) -> Intent | None:
+        """What STOPPING leads to; None in other phases."""
+        return self.phase_state.intent if isinstance(self.phase_state, Stopping) else None
+
+    @property
+    def proof(self) -> Mapping[str, Swept] | None:
+        """By host that was looked at, what is left of the run there; None until they are asked to look."""
+        return self.phase_state.proof if isinstance(self.phase_state, Stopping | Ended) else None
+
+    def within(self, phase: type[_PhaseState]) -> _PhaseState:
+        """Return what belongs to the phase that the run is in. Raises InvariantViolated where it is in another."""
+        if not isinstance(self.phase_state, phase):
+            raise InvariantViolated(
+                f"{self.run_id} is {self.phase.value}, where {phase.__name__} was expected"
+            )
+        return self.phase_state
 
     @property
     def placed(self) -> Plan:
@@ -381,7 +352,6 @@ def new_run(run_id: str, plan: Plan, *, epoch: int, at: float, from_scratch: boo
         tasks=tuple(task(t) for t in sorted(plan.tasks, key=lambda t: t.id)),
         hosts=tuple(host(h) for h in plan.hosts if h.spare or h.name in plan.hosts_used),
         since_at=at,
-        progress_at=at,
         reason="connecting to the hosts",
         from_scratch=from_scratch,
     )

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.core.causes import Cause
-from orchestrator.core.decide import rebased
 from orchestrator.core.ends import Exit
 from orchestrator.core.events import TaskReport
 from orchestrator.core.hosts import slots
-from orchestrator.core.model import Host, Link, Phase, Run, Task, TaskPhase
+from orchestrator.core.instants import Instant, rebased
+from orchestrator.core.model import Host, Link, Phase, Rendezvous, Run, Running, Task, TaskPhase
 from orchestrator.core.phases.running import next_verification
 from orchestrator.core.phases.starting import is_seeded
 from orchestrator.core.placement import has_room
@@ -62,7 +62,7 @@ def unaccounted(record: Run, told: Told) -> list[str]:
     return [] if complete else silent
 
 
-def rebuilt(record: Run, told: Told, *, at: float, written_at: float) -> Run:
+def rebuilt(record: Run, told: Told, *, at: Instant, written_at: Instant) -> Run:
     """The run in the phase that its tasks show. `told`: what each host that answered reports.
 
     Args:
@@ -73,7 +73,7 @@ def rebuilt(record: Run, told: Told, *, at: float, written_at: float) -> Run:
     is_behind = gang > run.generation
     if is_behind:
         run = _caught_up(run, gang, told)
-    released = _is_released(run, told)
+    released = (record.phase is Phase.RUNNING and not is_behind) or _is_released(run, told)
     tasks = tuple(
         _task(run, task, told.get(task.host, ()), at, is_behind=is_behind, released=released)
         for task in run.tasks
@@ -84,18 +84,13 @@ def rebuilt(record: Run, told: Told, *, at: float, written_at: float) -> Run:
         hosts=tuple(_forgotten(host, at, told.get(host.name, ())) for host in run.hosts),
         generation=gang,
         generation_last=max([run.generation_last, gang, *_generations(told)]),
-        phase=Phase.RUNNING if released else Phase.RENDEZVOUS,
+        # The position is learned anew: how long it stood still while nobody looked is not known.
+        phase_state=(
+            Running(progress_at=at, verify_at=next_verification(run, at, 0.0))
+            if released
+            else Rendezvous(deadline_at=at + run.plan.timing.start_after_s)
+        ),
         since_at=at,
-        progress_at=at,
-        # The pace is learned anew: how long the position stood still while nobody looked is not known.
-        moved_to=None,
-        moved_at=None,
-        deadline_at=None if released else at + run.plan.timing.start_after_s,
-        verify_at=next_verification(run, at, 0.0) if released else None,
-        intent=None,
-        force_at=None,
-        evidence_at=None,
-        proof=None,
         reason="rebuilt from what its hosts know",
     )
 
@@ -145,14 +140,14 @@ def _caught_up(run: Run, gang: int, told: Told) -> Run:
         for planned in sorted(run.placed.tasks, key=lambda planned: planned.id)
     ]
     tasks = tuple(replace(task, budget=budgets.get(task.id, task.budget)) for task in fresh)
-    return replace(run, generation=gang, phase=Phase.RENDEZVOUS, tasks=tasks)
+    return replace(run, generation=gang, tasks=tasks)
 
 
 _PHASES = {"starting": TaskPhase.STARTING, "ready": TaskPhase.READY, "running": TaskPhase.RUNNING}
 
 
 def _task(
-    run: Run, task: Task, reports: Iterable[TaskReport], at: float, *, is_behind: bool, released: bool
+    run: Run, task: Task, reports: Iterable[TaskReport], at: Instant, *, is_behind: bool, released: bool
 ) -> Task:
     """One task, as its host tells of it, and what follows for it from its gang's release."""
     own = [report for report in reports if report.task == task.id and report.generation >= task.generation]
@@ -175,7 +170,7 @@ def _task(
     return task
 
 
-def _told(run: Run, task: Task, report: TaskReport | None, at: float) -> Task:
+def _told(run: Run, task: Task, report: TaskReport | None, at: Instant) -> Task:
     """As its host tells of it; as it was known where it does not."""
     if report is None:
         return replace(task, heard_at=None)
@@ -206,7 +201,7 @@ def _phase(known: TaskPhase, report: TaskReport) -> TaskPhase:
 
 
 def _is_released(run: Run, told: Told) -> bool:
-    """Whether the gang has passed its gates: one of it runs, or did when it was recorded, or all that is left ended."""
+    """Return whether the gang has passed its gates, as its tasks show: one runs, or all that is left have ended."""
     gang = {task.id for task in run.tasks if not is_individual(run, task)}
     phases = {
         report.phase
@@ -215,10 +210,10 @@ def _is_released(run: Run, told: Told) -> bool:
         if report.task in gang and report.generation == run.generation
     }
     ended = bool(phases) and phases.isdisjoint(("starting", "ready"))
-    return run.phase is Phase.RUNNING or "running" in phases or ended
+    return "running" in phases or ended
 
 
-def _lost(task: Task, at: float, why: str) -> Task:
+def _lost(task: Task, at: Instant, why: str) -> Task:
     return replace(task, phase=TaskPhase.LOST, heard_at=None, exit=Exit(cause=Cause.START, at=at, error=why))
 
 
@@ -227,6 +222,6 @@ def _at_its_gate(run: Run, task: Task) -> bool:
     return task.phase is TaskPhase.READY and task.generation == run.generation
 
 
-def _forgotten(host: Host, at: float, reports: Sequence[TaskReport]) -> Host:
+def _forgotten(host: Host, at: Instant, reports: Sequence[TaskReport]) -> Host:
     untouched = host.untouched and not reports
     return replace(host, link=Link.CONNECTING, since_at=at, heard_at=None, retry_at=None, untouched=untouched)

@@ -1,24 +1,21 @@
-"""One turn of `group.step`: the state as it becomes, and the actions that gather on the way."""
+"""One turn of `decide.step`: the state as it becomes, and the actions that gather on the way."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.core import transitions
 from orchestrator.core.actions import Action, Note
-from orchestrator.core.model import Host, Phase, Run, Task
+from orchestrator.core.instants import Instant
+from orchestrator.core.model import Host, PhaseState, Run, Running, Task
 from orchestrator.core.plan import TaskId
-
-
-def is_due(at: float | None, now: float) -> bool:
-    """Whether a deadline has come; None is no deadline."""
-    return at is not None and at <= now
 
 
 class Turn:
     """Lives within one call of `step`; the values in it are immutable, so a turn that raises changes nothing."""
 
-    def __init__(self, run: Run, at: float) -> None:
+    def __init__(self, run: Run, at: Instant) -> None:
         self.run = run
         self.at = at
         self.actions: list[Action] = []
@@ -47,7 +44,17 @@ class Turn:
         self.run = self.run.with_host(changed)
         return changed
 
-    def enter(self, phase: Phase, reason: str, *, deadline_at: float | None = None, **changes: Any) -> None:
-        """Go to another phase; what belonged to the old one is cleared unless it is named."""
-        cleared = {"intent": None, "force_at": None, "verify_at": None, "evidence_at": None, **changes}
-        self.set(phase=phase, since_at=self.at, reason=reason, deadline_at=deadline_at, **cleared)
+    def set_phase(self, **changes: Any) -> None:
+        """Change fields that belong to the phase that the run is in."""
+        self.run = replace(self.run, phase_state=replace(self.run.phase_state, **changes))
+
+    def enter(self, phase_state: PhaseState, reason: str, **changes: Any) -> None:
+        """Go to another phase. Raises TransitionNotAllowed where it cannot follow the one that the run is in."""
+        transitions.check(self.run.phase, self.run.intent, phase_state.phase)
+        self.set(phase_state=phase_state, since_at=self.at, reason=reason, **changes)
+
+    def forgive_standstill(self) -> None:
+        """Judge the position of the chief from now on: what it stood still for was not the script's fault."""
+        running = self.run.phase_state
+        if isinstance(running, Running) and running.position_at is not None:
+            self.set_phase(position_at=self.at)

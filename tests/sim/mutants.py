@@ -102,14 +102,14 @@ MUTANTS = (
     Mutant(
         "lost host without waiting",
         "core/phases/running.py",
-        "return max(heard_at, run.progress_at, run.cut_off_until) + run.plan.timing.lost_after_s",
+        "return max(heard_at, running.progress_at, connected_at) + run.plan.timing.lost_after_s",
         "return heard_at",
         kind="harmless",
     ),
     Mutant(
         "unreachable taken for dead: peers that train prove nothing",
         "core/phases/running.py",
-        "return max(heard_at, run.progress_at, run.cut_off_until) + run.plan.timing.lost_after_s",
+        "return max(heard_at, running.progress_at, connected_at) + run.plan.timing.lost_after_s",
         "return heard_at + run.plan.timing.lost_after_s",
         kind="harmless",
         seeds=150,
@@ -137,10 +137,10 @@ MUTANTS = (
     Mutant(
         "sweep skipped: KILLED without a look",
         "core/phases/stopping.py",
-        "        turn.set(proof={})\n"
+        "        turn.set_phase(proof={})\n"
         "        turn.do(*(SweepHost(host=name, generation=run.generation_last) "
         "for name in to_prove(turn.run)))",
-        "        turn.set(proof={name: Swept() for name in to_prove(turn.run)})",
+        "        turn.set_phase(proof={name: Swept() for name in to_prove(turn.run)})",
         seeds=200,
     ),
     Mutant(
@@ -166,7 +166,7 @@ MUTANTS = (
     Mutant(
         "time without a coordinator counts",
         "daemon/coordinator/loop.py",
-        "decide.rebased(k.run, now - k.written_at)",
+        "rebased(k.run, now - k.written_at)",
         "k.run",
         seeds=200,
     ),

@@ -6,39 +6,54 @@ from dataclasses import replace
 
 from orchestrator.core.hosts import checkpoint_dir, slots
 from orchestrator.core.hosts.host_state import is_cut_off
-from orchestrator.core.model import Host, HostState, Intent, Link, Phase, Run, Task, TaskPhase
+from orchestrator.core.instants import Instant
+from orchestrator.core.model import (
+    Backoff,
+    Ended,
+    Host,
+    HostState,
+    Intent,
+    Link,
+    Pending,
+    Rendezvous,
+    Run,
+    Running,
+    Stopping,
+    Task,
+    TaskPhase,
+)
 from orchestrator.core.phases.individual import waits_to_leave
 from orchestrator.core.phases.starting import is_seeded
 from orchestrator.core.phases.stopping import to_prove
 from orchestrator.core.words import duration
 
 
-def sentence(run: Run, *, now: float) -> str:
-    """One line for people; made of the state alone."""
-    match run.phase:
-        case Phase.PENDING:
-            return _pending(run, now)
-        case Phase.RENDEZVOUS:
-            return _rendezvous(run, now) + checkpoint_dir.diagnostic(run)
-        case Phase.RUNNING:
-            return _running(run, now) + _in_other_places(run) + checkpoint_dir.diagnostic(run)
-        case Phase.STOPPING:
-            return _stopping(run)
-        case Phase.BACKOFF:
-            return _backoff(run, now)
-        case _:
+def sentence(run: Run, *, now: Instant) -> str:
+    """Say in one line what the run does or waits for; made of the state alone."""
+    match run.phase_state:
+        case Pending() as pending:
+            return _pending(run, pending, now)
+        case Rendezvous() as rendezvous:
+            return _rendezvous(run, rendezvous, now) + checkpoint_dir.diagnostic(run)
+        case Running() as running:
+            return _running(run, running, now) + _in_other_places(run) + checkpoint_dir.diagnostic(run)
+        case Stopping() as stopping:
+            return _stopping(run, stopping)
+        case Backoff() as backoff:
+            return _backoff(run, backoff, now)
+        case Ended():
             return run.reason
 
 
-def _pending(run: Run, now: float) -> str:
+def _pending(run: Run, pending: Pending, now: Instant) -> str:
     missing = [run.host(name) for name in slots.next_assignment(run).waits_for]
     told = ", ".join(f"{h.name} ({_state(h, now)})" for h in missing)
-    left = f"; gives up in {duration(run.deadline_at - now)}" if run.deadline_at is not None else ""
+    left = f"; gives up in {duration(pending.deadline_at - now)}" if pending.deadline_at is not None else ""
     needed = len(run.assignees)
     return f"{needed - len(missing)}/{needed} hosts are ready; waiting for {told}{left}"
 
 
-def _state(host: Host, now: float) -> str:
+def _state(host: Host, now: Instant) -> str:
     waited = duration(now - host.since_at)
     if host.state in (HostState.DRAINED, HostState.STUCK):
         return f"{host.state.value}: {host.state_why}"
@@ -49,20 +64,20 @@ def _state(host: Host, now: float) -> str:
     return f"unreachable, for {waited}" if host.link is Link.UNREACHABLE else "connecting"
 
 
-def _rendezvous(run: Run, now: float) -> str:
+def _rendezvous(run: Run, rendezvous: Rendezvous, now: Instant) -> str:
     waiting = [t for t in run.tasks if t.phase in (TaskPhase.WAITING, TaskPhase.STARTING)]
-    left = duration((run.deadline_at or now) - now)
+    left = duration(rendezvous.deadline_at - now)
     joined = f"{len(run.tasks) - len(waiting)}/{len(run.tasks)} tasks have joined"
     if waiting:
         return f"{joined}, {left} left; waiting for {', '.join(_arriving(run, t, now) for t in waiting)}"
-    if not is_seeded(run) and run.seeding:
-        return f"{joined}; {run.seeding}"
+    if not is_seeded(run) and rendezvous.seeding:
+        return f"{joined}; {rendezvous.seeding}"
     if not is_seeded(run):
         return f"{joined}; the newest checkpoint is read and copied before they are released, {left} left"
     return joined
 
 
-def _arriving(run: Run, task: Task, now: float) -> str:
+def _arriving(run: Run, task: Task, now: Instant) -> str:
     host = run.host(task.host)
     if host.link is not Link.CONNECTED:
         return f"{task.id} on {task.host} (host unreachable, last heard {_ago(host.heard_at, now)})"
@@ -70,16 +85,16 @@ def _arriving(run: Run, task: Task, now: float) -> str:
     return f"{task.id} on {task.host} ({doing})"
 
 
-def _ago(at: float | None, now: float) -> str:
+def _ago(at: Instant | None, now: Instant) -> str:
     return f"{duration(now - at)} ago" if at is not None else "never"
 
 
-def _running(run: Run, now: float) -> str:
+def _running(run: Run, running: Running, now: Instant) -> str:
     silent = [host for host in run.assignees if host.link is Link.UNREACHABLE]
     step = f"step {run.global_step}" if run.global_step is not None else "before the first step"
     if silent:
         named = ", ".join(f"{h.name} (last heard {_ago(h.heard_at, now)})" for h in silent)
-        training = now - run.progress_at < run.plan.timing.lost_after_s
+        training = now - running.progress_at < run.plan.timing.lost_after_s
         means = "still training" if training else "no progress is seen; its tasks may be training"
         return f"{step}; unreachable, {means}: {named}"
     connecting = [host.name for host in run.assignees if host.link is Link.CONNECTING]
@@ -108,16 +123,18 @@ def _in_other_places(run: Run) -> str:
     return "".join(f"; {part}" for part in parts)
 
 
-def _stopping(run: Run) -> str:
+_AFTERWARDS = {
+    Intent.RESTART: "then restart",
+    Intent.RESCHEDULE: "then it goes on",
+    Intent.SUCCEED: "then done",
+    Intent.FAIL: "then FAILED",
+    Intent.KILL: "then KILLED",
+}
+
+
+def _stopping(run: Run, stopping: Stopping) -> str:
     alive = [t for t in run.tasks if t.phase.may_live]
-    after = {
-        Intent.RESTART: "then restart",
-        Intent.RESCHEDULE: "then it goes on",
-        Intent.SUCCEED: "then done",
-        Intent.FAIL: "then FAILED",
-        Intent.KILL: "then KILLED",
-    }
-    following = after[run.intent] if run.intent else ""
+    following = _AFTERWARDS[stopping.intent]
     if alive:
         named = ", ".join(f"{t.id} on {t.host}" for t in alive)
         return f"{run.reason}; waiting for {named} to end, {following}"
@@ -126,11 +143,10 @@ def _stopping(run: Run) -> str:
     return f"{run.reason}; looking on {', '.join(to_prove(run))} that nothing is left, {following}"
 
 
-def _backoff(run: Run, now: float) -> str:
-    if run.deadline_at is not None:
-        return (
-            f"{run.reason}; generation {run.generation_last + 1} starts in {duration(run.deadline_at - now)}"
-        )
+def _backoff(run: Run, backoff: Backoff, now: Instant) -> str:
+    if backoff.start_at is not None:
+        following = run.generation_last + 1
+        return f"{run.reason}; generation {following} starts in {duration(backoff.start_at - now)}"
     missing = [run.host(name) for name in slots.next_assignment(run).waits_for]
     if missing:
         named = ", ".join(f"{h.name} ({_state(h, now)})" for h in missing)

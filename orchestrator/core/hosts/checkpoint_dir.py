@@ -36,8 +36,8 @@ def heard(turn: Turn, host: Host, event: HostReported) -> None:
     elif now < SILENT_S <= before:
         if before >= NOTED_S:
             turn.note("checkpoint-dir-answers", f"{where} answers again after {duration(before)}")
-        if turn.run.moved_at is not None and turn.run.task(turn.run.chief).host == host.name:
-            turn.set(moved_at=turn.at)  # the standstill was the directory's, and is no pace to learn from
+        if turn.run.task(turn.run.chief).host == host.name:
+            turn.forgive_standstill()  # it was the directory's, and is no pace to learn from
     _room(turn, turn.run.host(host.name), event.dir_free_bytes, where)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.causes import Blame, Cause
+from orchestrator.core.instants import Deadline, is_due
 from orchestrator.core.model import Exit, Host, HostState, Link, Phase, Run, Task, TaskPhase
-from orchestrator.core.turn import Turn, is_due
+from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted, duration
 
 FAULTS_MAX = 2
@@ -23,8 +24,8 @@ def is_cut_off(run: Run) -> bool:
     return 2 * sum(host.link is Link.UNREACHABLE for host in judging) > len(judging)
 
 
-def lost_at(run: Run, host: Host) -> float | None:
-    """When a host that a new generation waits for counts as lost; None where it does not.
+def lost_at(run: Run, host: Host) -> Deadline | None:
+    """Return when a host that a new generation waits for counts as lost; None where it does not.
 
     One that was given up, came back with a task that lives, and is gone again is waited for anew.
     """

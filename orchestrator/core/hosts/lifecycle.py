@@ -14,10 +14,23 @@ from orchestrator.core.actions import (
 )
 from orchestrator.core.events import HostPrepared, HostRefused, HostSwept, HostUp
 from orchestrator.core.hosts.host_state import is_cut_off
-from orchestrator.core.model import Host, HostState, Link, Phase, Run, TaskPhase
+from orchestrator.core.instants import Deadline, Instant, is_due
+from orchestrator.core.model import (
+    Backoff,
+    Ended,
+    Host,
+    HostState,
+    Link,
+    Phase,
+    Run,
+    Running,
+    Stopping,
+    TaskPhase,
+)
+from orchestrator.core.phases import final_verification
 from orchestrator.core.phases.starting import is_seeded, release, say_unfit
 from orchestrator.core.phases.stopping import finish, grace_s, to_prove, unproven
-from orchestrator.core.turn import Turn, is_due
+from orchestrator.core.turn import Turn
 
 PREPARE_RETRY_S = 30.0
 """Until a host that could not be prepared is asked again, once the run has begun."""
@@ -26,7 +39,8 @@ _MUST_NOT_SUFFER = (Phase.RENDEZVOUS, Phase.RUNNING)
 """Phases of tasks that nobody wants to end."""
 
 
-def silent_at(run: Run, name: str) -> float | None:
+def silent_at(run: Run, name: str) -> Deadline | None:
+    """Return when a host is displayed as unreachable unless it is heard; None where it is already."""
     host = run.host(name)
     # A new coordinator has heard of nobody: who does not come back to it is as silent as who falls silent.
     connecting = host.link is Link.CONNECTING and run.phase is not Phase.PENDING
@@ -39,7 +53,7 @@ def silent_at(run: Run, name: str) -> float | None:
     return at if back_at is None else max(at, back_at + timing.lost_after_s)
 
 
-def _last_sign_at(host: Host) -> float:
+def _last_sign_at(host: Host) -> Instant:
     return host.heard_at if host.heard_at is not None else host.since_at
 
 
@@ -115,7 +129,7 @@ def outstanding(run: Run, name: str) -> list[Action]:
     """What the host has been asked, as far as it is not known to be done. All of it may be asked twice."""
     actions: list[Action] = []
     chief_here = run.task(run.chief).host == name
-    if chief_here and run.final_verification_asked_at is not None:
+    if chief_here and final_verification.asked_at(run) is not None:
         actions.append(VerifyCheckpoint(host=name, generation=run.generation))
     if name in unproven(run) or _owes_proof(run, name):
         return [*actions, SweepHost(host=name, generation=run.generation_last)]
@@ -131,7 +145,7 @@ def outstanding(run: Run, name: str) -> list[Action]:
     for task in run.tasks:
         if task.host != name:
             continue
-        if task.phase.may_live and run.phase in (Phase.STOPPING, Phase.BACKOFF) and run.force_at is None:
+        if task.phase.may_live and _ends_all(run):
             stop = StopTask(host=name, task=task.id, generation=task.generation, grace_s=grace_s(run))
             actions.append(stop)
         elif task.ending is not None and task.phase.may_live:
@@ -141,13 +155,20 @@ def outstanding(run: Run, name: str) -> list[Action]:
     return actions
 
 
+def _ends_all(run: Run) -> bool:
+    """Return whether every task was told to end; before `force_at` some may end by themselves."""
+    state = run.phase_state
+    return isinstance(state, Backoff) or (isinstance(state, Stopping) and state.force_at is None)
+
+
 def _owes_proof(run: Run, name: str) -> bool:
     return run.phase is Phase.STOPPING and run.proof is not None and name in to_prove(run)
 
 
 def _awaits_verification(run: Run) -> bool:
     """Whether the look at the newest checkpoint was asked for, and its answer perhaps lost with a connection."""
-    return run.phase is Phase.RUNNING and run.verify_at is None and run.plan.checkpoint is not None
+    running = run.phase_state
+    return isinstance(running, Running) and running.verify_at is None and run.plan.checkpoint is not None
 
 
 def host_refused(turn: Turn, event: HostRefused) -> None:
@@ -159,12 +180,12 @@ def host_refused(turn: Turn, event: HostRefused) -> None:
     turn.set_host(host, problem=event.problem.message, retry_at=retry_at)
     if turn.run.phase is Phase.PENDING and host.name in (assignee.name for assignee in turn.run.assignees):
         turn.set(problem=event.problem)
-        finish(turn, Phase.FAILED, event.problem.message)
+        finish(turn, Ended(phase=Phase.FAILED), event.problem.message)
 
 
 def swept(turn: Turn, event: HostSwept) -> None:
     run = turn.run
-    turn.set(proof={**(run.proof or {}), event.host: event.swept})
+    turn.set_phase(proof={**(run.proof or {}), event.host: event.swept})
     what = f"left: {'; '.join(event.swept.left)}" if event.swept.left else "nothing is left"
     turn.note("swept", f"{event.host}: {what} (looked by {event.swept.by})")
     if run.phase.is_terminal:

@@ -20,7 +20,7 @@ def take(turn: Turn, event: CheckpointSeeded | SeedProgressed | CheckpointVerifi
         case CheckpointSeeded():
             seeded(turn, event)
         case SeedProgressed():
-            turn.set(seeding=event.sentence, seeding_at=turn.at)
+            turn.set_phase(seeding=event.sentence, seeding_at=turn.at)
         case CheckpointVerified():
             verified(turn, event)
         case RolledBack():

@@ -11,7 +11,8 @@ from dataclasses import replace
 from orchestrator.core.actions import VerifyCheckpoint
 from orchestrator.core.events import CheckpointVerified
 from orchestrator.core.hosts import checkpoint_dir
-from orchestrator.core.model import Intent, Link, Run
+from orchestrator.core.instants import Instant
+from orchestrator.core.model import Intent, Link, Run, Stopping
 from orchestrator.core.turn import Turn
 
 LOOK_WAIT_S = 30.0
@@ -33,7 +34,7 @@ def ask(turn: Turn) -> None:
     was_released = run.seed is not None and run.seed.generation == run.generation
     if run.plan.checkpoint is None or not was_released or is_disowned(run):
         return
-    turn.set(final_verification_asked_at=turn.at)
+    turn.set_phase(final_verification_asked_at=turn.at)
     if checkpoint_dir.hangs(run):
         without_answer(turn)
         return
@@ -43,18 +44,19 @@ def ask(turn: Turn) -> None:
 def patience_s(run: Run) -> float:
     """How long it is worth waiting for, from when it was asked for; who kills a run wants its end."""
     is_away = run.host(run.task(run.chief).host).link is not Link.CONNECTED
-    return (
-        0.0
-        if run.final_verification_asked_at is None or is_away or run.intent is Intent.KILL
-        else LOOK_WAIT_S
-    )
+    return 0.0 if asked_at(run) is None or is_away or run.intent is Intent.KILL else LOOK_WAIT_S
+
+
+def asked_at(run: Run) -> Instant | None:
+    """Return since when the last look has no answer; None where it was not asked for, or has been answered."""
+    return run.phase_state.final_verification_asked_at if isinstance(run.phase_state, Stopping) else None
 
 
 def answered(turn: Turn, event: CheckpointVerified) -> None:
     """One that was asked for while the tasks trained may come in between: it has not seen the last."""
-    asked_at = turn.run.final_verification_asked_at
-    if asked_at is not None and event.at - event.took_s >= asked_at - _SAME_INSTANT_S:
-        turn.set(final_verification_asked_at=None)
+    since_at = asked_at(turn.run)
+    if since_at is not None and event.at - event.took_s >= since_at - _SAME_INSTANT_S:
+        turn.set_phase(final_verification_asked_at=None)
         if not event.path and not event.rejected:
             _found_nothing(turn, event.generation)
 
@@ -73,7 +75,7 @@ def _found_nothing(turn: Turn, generation: int) -> None:
 
 def without_answer(turn: Turn) -> None:
     """The look failed, or the end waits no longer."""
-    if turn.run.final_verification_asked_at is None:
+    if asked_at(turn.run) is None:
         return
     known = turn.run.checkpoint
     older = f"step {known.global_step}" if known is not None else "none"
@@ -81,5 +83,6 @@ def without_answer(turn: Turn) -> None:
         f"the newest checkpoint was not verified at the end of the run (last verified: {older}); "
         f"`orch ckpt verify {turn.run.plan.name}` reads it"
     )
-    turn.set(final_verification_asked_at=None, warnings=(*turn.run.warnings, warning))
+    turn.set_phase(final_verification_asked_at=None)
+    turn.set(warnings=(*turn.run.warnings, warning))
     turn.note("warning", warning)

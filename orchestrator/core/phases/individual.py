@@ -14,6 +14,7 @@ from dataclasses import replace
 from orchestrator.core.actions import StartTask, StopTask
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.hosts.slots import NO_TASKS
+from orchestrator.core.instants import Deadline, is_due
 from orchestrator.core.model import (
     Cause,
     Exit,
@@ -30,7 +31,7 @@ from orchestrator.core.phases import reschedule, restart
 from orchestrator.core.phases.starting import release
 from orchestrator.core.phases.stopping import SWEEP_WAIT_S, stop_all
 from orchestrator.core.restart_scope import is_individual, is_served
-from orchestrator.core.turn import Turn, is_due
+from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
 
 _BEFORE_ITS_RELEASE = (TaskPhase.WAITING, TaskPhase.STARTING, TaskPhase.READY)
@@ -69,8 +70,8 @@ def may_start_individually(run: Run, task: Task) -> bool:
     return task.phase is TaskPhase.WAITING and task.start_at is not None and ready
 
 
-def overdue_at(task: Task) -> float | None:
-    """When it must have joined, or be gone; None where it waits for neither."""
+def overdue_at(task: Task) -> Deadline | None:
+    """Return when it must have joined, or be gone; None where it waits for neither."""
     waits = task.phase is TaskPhase.STARTING or (task.ending is not None and task.phase.may_live)
     return task.deadline_at if waits else None
 
@@ -190,5 +191,5 @@ def _release(turn: Turn, task: Task) -> None:
     """From here on the position may move again, and stand still for as long as ever."""
     turn.set_task(task, phase=TaskPhase.RELEASED, deadline_at=None)
     turn.do(release(turn.run, turn.run.task(task.id)))
-    if is_served(turn.run, task) and turn.run.moved_at is not None:
-        turn.set(moved_at=turn.at)
+    if is_served(turn.run, task):
+        turn.forgive_standstill()

@@ -8,7 +8,7 @@ from orchestrator.core.actions import StopTask
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.events import HostReported, TaskReport
 from orchestrator.core.hosts import checkpoint_dir, host_state
-from orchestrator.core.model import Cause, Exit, Host, Link, Phase, Task, TaskPhase
+from orchestrator.core.model import Cause, Exit, Host, Link, Phase, Running, Task, TaskPhase
 from orchestrator.core.turn import Turn
 
 _PHASES = {"starting": TaskPhase.STARTING, "ready": TaskPhase.READY, "running": TaskPhase.RUNNING}
@@ -63,8 +63,8 @@ def _hear(turn: Turn, host: Host, event: HostReported) -> None:
         cpu_percent=event.cpu_percent,
         memory_percent=event.memory_percent,
     )
-    if was_cut_off and not host_state.is_cut_off(turn.run):
-        turn.set(cut_off_until=turn.at)
+    if was_cut_off and turn.run.phase is Phase.RUNNING and not host_state.is_cut_off(turn.run):
+        turn.set_phase(connected_again_at=turn.at)
     checkpoint_dir.heard(turn, host, event)
 
 
@@ -115,8 +115,8 @@ def _forgive_silence(turn: Turn, task: Task) -> None:
     """Where the position was while its task was not heard nobody knows: silence is no pause of the training."""
     run, heard_at = turn.run, task.heard_at
     silent = heard_at is None or turn.at - heard_at > run.plan.timing.unreachable_after_s
-    if silent and task.id == run.chief and run.moved_at is not None:
-        turn.set(moved_at=turn.at)
+    if silent and task.id == run.chief:
+        turn.forgive_standstill()
 
 
 def _is_there_after_all(turn: Turn, task: Task) -> Task:
@@ -140,17 +140,20 @@ def _follow_steps(turn: Turn, task: Task) -> None:
     if turn.run.best_step is None or now > turn.run.best_step:
         # When it was made, and not when it was reported: until then the host that went silent since may have helped.
         stepped_at = turn.at - task.progress.step_age_s - task.progress.heartbeat_age_s
-        turn.set(best_step=now, progress_at=max(turn.run.progress_at, stepped_at))
+        turn.set(best_step=now)
+        running = turn.run.phase_state
+        if isinstance(running, Running):
+            turn.set_phase(progress_at=max(running.progress_at, stepped_at))
 
 
 def _follow_pace(turn: Turn, step: int) -> None:
     """Learn from a move of the chief's position, however far."""
-    run = turn.run
-    if step == run.moved_to:
+    running = turn.run.phase_state
+    if not isinstance(running, Running) or step == running.position:
         return
-    if run.moved_to is not None and run.moved_at is not None:
-        turn.set(longest_pause_s=max(run.longest_pause_s or 0.0, turn.at - run.moved_at))
-    turn.set(moved_to=step, moved_at=turn.at)
+    if running.position_at is not None:
+        turn.set(longest_pause_s=max(turn.run.longest_pause_s or 0.0, turn.at - running.position_at))
+    turn.set_phase(position=step, position_at=turn.at)
 
 
 def _say(turn: Turn, task: Task, report: TaskReport) -> None:

@@ -8,11 +8,12 @@ from orchestrator.core.actions import StopTask, VerifyCheckpoint
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.hosts.host_state import is_cut_off, lose
-from orchestrator.core.model import FirstCause, Intent, Link, Phase, Problem, Run, Task
+from orchestrator.core.instants import Deadline, Instant, is_due
+from orchestrator.core.model import FirstCause, Intent, Link, Phase, Problem, Run, Running, Task
 from orchestrator.core.phases import final_verification
 from orchestrator.core.phases.stopping import intent_after, stop_all
 from orchestrator.core.restart_scope import gang, is_served
-from orchestrator.core.turn import Turn, is_due
+from orchestrator.core.turn import Turn
 
 EARLY_FAILURE_WAIT_S = 2.0
 """Before the first step no training is lost by waiting: the others may show that they fail alike."""
@@ -26,6 +27,7 @@ VERIFY_FAILED_WAIT_S = 60.0
 
 
 def advance_running(turn: Turn) -> None:
+    """End the generation where one of its tasks has ended or is lost; look at checkpoints meanwhile."""
     run = turn.run
     if _resumed_wrongly(turn):
         return
@@ -36,12 +38,13 @@ def advance_running(turn: Turn) -> None:
     if lost_at(run) is not None and is_due(lost_at(run), turn.at):
         _lose_silent_hosts(turn)
         return
-    if is_due(run.verify_at, turn.at):
-        turn.set(verify_at=None)
+    if is_due(run.within(Running).verify_at, turn.at):
+        turn.set_phase(verify_at=None)
         turn.do(VerifyCheckpoint(host=run.task(run.chief).host, generation=run.generation))
 
 
-def next_verification(run: Run, at: float, took_s: float) -> float | None:
+def next_verification(run: Run, at: Instant, took_s: float) -> Deadline | None:
+    """Return when the newest checkpoint is next looked at, after a look that took so long."""
     if run.plan.checkpoint is None:
         return None
     return at + max(VERIFY_INTERVAL_MIN_S, VERIFY_COST_FACTOR * took_s)
@@ -50,13 +53,13 @@ def next_verification(run: Run, at: float, took_s: float) -> float | None:
 def verification_ended(turn: Turn, took_s: float) -> None:
     """Set when the newest checkpoint is next looked at."""
     if turn.run.phase is Phase.RUNNING:
-        turn.set(verify_at=next_verification(turn.run, turn.at, took_s))
+        turn.set_phase(verify_at=next_verification(turn.run, turn.at, took_s))
 
 
 def verification_failed(turn: Turn) -> None:
     """The look itself failed; it is tried again later, unless it was the last."""
     if turn.run.phase is Phase.RUNNING:
-        turn.set(verify_at=turn.at + VERIFY_FAILED_WAIT_S)
+        turn.set_phase(verify_at=turn.at + VERIFY_FAILED_WAIT_S)
     final_verification.without_answer(turn)
 
 
@@ -116,19 +119,23 @@ def _resumed_wrongly(turn: Turn) -> bool:
     return True
 
 
-def lost_at(run: Run) -> float | None:
-    """When silent hosts count as lost: nothing was heard of them, and no peer got further, for `lost_after_s`.
+def lost_at(run: Run) -> Deadline | None:
+    """Return when silent hosts count as lost: nothing was heard of them, and no peer got further, for `lost_after_s`.
 
     None while all speak, and where more than half are silent: then it is the coordinator that is cut off, and whoever
     was silent meanwhile has as long again from when it no longer is: not all come back in one instant. Hosts of
     which no task may live any more, but one that waits to be restarted alone there, are done with.
     """
+    running = run.phase_state
+    if not isinstance(running, Running):
+        return None
     living = {task.host for task in run.tasks if task.phase.may_live}
     silent = [host for host in run.hosts if host.name in living and host.link is Link.UNREACHABLE]
-    if not silent or is_cut_off(run) or run.phase is not Phase.RUNNING:
+    if not silent or is_cut_off(run):
         return None
     heard_at = max(host.heard_at if host.heard_at is not None else host.since_at for host in silent)
-    return max(heard_at, run.progress_at, run.cut_off_until) + run.plan.timing.lost_after_s
+    connected_at = running.connected_again_at if running.connected_again_at is not None else heard_at
+    return max(heard_at, running.progress_at, connected_at) + run.plan.timing.lost_after_s
 
 
 def _lose_silent_hosts(turn: Turn) -> None:

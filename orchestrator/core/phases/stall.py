@@ -18,12 +18,13 @@ from orchestrator.core.actions import CollectStacks
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.events import StacksCollected
 from orchestrator.core.hosts import checkpoint_dir
-from orchestrator.core.model import Cause, FirstCause, Intent, Link, Phase, Run, Task, TaskPhase
+from orchestrator.core.instants import Deadline, Instant, is_due
+from orchestrator.core.model import Cause, FirstCause, Intent, Link, Phase, Run, Running, Task, TaskPhase
 from orchestrator.core.phases.individual import end_individually, is_recovering
 from orchestrator.core.phases.stopping import stop_all
 from orchestrator.core.plan import TaskId
 from orchestrator.core.restart_scope import is_individual, is_served
-from orchestrator.core.turn import Turn, is_due
+from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
 
 FLOOR_S = 60.0
@@ -52,47 +53,51 @@ def limit_s(run: Run) -> float:
     return given if given is not None else max(FLOOR_S, PAUSE_FACTOR * (run.longest_pause_s or 0.0))
 
 
-def stalled_at(run: Run) -> float | None:
-    """When the run counts as stalled; None where that cannot be judged.
+def stalled_at(run: Run) -> Deadline | None:
+    """Return when the run counts as stalled; None where that cannot be judged.
 
     Before the first step nothing is known of the pace, and of a chief that is not heard the position is not known.
     Where the checkpoint directory hangs, whoever saves hangs with it: no restart helps.
     """
-    if checkpoint_dir.hangs(run):
+    running = run.phase_state
+    if not isinstance(running, Running) or running.position_at is None or running.evidence_at is not None:
         return None
-    if not _is_heard(run) or run.moved_at is None or run.evidence_at is not None or is_recovering(run):
+    if checkpoint_dir.hangs(run) or not _is_heard(run) or is_recovering(run):
         return None
-    due_at, heard_at = run.moved_at + limit_s(run), run.task(run.chief).heard_at or 0.0
+    due_at, heard_at = running.position_at + limit_s(run), run.task(run.chief).heard_at or 0.0
     return due_at if due_at <= heard_at + run.plan.timing.unreachable_after_s else None
 
 
 def _is_heard(run: Run) -> bool:
     """Whether the chief's position is known."""
     chief = run.task(run.chief)
-    connected = run.host(chief.host).link is Link.CONNECTED and chief.heard_at is not None
-    return run.phase is Phase.RUNNING and connected
+    return run.host(chief.host).link is Link.CONNECTED and chief.heard_at is not None
 
 
 def advance_stall(turn: Turn) -> None:
     """Collect the evidence first; then restart, or only say it."""
     for task in _frozen(turn.run, turn.at):
         _thaw(turn, task)
-    if turn.run.evidence_at is not None and is_recovering(turn.run):
-        turn.set(evidence_at=None)  # what it stood still for is being patched
+    running = turn.run.phase_state
+    if not isinstance(running, Running):
+        return  # ended with one that was frozen
+    if running.evidence_at is not None and is_recovering(turn.run):
+        turn.set_phase(evidence_at=None)  # what it stood still for is being patched
     elif is_due(stalled_at(turn.run), turn.at):
-        turn.set(evidence_at=turn.at + EVIDENCE_WAIT_S)
+        turn.set_phase(evidence_at=turn.at + EVIDENCE_WAIT_S)
         turn.note("stalled", f"{_stands_still(turn)}; asking all tasks where they are")
         turn.do(CollectStacks(generation=turn.run.generation))
-    elif turn.run.evidence_at is not None and _moves_again(turn.run, turn.at):
-        turn.set(evidence_at=None)
-        turn.note("moves-again", f"step {turn.run.moved_to}: it moves again, and nothing is stopped")
-    elif is_due(turn.run.evidence_at, turn.at):
+    elif running.evidence_at is not None and _moves_again(turn.run, running, turn.at):
+        turn.set_phase(evidence_at=None)
+        turn.note("moves-again", f"step {running.position}: it moves again, and nothing is stopped")
+    elif is_due(running.evidence_at, turn.at):
         _act(turn, {})
 
 
-def _frozen(run: Run, at: float) -> list[Task]:
-    """Who serves and is silent, while the position stands still; before the first step, since the release."""
-    since_at = run.moved_at if run.moved_at is not None else run.since_at
+def _frozen(run: Run, at: Instant) -> list[Task]:
+    """Return who serves and is silent, while the position stands still; before the first step, since the release."""
+    running = run.within(Running)
+    since_at = running.position_at if running.position_at is not None else run.since_at
     if not _is_heard(run) or at - since_at < _frozen_after_s(run) or run.plan.restart.on_stall == "notify":
         return []
     return _silent(run)
@@ -117,30 +122,33 @@ def _silent(run: Run) -> list[Task]:
 
 def _thaw(turn: Turn, task: Task) -> None:
     """End it: alone where its end leaves the others training, else with all."""
+    if turn.run.phase is not Phase.RUNNING:
+        return  # all are being ended, with another that is frozen
     sentence = f"{cause.frozen(task)}, and {_stands_still(turn)}"
     if is_individual(turn.run, task):
         end_individually(turn, task, Cause.STALLED, sentence)
-    elif turn.run.phase is Phase.RUNNING:
+    else:
         turn.set(first_cause=FirstCause(task.id, turn.run.generation, Cause.STALLED, sentence))
         stop_all(turn, Intent.RESTART, sentence)
 
 
 def stacks_collected(turn: Turn, event: StacksCollected) -> None:
-    if turn.run.evidence_at is not None:
+    """Judge the standstill by where the tasks are, unless it is over."""
+    if turn.run.within(Running).evidence_at is not None:
         _act(turn, event.stacks)
 
 
-def _moves_again(run: Run, at: float) -> bool:
-    return run.moved_at is not None and run.moved_at + limit_s(run) > at
+def _moves_again(run: Run, running: Running, at: Instant) -> bool:
+    return running.position_at is not None and running.position_at + limit_s(run) > at
 
 
 def _stands_still(turn: Turn) -> str:
-    run = turn.run
-    if run.moved_at is None:
+    run, running = turn.run, turn.run.within(Running)
+    if running.position_at is None:
         return f"there is no step {duration(turn.at - run.since_at)} after the release"
-    waited = turn.at - run.moved_at
+    waited = turn.at - running.position_at
     shown = f"the longest pause so far was {duration(run.longest_pause_s or 0.0)}"
-    return f"step {run.moved_to} stands still for {duration(waited)} ({shown})"
+    return f"step {running.position} stands still for {duration(waited)} ({shown})"
 
 
 def _act(turn: Turn, stacks: Mapping[TaskId, str]) -> None:
@@ -150,10 +158,10 @@ def _act(turn: Turn, stacks: Mapping[TaskId, str]) -> None:
     named = f"; {odd} is elsewhere than the others: {innermost(stacks[odd])}" if odd is not None else ""
     frozen = "".join(f"; {cause.frozen(task)}" for task in _silent(run))
     sentence = f"stalled: {_stands_still(turn)}{frozen}{named}"
-    turn.set(evidence_at=None)
+    turn.set_phase(evidence_at=None)
     turn.note("stacks", sentence, odd, stacks={str(task): text for task, text in stacks.items()})
     if run.plan.restart.on_stall == "notify":
-        turn.set(moved_at=turn.at)  # said again after another such time
+        turn.forgive_standstill()  # said again after another such time
         return
     lines = tuple(stacks[odd].splitlines()[-20:]) if odd is not None else ()
     turn.set(first_cause=FirstCause(odd, run.generation, Cause.STALLED, sentence, lines))

@@ -5,31 +5,37 @@ from __future__ import annotations
 from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
 from orchestrator.core.hosts import checkpoint_dir, compatibility, host_state, slots
 from orchestrator.core.hosts.slots import Assignment
+from orchestrator.core.instants import Instant, is_due
 from orchestrator.core.launch import endpoint
 from orchestrator.core.model import (
+    Backoff,
     Cause,
+    Ended,
     FirstCause,
     Host,
     HostState,
     Intent,
     Link,
+    Pending,
     Phase,
     Problem,
+    Rendezvous,
     Run,
+    Running,
     Task,
     TaskPhase,
 )
 from orchestrator.core.phases.running import next_verification, react_to_end
 from orchestrator.core.phases.stopping import finish, stop_all
 from orchestrator.core.plan import TaskId
-from orchestrator.core.turn import Turn, is_due
+from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
 
 
 def prepare(turn: Turn) -> None:
     """The first turn of a run."""
     timing = turn.run.plan.timing
-    turn.set(deadline_at=turn.at + timing.start_after_s)
+    turn.set_phase(deadline_at=turn.at + timing.start_after_s)
     spares = len(turn.run.hosts) - len(turn.run.assignees)
     beside = f", and {counted(spares, 'spare')}" if spares else ""
     turn.note("submitted", f"{turn.run.run_id}: {_size(turn.run)}{beside}")
@@ -41,10 +47,11 @@ def _size(run: Run) -> str:
 
 
 def advance_pending(turn: Turn) -> None:
+    """Begin the first generation once every host that it needs is ready; give up at the deadline."""
     run = turn.run
     assignment = slots.next_assignment(run)
     if assignment.waits_for:
-        if is_due(run.deadline_at, turn.at):
+        if is_due(run.within(Pending).deadline_at, turn.at):
             missing = [run.host(name) for name in assignment.waits_for]
             fail_now(turn, _never_prepared(missing, run.plan.timing.start_after_s))
         return
@@ -92,7 +99,7 @@ def _never_prepared(missing: list[Host], waited_s: float) -> Problem:
 def fail_now(turn: Turn, problem: Problem) -> None:
     """End a run of which no process was ever started."""
     turn.set(problem=problem)
-    finish(turn, Phase.FAILED, problem.message)
+    finish(turn, Ended(phase=Phase.FAILED), problem.message)
 
 
 def begin_generation(turn: Turn, generation: int, assignment: Assignment) -> None:
@@ -104,19 +111,12 @@ def begin_generation(turn: Turn, generation: int, assignment: Assignment) -> Non
         for t in sorted(turn.run.placed.tasks, key=lambda t: t.id)
     )
     turn.enter(
-        Phase.RENDEZVOUS,
+        Rendezvous(deadline_at=turn.at + before.plan.timing.start_after_s),
         f"starting {counted(len(fresh), 'task')}",
-        deadline_at=turn.at + before.plan.timing.start_after_s,
         generation=generation,
         generation_last=generation,
         tasks=fresh,
         seed=None,
-        seeding="",
-        seeding_at=None,
-        moved_to=None,
-        moved_at=None,
-        proof=None,
-        progress_at=turn.at,
     )
     for host in turn.run.assignees:
         turn.set_host(host, untouched=False)
@@ -164,20 +164,21 @@ def start(turn: Turn, task: Task) -> None:
 
 
 def advance_rendezvous(turn: Turn) -> None:
+    """Release all tasks once all have joined; end the generation where one of them cannot."""
     run = turn.run
     gone = [task for task in run.tasks if task.phase.is_gone]
     if gone:
         react_to_end(turn, run.tasks)
         if turn.run.phase is Phase.RENDEZVOUS:
             _left_early(turn, gone[0])
-    elif is_due(run.deadline_at, turn.at):
+    elif is_due(run.within(Rendezvous).deadline_at, turn.at):
         _start_deadline(turn)
     elif is_seeded(run) and all(t.phase is TaskPhase.READY and t.port is not None for t in run.tasks):
         for task in run.tasks:
             turn.set_task(task, phase=TaskPhase.RELEASED)
         turn.do(*(release(turn.run, task) for task in turn.run.tasks))
-        turn.enter(Phase.RUNNING, "all tasks have joined", verify_at=next_verification(run, turn.at, 0.0))
-        turn.set(progress_at=turn.at)
+        running = Running(progress_at=turn.at, verify_at=next_verification(run, turn.at, 0.0))
+        turn.enter(running, "all tasks have joined")
         turn.note("running", f"all have joined and are released: {counted(len(run.tasks), 'task')}")
 
 
@@ -205,12 +206,12 @@ def release(run: Run, task: Task) -> ReleaseTask:
 def _start_deadline(turn: Turn) -> None:
     run = turn.run
     if host_state.is_cut_off(run):
-        turn.set(deadline_at=turn.at + run.plan.timing.unreachable_after_s)
+        turn.set_phase(deadline_at=turn.at + run.plan.timing.unreachable_after_s)
         return
     missing = [t for t in run.tasks if t.phase in (TaskPhase.STARTING, TaskPhase.WAITING)]
     if not missing and (checkpoint_dir.hangs(run) or _is_seeding(run, turn.at)):
         # Another generation would wait for the same; what is waited for stands in the sentence.
-        turn.set(deadline_at=turn.at + run.plan.timing.start_after_s)
+        turn.set_phase(deadline_at=turn.at + run.plan.timing.start_after_s)
         return
     if not missing:
         what = "the checkpoint was not read within the start deadline"
@@ -226,9 +227,10 @@ def _start_deadline(turn: Turn) -> None:
     stop_all(turn, Intent.RESTART, what)
 
 
-def _is_seeding(run: Run, at: float) -> bool:
+def _is_seeding(run: Run, at: Instant) -> bool:
     """Whether the checkpoint is on its way and gets further: its size is nobody's fault."""
-    return run.seeding_at is not None and at - run.seeding_at < run.plan.timing.start_after_s
+    seeding_at = run.within(Rendezvous).seeding_at
+    return seeding_at is not None and at - seeding_at < run.plan.timing.start_after_s
 
 
 def _silence(run: Run, task: Task) -> str:
@@ -245,9 +247,10 @@ def advance_backoff(turn: Turn) -> None:
     """
     host_state.judge_lost(turn)
     run = turn.run
-    if not is_due(run.deadline_at, turn.at) and run.deadline_at is not None:
+    start_at = run.within(Backoff).start_at
+    if start_at is not None and not is_due(start_at, turn.at):
         return
-    turn.set(deadline_at=None)
+    turn.set_phase(start_at=None)
     assignment = slots.next_assignment(run)
     if assignment.waits_for or any(task.phase.may_live for task in run.tasks):
         return

@@ -7,12 +7,25 @@ from dataclasses import replace
 from orchestrator.core.actions import CloseHost, StopTask, SweepHost
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
-from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.hosts import host_state, slots
 from orchestrator.core.hosts.host_state import lose
-from orchestrator.core.model import Exit, Intent, Link, Phase, Problem, Run, Task, TaskPhase
+from orchestrator.core.instants import Deadline, is_due
+from orchestrator.core.model import (
+    Backoff,
+    Ended,
+    Exit,
+    Intent,
+    Link,
+    Phase,
+    Problem,
+    Run,
+    Stopping,
+    Task,
+    TaskPhase,
+)
 from orchestrator.core.phases import final_verification, restart
-from orchestrator.core.turn import Turn, is_due
+from orchestrator.core.transitions import ENDS
+from orchestrator.core.turn import Turn
 
 SWEEP_WAIT_S = 10.0
 """How long a host may take for the proof, on top of the tasks' own grace."""
@@ -23,20 +36,21 @@ def intent_after(blamed: Cause) -> Intent:
     return Intent.FAIL if blamed.row.ends_the_run else Intent.RESTART
 
 
-def stop_all(turn: Turn, intent: Intent, reason: str, force_at: float | None = None) -> None:
+def stop_all(turn: Turn, intent: Intent, reason: str, force_at: Deadline | None = None) -> None:
     """End the generation. With `force_at`, the tasks may end by themselves until then; else all are killed now."""
     timing = turn.run.plan.timing
     found = turn.run.first_cause
     nothing_failed = intent is Intent.RESCHEDULE
     if not nothing_failed and (found is None or found.generation != turn.run.generation):
         found = cause.first_cause(turn.run)
-    turn.enter(Phase.STOPPING, reason, intent=intent, force_at=force_at)
-    patience = SWEEP_WAIT_S if intent is Intent.KILL else max(timing.lost_after_s, SWEEP_WAIT_S)
-    deadline_at = max(turn.at, force_at or turn.at) + grace_s(turn.run) + patience
-    turn.set(first_cause=found, proof=None, deadline_at=deadline_at)
+    grace = _grace_s(turn.run, intent)
+    patience_s = SWEEP_WAIT_S if intent is Intent.KILL else max(timing.lost_after_s, SWEEP_WAIT_S)
+    begins_at = turn.at if force_at is None else max(turn.at, force_at)
+    stopping = Stopping(intent=intent, force_at=force_at, deadline_at=begins_at + grace + patience_s)
+    turn.enter(stopping, reason, first_cause=found)
     turn.note("stopping", reason)
     if force_at is None:
-        order_stop(turn, grace_s(turn.run))
+        order_stop(turn, grace)
 
 
 _GENTLE = (Intent.KILL, Intent.RESCHEDULE)
@@ -44,14 +58,18 @@ _GENTLE = (Intent.KILL, Intent.RESCHEDULE)
 
 
 def grace_s(run: Run) -> float:
-    """How long the tasks of a run that stops have between the asking and the killing."""
-    return run.plan.timing.kill_grace_s if run.intent in _GENTLE else 0.0
+    """Return how long the tasks of a run that stops have between the asking and the killing."""
+    return _grace_s(run, run.intent)
+
+
+def _grace_s(run: Run, intent: Intent | None) -> float:
+    return run.plan.timing.kill_grace_s if intent in _GENTLE else 0.0
 
 
 def hurry(turn: Turn) -> None:
-    """The user wants the end of a run whose outcome is decided already: nobody is waited for any more."""
-    if turn.run.force_at is not None:
-        turn.set(force_at=turn.at)
+    """End the patience with a run that stops and whose outcome is decided: nobody is waited for any more."""
+    if turn.run.within(Stopping).force_at is not None:
+        turn.set_phase(force_at=turn.at)
 
 
 def order_stop(turn: Turn, grace_s: float) -> None:
@@ -62,10 +80,12 @@ def order_stop(turn: Turn, grace_s: float) -> None:
 
 
 def advance_stopping(turn: Turn) -> None:
-    if is_due(turn.run.force_at, turn.at):
-        turn.set(force_at=None)
+    """Go on to what comes after once no task may live any more; bound the wait for that."""
+    stopping = turn.run.within(Stopping)
+    if is_due(stopping.force_at, turn.at):
+        turn.set_phase(force_at=None)
         order_stop(turn, 0.0)
-    if is_due(turn.run.deadline_at, turn.at):
+    if is_due(stopping.deadline_at, turn.at):
         _stop_deadline(turn)
         return
     if any(task.phase.may_live for task in turn.run.tasks):
@@ -88,7 +108,7 @@ def _settle_intent(turn: Turn) -> None:
     if run.intent is Intent.RESCHEDULE and chief.exit is not None and chief.exit.ordered:
         is_done = False  # a script that saves and exits with 0 when it is asked to end has not finished
     if run.intent in (Intent.RESTART, Intent.RESCHEDULE) and is_done:
-        turn.set(intent=Intent.SUCCEED)
+        turn.set_phase(intent=Intent.SUCCEED)
     if run.intent is Intent.RESCHEDULE:
         return
     found, known = cause.first_cause(turn.run), run.first_cause
@@ -105,7 +125,7 @@ def _rescheduled(turn: Turn) -> None:
     step = run.checkpoint.global_step if run.checkpoint else None
     budget = restart.cleared(run.budget, step)
     turn.set(budget=replace(budget, restarts=budget.restarts + 1))
-    turn.enter(Phase.BACKOFF, run.reason, deadline_at=turn.at)
+    turn.enter(Backoff(start_at=turn.at), run.reason)
 
 
 def _restart_or_give_up(turn: Turn) -> None:
@@ -124,11 +144,12 @@ def _restart_or_give_up(turn: Turn) -> None:
     turn.set(budget=decided.budget)
     what = found.sentence if found else run.reason
     if isinstance(decided, restart.GiveUp):
-        turn.set(intent=Intent.FAIL, reason=f"{what}; given up: {decided.reason}")
+        turn.set(reason=f"{what}; given up: {decided.reason}")
+        turn.set_phase(intent=Intent.FAIL)
         _say_done(turn, f"given up: {decided.reason}")
         _prove(turn)
         return
-    turn.enter(Phase.BACKOFF, what, deadline_at=turn.at + decided.delay_s)
+    turn.enter(Backoff(start_at=turn.at + decided.delay_s), what)
     when = f"in {decided.delay_s:.1f} s ({decided.reason})" if decided.delay_s else decided.reason
     _say_done(turn, f"restart {when}")
     turn.note("backoff", f"restart {when}: {what}", found.task if found else None, **_why(turn.run))
@@ -154,15 +175,17 @@ def _blamed(run: Run) -> Cause:
 def _prove(turn: Turn) -> None:
     """Ask every host for the proof that nothing is left, and for the last checkpoint; then end."""
     run = turn.run
-    if run.proof is None:
-        turn.set(proof={})
+    stopping = run.within(Stopping)
+    if stopping.proof is None:
+        turn.set_phase(proof={})
         turn.do(*(SweepHost(host=name, generation=run.generation_last) for name in to_prove(turn.run)))
         final_verification.ask(turn)
-        turn.set(deadline_at=turn.at + max(SWEEP_WAIT_S, final_verification.patience_s(turn.run)))
-    elif not to_prove(run) and run.final_verification_asked_at is None:
-        _conclude(turn)
-    elif run.final_verification_asked_at is None and run.deadline_at is not None:
-        turn.set(deadline_at=min(run.deadline_at, turn.at + SWEEP_WAIT_S))  # the look alone was worth more
+        turn.set_phase(deadline_at=turn.at + max(SWEEP_WAIT_S, final_verification.patience_s(turn.run)))
+    elif stopping.final_verification_asked_at is None:
+        if not to_prove(run):
+            _conclude(turn)
+        else:  # the look alone was worth more
+            turn.set_phase(deadline_at=min(stopping.deadline_at, turn.at + SWEEP_WAIT_S))
 
 
 def to_prove(run: Run) -> list[str]:
@@ -182,7 +205,7 @@ def _stop_deadline(turn: Turn) -> None:
     if run.proof is not None:
         _conclude(turn)
     else:
-        turn.set(deadline_at=turn.at + SWEEP_WAIT_S)
+        turn.set_phase(deadline_at=turn.at + SWEEP_WAIT_S)
 
 
 def _give_up_on(turn: Turn, task: Task) -> None:
@@ -198,21 +221,17 @@ def _give_up_on(turn: Turn, task: Task) -> None:
     hint = "it waits in the kernel, for a disk, a network file system or a GPU; the host may need a reboot"
     turn.set(problem=Problem(code="unkillable", message=sentence, hint=hint, exit_code=6))
     if goes_on:
-        turn.set(intent=Intent.FAIL, reason=sentence)
-
-
-_ENDS = {Intent.SUCCEED: Phase.SUCCEEDED, Intent.FAIL: Phase.FAILED, Intent.KILL: Phase.KILLED}
+        turn.set(reason=sentence)
+        turn.set_phase(intent=Intent.FAIL)
 
 
 def _conclude(turn: Turn) -> None:
-    """The end, with what is to be said of it."""
+    """End the run, with what is to be said of it."""
     final_verification.without_answer(turn)
     run = turn.run
-    if run.intent is None:
-        raise InvariantViolated("STOPPING without an intent")
-    phase = _ENDS.get(run.intent, Phase.FAILED)
+    stopping = run.within(Stopping)
     reason = run.reason
-    if phase is Phase.SUCCEEDED:
+    if stopping.intent is Intent.SUCCEED:
         late = [t for t in run.tasks if t.exit and t.exit.cause.row.blame is not Blame.NOBODY]
         warnings = tuple(
             f"{t.id} on {t.host} {cause.how(t.exit)}, after the chief's exit 0" for t in late if t.exit
@@ -222,15 +241,15 @@ def _conclude(turn: Turn) -> None:
         reason = f"{run.chief} ended with exit code 0" + (f" at step {step}" if step is not None else "")
         for warning in warnings:
             turn.note("warning", warning)
-    elif phase is Phase.FAILED and run.first_cause is not None and not run.first_cause.done:
+    elif stopping.intent is Intent.FAIL and run.first_cause is not None and not run.first_cause.done:
         _say_done(turn, f"given up: {restart.SAME_END}")
-    finish(turn, phase, reason)
+    finish(turn, Ended(phase=ENDS[stopping.intent], proof=stopping.proof), reason)
 
 
-def finish(turn: Turn, phase: Phase, reason: str) -> None:
+def finish(turn: Turn, ended: Ended, reason: str) -> None:
     """Enter a terminal phase. A host without its proof is kept, and swept when it is back."""
-    turn.enter(phase, reason)
-    proof = turn.run.proof or {}
+    turn.enter(ended, reason)
+    phase, proof = ended.phase, ended.proof or {}
     left = [f"{name}: {what}" for name, swept in proof.items() for what in swept.left]
     if left and turn.run.problem is None:
         turn.set(problem=Problem(code="left", message=f"left behind: {'; '.join(left)}", exit_code=6))

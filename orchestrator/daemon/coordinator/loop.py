@@ -19,8 +19,10 @@ from typing import Any
 from orchestrator.adapters.head.journal import Journal, Kept
 from orchestrator.core import decide
 from orchestrator.core.actions import Action, Note
+from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.errors import InvariantViolated, JournalError
 from orchestrator.core.events import EpochBegan, Event, HostReported, Submitted, Ticked
+from orchestrator.core.instants import rebased, stood_still
 from orchestrator.core.model import Run
 from orchestrator.core.plan import TaskId
 
@@ -94,7 +96,7 @@ class Loop:
     def take_up(self, kept: list[Kept], epoch: int) -> None:
         """Go on with the runs of the journal, as a new epoch."""
         now = self._now()
-        self.runs = {k.run.run_id: decide.rebased(k.run, now - k.written_at) for k in kept}
+        self.runs = {k.run.run_id: rebased(k.run, now - k.written_at) for k in kept}
         for run_id in list(self.runs):
             self.decide(run_id, EpochBegan(at=now, epoch=epoch))
 
@@ -197,7 +199,7 @@ class Loop:
         """Until the next deadline; while the journal cannot be written, until it is tried again."""
         if self._retry_at is not None:
             return max(0.0, self._retry_at - self._now())
-        due = [at for run in self.runs.values() if (at := decide.next_deadline(run)) is not None]
+        due = [at for run in self.runs.values() if (at := next_deadline(run)) is not None]
         return max(0.0, min(due) - self._now()) if due else None
 
     def _tick(self) -> None:
@@ -208,12 +210,12 @@ class Loop:
             self._retry_at = None
             # Hosts have spoken meanwhile and were not heard: nobody is to be given up for that.
             waited_s = now - self._stood_at
-            self.runs = {run_id: decide.stood_still(run, waited_s, now) for run_id, run in self.runs.items()}
+            self.runs = {run_id: stood_still(run, waited_s, now) for run_id, run in self.runs.items()}
             # Waits that follow from what was held begin now: it is only now that anything is done about it.
             self._held = deque((run_id, replace(event, at=now)) for run_id, event in self._held)
             self._catch_up()
         for run_id, run in list(self.runs.items()):
-            due = decide.next_deadline(run)
+            due = next_deadline(run)
             if due is not None and due <= now and self._retry_at is None:
                 self._try(run_id, Ticked(at=now))
 

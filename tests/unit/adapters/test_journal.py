@@ -22,6 +22,7 @@ from orchestrator.core.errors import JournalError
 from orchestrator.core.events import KillRequested, Submitted, Ticked
 from orchestrator.core.model import Cause, Exit, Facts, Phase, Progress, Run, Swept, TaskPhase, new_run
 from orchestrator.core.plan import TaskId
+from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 W0 = TaskId("worker", 0)
@@ -52,7 +53,8 @@ def a_run(run_id: str = "t-20260101-000000") -> Run:
         )
     )
     run = run.with_host(replace(run.hosts[0], facts=Facts("3.11.2", {"keras": None, "tensorflow": "2.21"})))
-    return replace(run, proof={"a": Swept(("pid 9: D state",), (20000,), "cgroup")}, deadline_at=9.25)
+    swept = {"a": Swept(("pid 9: D state",), (20000,), "cgroup")}
+    return in_phase(run, Phase.STOPPING, proof=swept, deadline_at=9.25)
 
 
 def test_what_comes_back_is_what_was_put_in(journal: Journal, path: str) -> None:
@@ -103,7 +105,7 @@ def test_first_causes_outlive_the_state_in_the_events(journal: Journal) -> None:
 
 
 def test_the_time_of_the_end_is_written_once(journal: Journal) -> None:
-    ended = replace(a_run(), phase=Phase.KILLED)
+    ended = in_phase(a_run(), Phase.KILLED)
     journal.commit(ended, KillRequested(9.0), [])
     (first,) = journal.runs()
     journal.commit(replace(ended, epoch=9), Ticked(10.0), [])
@@ -117,13 +119,13 @@ def test_the_time_of_the_end_is_written_once(journal: Journal) -> None:
 def test_of_the_ended_runs_the_newest_are_given_and_all_that_go_on(journal: Journal) -> None:
     for number in range(6):
         phase = Phase.RUNNING if number == 0 else Phase.FAILED
-        journal.commit(replace(a_run(f"t-20260101-00000{number}"), phase=phase), Ticked(1.0), [])
+        journal.commit(in_phase(a_run(f"t-20260101-00000{number}"), phase), Ticked(1.0), [])
     assert [kept.run.run_id[-1] for kept in journal.runs(ended_max=2)] == ["0", "4", "5"]
 
 
 def an_unproven(run: Run) -> Run:
     """It has ended, and nobody has looked what is left of it on `b`."""
-    return replace(run, phase=Phase.KILLED, generation=1, generation_last=1, proof={"a": Swept()})
+    return in_phase(replace(run, generation=1, generation_last=1), Phase.KILLED, proof={"a": Swept()})
 
 
 def test_a_run_whose_end_is_unproven_is_given_and_kept_however_old_until_it_is_proven(
@@ -132,12 +134,12 @@ def test_a_run_whose_end_is_unproven_is_given_and_kept_however_old_until_it_is_p
     owing = an_unproven(a_run("t-20260101-000000"))
     journal.commit(owing, Ticked(1.0), [])
     for number in range(1, 4):
-        journal.commit(replace(a_run(f"t-20260101-00000{number}"), phase=Phase.FAILED), Ticked(1.0), [])
+        journal.commit(in_phase(a_run(f"t-20260101-00000{number}"), Phase.FAILED), Ticked(1.0), [])
     journal.close()
     again = Journal(path)
     assert [kept.run.run_id[-1] for kept in again.runs(ended_max=1)] == ["0", "3"]
     assert [run_id[-1] for run_id in again.prune(ended_max=1)] == ["1", "2"]
-    again.commit(replace(owing, proof={"a": Swept(), "b": Swept()}), Ticked(2.0), [])
+    again.commit(in_phase(owing, Phase.KILLED, proof={"a": Swept(), "b": Swept()}), Ticked(2.0), [])
     assert [run_id[-1] for run_id in again.prune(ended_max=1)] == ["0"]
     again.close()
 
@@ -316,7 +318,7 @@ INSERT INTO meta VALUES ('version', '1'), ('epoch', '7');
 
 def of_version_1(path: str) -> list[Run]:
     """A journal as the first version wrote it: one run goes on, two have ended; its log is not folded back."""
-    runs = [replace(a_run(f"t-20260101-00000{n}"), phase=phase) for n, phase in enumerate(ONE_GOES_ON)]
+    runs = [in_phase(a_run(f"t-20260101-00000{n}"), phase) for n, phase in enumerate(ONE_GOES_ON)]
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA journal_mode=WAL")
     db.executescript(VERSION_1)
@@ -385,7 +387,7 @@ def test_a_migration_that_fails_leaves_the_old_journal(path: str) -> None:
 def test_the_oldest_ended_runs_are_forgotten_with_their_events_and_no_other(journal: Journal) -> None:
     for number in range(6):
         phase = Phase.RUNNING if number == 0 else Phase.FAILED
-        run = replace(a_run(f"t-20260101-00000{number}"), phase=phase)
+        run = in_phase(a_run(f"t-20260101-00000{number}"), phase)
         run = an_unproven(run) if number == 2 else run
         journal.commit(run, Ticked(1.0), [Note("k", "m")])
     last = journal.events()[-1]["seq"]
@@ -403,7 +405,7 @@ def test_order_is_by_sequence_whatever_the_wall_clock_does(path: str) -> None:
     hours = iter(["12", "09", "15", "03", "00", "23"])
     opened = Journal(path, clock=lambda: f"2026-01-01T{next(hours)}:00:00.000Z")
     for number in range(6):
-        run = replace(a_run(f"t-20260101-00000{number}"), phase=Phase.FAILED)
+        run = in_phase(a_run(f"t-20260101-00000{number}"), Phase.FAILED)
         opened.commit(run, Ticked(float(number)), [Note("k", str(number))])
     assert [event["message"] for event in opened.events()] == ["0", "1", "2", "3", "4", "5"]
     assert [event["message"] for event in opened.events(after=3)] == ["3", "4", "5"]

@@ -18,6 +18,7 @@ from orchestrator.core.events import Submitted, Ticked
 from orchestrator.core.model import Phase, Run, new_run
 from orchestrator.core.plan import CheckpointPlan, Plan
 from tests.unit.cli.desk import Desk
+from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 RUN = "t-20260101-000000"
@@ -35,7 +36,7 @@ def a_plan(name: str = "t", directory: str = "/own") -> Plan:
 
 
 def a_run(phase: Phase, plan: Plan | None = None, run_id: str = RUN) -> Run:
-    return replace(new_run(run_id, plan or a_plan(), epoch=1, at=0.0), phase=phase)
+    return in_phase(new_run(run_id, plan or a_plan(), epoch=1, at=0.0), phase)
 
 
 def journaled(desk: Desk, *runs: Run) -> None:

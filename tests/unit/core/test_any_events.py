@@ -13,6 +13,8 @@ from pydantic import TypeAdapter
 from orchestrator.core import actions as do
 from orchestrator.core import decide
 from orchestrator.core import events as ev
+from orchestrator.core.deadlines import next_deadline
+from orchestrator.core.instants import rebased
 from orchestrator.core.invariants import check
 from orchestrator.core.model import (
     Cause,
@@ -147,7 +149,7 @@ class Chaos:
 
     def pass_time(self, until: float) -> None:
         for _ in range(200):
-            due = decide.next_deadline(self.run)
+            due = next_deadline(self.run)
             if due is None or due > until:
                 self.now = until
                 return
@@ -164,7 +166,7 @@ class Chaos:
         if isinstance(event, ev.EpochBegan) and chance.random() < 0.8:  # mostly as it is: another process
             kept = _RUN.validate_json(_RUN.dump_json(self.run))
             assert kept == self.run
-            self.run = decide.rebased(decide.rebased(kept, 1e6), -1e6) if chance.random() < 0.5 else kept
+            self.run = rebased(rebased(kept, 1e6), -1e6) if chance.random() < 0.5 else kept
         if isinstance(event, ev.OrderFailed) and event.task is not None:
             self.ended.add((event.task, event.generation))
             self.living.pop(event.task, None)

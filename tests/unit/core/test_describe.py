@@ -26,6 +26,7 @@ from orchestrator.core.model import (
     new_run,
 )
 from orchestrator.core.plan import TaskId
+from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 NOW = 1000.0
@@ -40,12 +41,13 @@ def run_in(
     hosts: tuple[dict[str, Any], dict[str, Any]] = (UP, UP),
     tasks: tuple[dict[str, Any], dict[str, Any]] = ({}, {}),
     checkpoint: bool = False,
+    own: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Run:
     run = new_run("t", make_plan(["a", "b"], checkpoint=checkpoint), epoch=1, at=0.0)
     made: tuple[Host, ...] = tuple(replace(h, **hosts[i]) for i, h in enumerate(run.hosts))
     told: tuple[Task, ...] = tuple(replace(t, **tasks[i]) for i, t in enumerate(run.tasks))
-    return replace(run, phase=phase, hosts=made, tasks=told, since_at=990.0, **changes)
+    return replace(in_phase(run, phase, **(own or {})), hosts=made, tasks=told, since_at=990.0, **changes)
 
 
 def task(phase: TaskPhase, step: int | None = None, pid: int | None = 7) -> dict[str, Any]:
@@ -59,7 +61,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
     ("run", "expected"),
     [
         (
-            run_in(Phase.PENDING, hosts=(UP, {"since_at": 0.0}), deadline_at=1180.0),
+            run_in(Phase.PENDING, hosts=(UP, {"since_at": 0.0}), own={"deadline_at": 1180.0}),
             "1/2 hosts are ready; waiting for b (connecting); gives up in 3 min",
         ),
         (
@@ -75,7 +77,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 Phase.RENDEZVOUS,
                 tasks=(task(READY), task(STARTING)),
                 hosts=(UP, DOWN),
-                deadline_at=1060.0,
+                own={"deadline_at": 1060.0},
             ),
             "1/2 tasks have joined, 60 s left; waiting for worker:1 on b (host unreachable, last heard 40 s ago)",
         ),
@@ -84,7 +86,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 Phase.RENDEZVOUS,
                 tasks=(task(STARTING), task(STARTING, pid=None)),
                 hosts=(UP, UP),
-                deadline_at=1060.0,
+                own={"deadline_at": 1060.0},
             ),
             "0/2 tasks have joined, 60 s left; waiting for worker:0 on a (pid 7 is importing), "
             "worker:1 on b (no process yet)",
@@ -94,12 +96,17 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 Phase.RENDEZVOUS,
                 tasks=(task(READY), task(STARTING)),
                 hosts=(UP, {**DOWN, "link": Link.CONNECTING, "heard_at": None}),
-                deadline_at=1060.0,
+                own={"deadline_at": 1060.0},
             ),
             "1/2 tasks have joined, 60 s left; waiting for worker:1 on b (host unreachable, last heard never)",
         ),
         (
-            run_in(Phase.RENDEZVOUS, tasks=(task(READY), task(READY)), checkpoint=True, deadline_at=1060.0),
+            run_in(
+                Phase.RENDEZVOUS,
+                tasks=(task(READY), task(READY)),
+                checkpoint=True,
+                own={"deadline_at": 1060.0},
+            ),
             "2/2 tasks have joined; the newest checkpoint is read and copied before they are released, 60 s left",
         ),
         (
@@ -116,12 +123,20 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
         ),
         (
             run_in(
-                Phase.RUNNING, hosts=(UP, DOWN), tasks=(task(RUNNING, 120), task(RUNNING)), progress_at=998.0
+                Phase.RUNNING,
+                hosts=(UP, DOWN),
+                tasks=(task(RUNNING, 120), task(RUNNING)),
+                own={"progress_at": 998.0},
             ),
             "step 120; unreachable, still training: b (last heard 40 s ago)",
         ),
         (
-            run_in(Phase.RUNNING, hosts=(UP, DOWN), tasks=(task(RUNNING), task(RUNNING)), progress_at=900.0),
+            run_in(
+                Phase.RUNNING,
+                hosts=(UP, DOWN),
+                tasks=(task(RUNNING), task(RUNNING)),
+                own={"progress_at": 900.0},
+            ),
             "before the first step; unreachable, no progress is seen; its tasks may be training: "
             "b (last heard 40 s ago)",
         ),
@@ -169,7 +184,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
             run_in(
                 Phase.STOPPING,
                 tasks=(task(TaskPhase.EXITED), task(RUNNING)),
-                intent=Intent.RESTART,
+                own={"intent": Intent.RESTART},
                 reason="worker:0 on a was killed by SIGKILL",
             ),
             "worker:0 on a was killed by SIGKILL; waiting for worker:1 on b to end, then restart",
@@ -178,22 +193,30 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
             run_in(
                 Phase.STOPPING,
                 tasks=(task(TaskPhase.EXITED), task(TaskPhase.LOST)),
-                intent=Intent.KILL,
+                own={"intent": Intent.KILL, "proof": {"a": Swept()}},
                 reason="killed by the user",
-                proof={"a": Swept()},
             ),
             "killed by the user; looking on b that nothing is left, then KILLED",
         ),
         (
-            run_in(Phase.STOPPING, tasks=(task(TaskPhase.EXITED),) * 2, intent=Intent.SUCCEED, reason="done"),
+            run_in(
+                Phase.STOPPING,
+                tasks=(task(TaskPhase.EXITED),) * 2,
+                own={"intent": Intent.SUCCEED},
+                reason="done",
+            ),
             "done; looking on a, b that nothing is left, then done",
         ),
         (
-            run_in(Phase.STOPPING, tasks=(task(TaskPhase.EXITED),) * 2, intent=Intent.FAIL, reason="bad"),
+            run_in(
+                Phase.STOPPING, tasks=(task(TaskPhase.EXITED),) * 2, own={"intent": Intent.FAIL}, reason="bad"
+            ),
             "bad; looking on a, b that nothing is left, then FAILED",
         ),
         (
-            run_in(Phase.BACKOFF, reason="it failed", generation=2, generation_last=2, deadline_at=1004.0),
+            run_in(
+                Phase.BACKOFF, reason="it failed", generation=2, generation_last=2, own={"start_at": 1004.0}
+            ),
             "it failed; generation 3 starts in 4 s",
         ),
         (

@@ -11,6 +11,7 @@ from orchestrator.core.errors import OrchestratorError, Refused, UsageError
 from orchestrator.core.faults import KINDS, Fault, fault
 from orchestrator.core.model import Link, Phase, Run, TaskPhase, new_run
 from orchestrator.core.plan import TaskId
+from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 
@@ -20,7 +21,7 @@ def training(*, chaos: bool = True) -> Run:
     run = new_run("t-20260101-000000", plan, epoch=1, at=0.0)
     tasks = tuple(replace(task, phase=TaskPhase.RUNNING, generation=3) for task in run.tasks)
     hosts = tuple(replace(host, link=Link.CONNECTED) for host in run.hosts)
-    return replace(run, phase=Phase.RUNNING, tasks=tasks, hosts=hosts)
+    return in_phase(replace(run, tasks=tasks, hosts=hosts), Phase.RUNNING)
 
 
 def test_a_fault_of_a_task_names_its_host_and_generation() -> None:
@@ -61,7 +62,7 @@ def test_what_cannot_be_hurt_now_is_refused(kind: str) -> None:
     run = training()
     target = "worker:1" if KINDS[kind].of == "task" else "b"
     away = run.with_host(replace(run.host("b"), link=Link.UNREACHABLE))
-    starting = replace(run, phase=Phase.RENDEZVOUS)
+    starting = in_phase(run, Phase.RENDEZVOUS)
     for unfit in (away, starting):
         with pytest.raises(OrchestratorError) as refused:
             fault(unfit, kind, target, 5)

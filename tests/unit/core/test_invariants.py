@@ -11,8 +11,9 @@ from orchestrator.core import events as ev
 from orchestrator.core.errors import HostError, InvariantViolated, OrchestratorError
 from orchestrator.core.hosts.compatibility import differences
 from orchestrator.core.invariants import check
-from orchestrator.core.model import Budget, Cause, Exit, Facts, Host, Intent, Phase, Run, TaskPhase, new_run
+from orchestrator.core.model import Budget, Facts, Host, Intent, Phase, Run, TaskPhase, new_run
 from orchestrator.core.plan import TaskId
+from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 
@@ -29,24 +30,24 @@ def with_task(run: Run, **changes: object) -> Run:
 @pytest.mark.parametrize(
     ("broken", "sentence"),
     [
-        (replace(fresh(), intent=Intent.KILL), "STOPPING alone has an intent"),
-        (replace(fresh(), phase=Phase.STOPPING), "STOPPING alone has an intent"),
-        (replace(fresh(), force_at=1.0), "only STOPPING is patient"),
-        (replace(fresh(), verify_at=1.0), "only RUNNING looks at checkpoints"),
-        (replace(fresh(), deadline_at=None), "PENDING ends within a bound"),
-        (replace(fresh(), phase=Phase.FAILED), "a failed run says why"),
+        (
+            in_phase(fresh(), Phase.STOPPING, final_verification_asked_at=1.0),
+            "the last look is beside the proof",
+        ),
+        (in_phase(fresh(), Phase.PENDING, deadline_at=None), "PENDING ends within a bound"),
+        (in_phase(fresh(), Phase.FAILED), "a failed run says why"),
         (with_task(fresh(), phase=TaskPhase.STARTING, generation=3), "all tasks are of the run's generation"),
         (with_task(fresh(), phase=TaskPhase.EXITED), "an end has its record"),
         (
-            replace(with_task(fresh(), phase=TaskPhase.RUNNING), phase=Phase.KILLED),
+            in_phase(with_task(fresh(), phase=TaskPhase.RUNNING), Phase.KILLED),
             "a run ends after its tasks",
         ),
         (
-            replace(with_task(fresh(), phase=TaskPhase.STARTING), phase=Phase.RUNNING),
+            in_phase(with_task(fresh(), phase=TaskPhase.STARTING), Phase.RUNNING),
             "none runs before all have joined",
         ),
         (
-            replace(fresh(), phase=Phase.STOPPING, intent=Intent.SUCCEED),
+            in_phase(fresh(), Phase.STOPPING, intent=Intent.SUCCEED),
             "only the chief's exit 0 is success",
         ),
         (replace(fresh(), budget=Budget(without_progress=5)), "restarts stay within the budget"),
@@ -56,13 +57,6 @@ def with_task(run: Run, **changes: object) -> Run:
 def test_an_invariant_that_does_not_hold_is_named(broken: Run, sentence: str) -> None:
     with pytest.raises(InvariantViolated, match=sentence):
         check(broken)
-
-
-def test_a_run_that_stops_without_an_intent_is_a_fault_of_ours_and_changes_nothing() -> None:
-    exited = with_task(fresh(), phase=TaskPhase.EXITED, exit=Exit(cause=Cause.ORDERED))
-    broken = replace(exited, phase=Phase.STOPPING, generation=1, proof={}, deadline_at=10.0)
-    with pytest.raises(InvariantViolated):
-        decide.step(broken, ev.Ticked(10.0))
 
 
 def test_what_is_not_there_is_a_key_error() -> None:

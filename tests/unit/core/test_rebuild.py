@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from orchestrator.core import decide, rebuild
 from orchestrator.core.actions import Action, Note, ReleaseTask, SeedCheckpoint, StartTask, StopTask
+from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.events import (
     CheckpointSeeded,
     EpochBegan,
@@ -17,8 +18,21 @@ from orchestrator.core.events import (
     TaskReport,
     Ticked,
 )
-from orchestrator.core.model import Cause, Exit, Facts, Phase, Progress, Run, Seed, TaskPhase, new_run
+from orchestrator.core.model import (
+    Cause,
+    Exit,
+    Facts,
+    Phase,
+    Progress,
+    Rendezvous,
+    Run,
+    Running,
+    Seed,
+    TaskPhase,
+    new_run,
+)
 from orchestrator.core.plan import HostPlan, TaskId
+from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
@@ -95,7 +109,7 @@ def test_a_record_from_before_the_release_does_as_well() -> None:
     run, actions = adopt(rebuilt(record, *now), *now)
     assert (run.phase, run.generation) == (Phase.RUNNING, 1)
     assert "StartTask" not in kinds(actions)
-    assert run.verify_at is not None, "its checkpoints are looked at again"
+    assert run.within(Running).verify_at is not None, "its checkpoints are looked at again"
 
 
 def test_a_release_that_was_lost_is_repeated() -> None:
@@ -112,7 +126,7 @@ def test_a_generation_that_had_not_been_released_waits_at_its_gate_as_before() -
     assert run.phase is Phase.RENDEZVOUS
     assert [action.generation for action in actions if isinstance(action, SeedCheckpoint)] == [1]
     assert not [action for action in actions if isinstance(action, StartTask)]
-    assert run.deadline_at is not None
+    assert run.within(Rendezvous).deadline_at == 1000.0 + run.plan.timing.start_after_s
 
 
 def test_what_has_ended_meanwhile_is_learned_as_ever() -> None:
@@ -255,7 +269,7 @@ def test_a_host_that_does_not_answer_is_waited_for() -> None:
 def test_time_stood_still_while_nobody_looked() -> None:
     now = (report("a", W0, "running", step=30), report("b", W1, "running", step=31))
     run = rebuilt(running(), *now)
-    due = decide.next_deadline(run)
+    due = next_deadline(run)
     assert due is not None
     assert due >= 1000.0
 
@@ -265,7 +279,7 @@ def test_the_record_that_knows_most_is_taken() -> None:
     assert rebuild.newest([]) is None
     assert rebuild.newest([(4, late), (4, early)]) is late
     assert rebuild.newest([(4, late), (5, early)]) is early, "a later coordinator's"
-    ended = replace(late, phase=Phase.KILLED)
+    ended = in_phase(late, Phase.KILLED)
     assert rebuild.newest([(4, ended), (4, late)]) is ended, "a host that was away when it ended knows less"
     ahead = replace(early, generation_last=2)
     assert rebuild.newest([(4, late), (4, ahead)]) is ahead

@@ -14,6 +14,7 @@ from orchestrator.core.launch import port_candidates, ports_needed
 from orchestrator.core.model import Facts, HostState, Link, Phase, Run, new_run
 from orchestrator.core.placement import Ask, assigned, has_room, place
 from orchestrator.core.plan import HostPlan, Plan, Timing
+from tests.unit.core.phases import in_phase
 
 FACTS = Facts(python="3.11.2", versions={"tensorflow": "2.21.0"}, code="c0de")
 
@@ -49,7 +50,7 @@ def run_of(plan: Plan, **states: HostState) -> Run:
         )
         for host in run.hosts
     )
-    return replace(run, hosts=hosts, phase=Phase.BACKOFF)
+    return in_phase(replace(run, hosts=hosts), Phase.BACKOFF)
 
 
 @settings(deadline=None)

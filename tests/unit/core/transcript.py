@@ -13,6 +13,8 @@ from pathlib import Path
 from orchestrator.core import actions as do
 from orchestrator.core import decide
 from orchestrator.core import events as ev
+from orchestrator.core.deadlines import next_deadline
+from orchestrator.core.instants import rebased
 from orchestrator.core.invariants import check
 from orchestrator.core.model import Cause, Exit, Facts, Problem, Progress, Run, Seed, Swept, new_run
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, RestartPolicy, TaskId, TaskPlan, Timing
@@ -97,14 +99,14 @@ class Transcript:
         if verb == "until":  # let every deadline up to `at` come
             return self._let_time_pass(float(rest[0]))
         if verb == "restart-coordinator":
-            self.run = decide.rebased(self.run, float(rest[0]))
+            self.run = rebased(self.run, float(rest[0]))
             return self._step(ev.EpochBegan(at=at, epoch=self.run.epoch + 1))
         return self._step(self._event(at, verb, rest))
 
     def _let_time_pass(self, until: float) -> list[str]:
         answered = []
         assert self.run is not None
-        while (due := decide.next_deadline(self.run)) is not None and due <= until:
+        while (due := next_deadline(self.run)) is not None and due <= until:
             before = self.run
             answered += [f"at {due:.1f}", *self._step(ev.Ticked(at=due))]
             assert self.run != before, "a tick at its own deadline must change something"

@@ -17,7 +17,9 @@ from pydantic import TypeAdapter
 from orchestrator.core import actions as do
 from orchestrator.core import decide
 from orchestrator.core import events as ev
+from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.hosts.slots import why_not_drained
+from orchestrator.core.instants import rebased
 from orchestrator.core.invariants import check
 from orchestrator.core.model import Cause, Exit, Facts, Phase, Problem, Progress, Run, Seed, Swept, new_run
 from orchestrator.core.plan import Plan, TaskId
@@ -103,7 +105,7 @@ class World:
     def go(self, until: float) -> None:
         """Let time pass; stops when the run has ended and every host was looked at."""
         while self.now < until and not self.is_over:
-            due = decide.next_deadline(self.run) if self.alive else None
+            due = next_deadline(self.run) if self.alive else None
             if due is not None and (not self._heap or due <= self._heap[0][0]) and due <= until:
                 self.now = max(self.now, due)
                 self._tick()
@@ -161,8 +163,8 @@ class World:
     def _take_up(self, kept: Run, written_at: float) -> None:
         self.alive = True
         other_clock = 1e6  # another boot's clock has nothing to do with this one's
-        moved = decide.rebased(kept, other_clock - written_at)
-        self.run = decide.rebased(moved, self.now - other_clock)
+        moved = rebased(kept, other_clock - written_at)
+        self.run = rebased(moved, self.now - other_clock)
         self.tell(ev.EpochBegan(at=self.now, epoch=kept.epoch + 1))
         for machine in self.machines.values():
             self.after(0.2, lambda machine=machine: self.connect(machine))  # type: ignore[misc]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from orchestrator.core.errors import HostError, Refused, UsageError
 from orchestrator.core.model import Phase, Problem, Run, new_run
 from orchestrator.daemon.connection.link import Asks, LinkDown, OrderRefused, Reply
 from orchestrator.daemon.coordinator import checkpoint_requests
+from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 
@@ -38,7 +38,7 @@ class FakeHosts:
 
 
 def a_run(name: str = "t-1", *, phase: Phase = Phase.RUNNING, checkpoint: bool = True) -> Run:
-    return replace(new_run(name, make_plan(["a", "b"], checkpoint=checkpoint), epoch=4, at=0.0), phase=phase)
+    return in_phase(new_run(name, make_plan(["a", "b"], checkpoint=checkpoint), epoch=4, at=0.0), phase)
 
 
 def test_it_is_asked_of_the_chiefs_host_with_the_runs_python() -> None:

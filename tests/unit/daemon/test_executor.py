@@ -43,6 +43,7 @@ from orchestrator.daemon.connection.link import Pace
 from orchestrator.daemon.coordinator.executor import Executor
 from orchestrator.daemon.transfer.logcopy import LogCopier
 from tests.contract.fake_agent import BUNDLE, FakeAgent, FakeHosts, Refusal, always, until
+from tests.unit.core.phases import state_of
 from tests.unit.core.transcript import make_plan
 
 W0 = TaskId("worker", 0)
@@ -281,7 +282,7 @@ def test_runs_share_a_link_and_the_last_to_leave_closes_it(rig: Rig) -> None:
 
 def test_a_host_where_something_ran_remembers_how_the_run_ended(rig: Rig) -> None:
     spare = replace(rig.run.hosts[0], untouched=True)
-    for run in (rig.run.with_host(spare), rig.make_run("s", phase=Phase.KILLED)):
+    for run in (rig.run.with_host(spare), rig.make_run("s", phase_state=state_of(Phase.KILLED))):
         rig.open(run)
         rig.executor.execute(run, CloseHost("a"))
         until(lambda: rig.executor.hosts == {})

@@ -24,7 +24,7 @@ from orchestrator.core.events import (
     KillRequested,
     TaskReport,
 )
-from orchestrator.core.model import Facts, Phase, Progress, Run, new_run
+from orchestrator.core.model import Facts, Phase, Progress, Rendezvous, Run, new_run
 from orchestrator.core.plan import TaskId
 from orchestrator.daemon.coordinator.loop import JOURNAL_RETRY_S, Loop
 from tests.unit.core.transcript import make_plan
@@ -159,7 +159,7 @@ def test_events_wait_in_their_order_for_the_disk_and_reports_are_let_go(rig: Rig
     rig.play(rig.report())
     assert [line for line in rig.story if line.startswith("kept")] == ["kept HostUp", "kept HostPrepared"]
     assert rig.is_in(Phase.RENDEZVOUS)
-    assert rig.run.deadline_at == rig.now + rig.run.plan.timing.start_after_s, (
+    assert rig.run.within(Rendezvous).deadline_at == rig.now + rig.run.plan.timing.start_after_s, (
         "the wait begins when it is acted on"
     )
 
@@ -241,7 +241,7 @@ def test_another_coordinator_goes_on_with_what_was_kept(rig: Rig, tmp_path: Path
     other.loop.take_up(other.journal.runs(), epoch=2)
     assert other.story == ["kept EpochBegan"]
     assert (other.run.epoch, other.run.phase) == (2, Phase.RENDEZVOUS)
-    assert other.run.deadline_at == pytest.approx(5.0 + rig.run.plan.timing.start_after_s)
+    assert other.run.within(Rendezvous).deadline_at == pytest.approx(5.0 + rig.run.plan.timing.start_after_s)
     other.play(HostUp(6.0, "a", "boot"))
     assert other.story[1:] == ["kept HostUp", "did StartTask"]
     other.journal.close()

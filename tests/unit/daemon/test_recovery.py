@@ -14,6 +14,7 @@ from orchestrator.core.model import Phase, Run, TaskPhase, new_run
 from orchestrator.core.plan import HostPlan
 from orchestrator.daemon.connection.query import Answer, Asker, Order
 from orchestrator.daemon.coordinator.recovery import EPOCHS_UNHEARD, Found, search, write
+from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 RUN = "t-20260101-000000"
@@ -45,9 +46,8 @@ def record(phase: Phase = Phase.RUNNING, generation: int = 1) -> Run:
     tasks = tuple(
         replace(t, generation=generation, phase=TaskPhase.RUNNING, pid=70 + t.id.index) for t in run.tasks
     )
-    return replace(
-        run, tasks=tasks, phase=phase, generation=generation, generation_last=generation, reason="by the user"
-    )
+    run = replace(run, tasks=tasks, generation=generation, generation_last=generation, reason="by the user")
+    return in_phase(run, phase)
 
 
 def remembered(task: str, phase: str = "running", *, of: Run | None = None, **more: Any) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from orchestrator.core.model import (
 from orchestrator.core.plan import TaskId
 from orchestrator.daemon.coordinator import status
 from tests.contract.fake_api import first_cause_document
+from tests.unit.core.phases import state_of
 from tests.unit.core.transcript import make_plan
 
 W0 = TaskId("worker", 0)
@@ -44,9 +45,8 @@ def a_run() -> Run:
     progress = Progress(120, 3, {"loss": 0.5}, 3.4, heartbeat_age_s=0.3)
     return replace(
         run,
-        phase=Phase.RUNNING,
+        phase_state=state_of(Phase.RUNNING, progress_at=999.0),
         generation=2,
-        progress_at=999.0,
         tasks=tuple(
             replace(
                 task,
@@ -121,12 +121,11 @@ def test_an_ended_run_says_why_and_what_was_proven() -> None:
     run = run.with_task(replace(run.tasks[1], phase=TaskPhase.LOST, exit=replace(ended, code=3)))
     run = replace(
         run,
-        phase=Phase.FAILED,
+        phase_state=state_of(Phase.FAILED, proof={"a": Swept(("pid 9: D state",), (20000,), "cgroup")}),
         reason="worker:0 on a was killed by SIGKILL",
         problem=Problem("failed", "it failed", "do that", 1),
         first_cause=FirstCause(None, 2, Cause.SIGNAL, "worker:0 died", ("last",), 1),
         seed=Seed(2, 90, "ckpt-90"),
-        proof={"a": Swept(("pid 9: D state",), (20000,), "cgroup")},
         warnings=("careful",),
     )
     (shown,) = json.loads(json.dumps(status.document([run], now=NOW)))["runs"]

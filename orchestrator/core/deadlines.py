@@ -1,0 +1,63 @@
+"""When the state of a run changes by itself: one table of all that may come due.
+
+A deadline is a field of the state whose type says so (`instants.Deadline`), or follows from what was heard last. What
+happens then is decided by whoever owns it, when `Ticked` says that it has come. A test sets every field of that type,
+one by one, and demands that it is found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import MappingProxyType
+
+from orchestrator.core.hosts import host_state, lifecycle
+from orchestrator.core.instants import Deadline, Kind, instants_of
+from orchestrator.core.model import Run, Running
+from orchestrator.core.phases.individual import may_start_individually, overdue_at
+from orchestrator.core.phases.running import lost_at
+from orchestrator.core.phases.stall import stalled_at
+
+_Due = Iterable[Deadline | None]
+
+
+def _of_the_phase(run: Run) -> _Due:
+    """All that the phase itself waits for."""
+    kinds = instants_of(type(run.phase_state))
+    return [getattr(run.phase_state, name) for name, kind in kinds.items() if kind is Kind.DUE]
+
+
+def _individual_starts(run: Run) -> _Due:
+    """Of a task that waits for its host too, the host's return is an event."""
+    if not isinstance(run.phase_state, Running):
+        return []
+    return [task.start_at for task in run.tasks if may_start_individually(run, task)]
+
+
+def _individual_waits(run: Run) -> _Due:
+    return [overdue_at(task) for task in run.tasks] if isinstance(run.phase_state, Running) else []
+
+
+DEADLINES: MappingProxyType[str, Callable[[Run], _Due]] = MappingProxyType(
+    {
+        "what the phase waits for is over": _of_the_phase,
+        "the tasks of silent hosts are lost": lambda run: [lost_at(run)],
+        "the chief's position stands still for too long": lambda run: [stalled_at(run)],
+        "a host is displayed as unreachable": lambda run: [
+            lifecycle.silent_at(run, host.name) for host in run.hosts
+        ],
+        "a host that could not be prepared is asked again": lambda run: [h.retry_at for h in run.hosts],
+        "a host that a new generation waits for is lost": lambda run: [
+            host_state.lost_at(run, host) for host in run.hosts
+        ],
+        "a task is restarted by itself": _individual_starts,
+        "a task that was restarted by itself has not joined, or does not end": _individual_waits,
+    }
+)
+"""By what happens then."""
+
+
+def next_deadline(run: Run) -> Deadline | None:
+    """Return when the state changes by itself: the loop sleeps until then. None: only an event can change it."""
+    if run.phase.is_terminal:
+        return None
+    return min((at for due in DEADLINES.values() for at in due(run) if at is not None), default=None)

@@ -1,0 +1,93 @@
+"""Which phase may follow which, and what must have happened.
+
+Rules. A run changes its phase in `Turn.enter` and nowhere else, and `check` is asked there: what this table does not
+name cannot happen. Nothing in this file knows how a phase is spent; that is in the modules of `phases`. What belongs to
+a phase comes with it and is gone with it (`phase_states`), so a transition clears nothing by name.
+
+Theory of operation. A run is prepared once (PENDING). From then on it lives in generations: RENDEZVOUS starts all
+tasks up to their gates, RUNNING begins when all are released, STOPPING ends them. STOPPING is the only way out of a
+generation, and its intent says where to: to another generation by way of BACKOFF, or to an end. What is learned while
+the tasks end may change the intent; the user's kill enters STOPPING anew. The three ends have no way out.
+
+Outside of the table a run begins: new in PENDING, or as it was found (`rebuild`, and `Loop.take_up` from the journal).
+And it may be ended without this machine where that has failed (`abandon`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from orchestrator.core.errors import TransitionNotAllowed
+from orchestrator.core.phase_states import EndPhase, Intent, Phase
+
+_PENDING: Mapping[Phase, str] = {
+    Phase.RENDEZVOUS: "every host that is to hold a task is ready, and they fit together",
+    Phase.FAILED: "a host refused, was not ready in time, or does not fit the others; no process was ever started",
+    Phase.KILLED: "the user killed the run before any process was started",
+}
+_RENDEZVOUS: Mapping[Phase, str] = {
+    Phase.RUNNING: "every task is at its gate and the checkpoint is ready: all are released together",
+    Phase.STOPPING: "a task ended or did not join in time, the checkpoint was not made ready, or the user wants it",
+}
+_RUNNING: Mapping[Phase, str] = {
+    Phase.STOPPING: "a task ended, was lost or stalled, the gang is to change places, or the user wants it",
+}
+_STOPPING: Mapping[Phase, str] = {
+    Phase.STOPPING: "the user killed the run while its tasks were being ended for another reason",
+    Phase.BACKOFF: "no task of the generation may live any more, and the run goes on",
+    Phase.SUCCEEDED: "the chief exited with 0, and every host was asked for the proof that nothing is left",
+    Phase.FAILED: "the run was given up, and every host was asked for the proof",
+    Phase.KILLED: "the user killed the run, and every host was asked for the proof",
+}
+_BACKOFF: Mapping[Phase, str] = {
+    Phase.RENDEZVOUS: "the wait is over, every slot has a host that is ready, and no old task may live",
+    Phase.STOPPING: "the user killed the run, or the hosts do not fit together any more",
+}
+
+TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = MappingProxyType(
+    {
+        Phase.PENDING: _PENDING,
+        Phase.RENDEZVOUS: _RENDEZVOUS,
+        Phase.RUNNING: _RUNNING,
+        Phase.STOPPING: _STOPPING,
+        Phase.BACKOFF: _BACKOFF,
+        Phase.SUCCEEDED: {},
+        Phase.FAILED: {},
+        Phase.KILLED: {},
+    }
+)
+"""By phase, those that may follow it, each with what must have happened."""
+
+ENDS: Mapping[Intent, EndPhase] = MappingProxyType(
+    {Intent.SUCCEED: Phase.SUCCEEDED, Intent.FAIL: Phase.FAILED, Intent.KILL: Phase.KILLED}
+)
+"""How a run ends, by the intent with which its last generation was ended."""
+
+LEADS_TO: Mapping[Intent, Phase] = MappingProxyType(
+    {Intent.RESTART: Phase.BACKOFF, Intent.RESCHEDULE: Phase.BACKOFF, **ENDS}
+)
+"""Where each intent of STOPPING leads, if it is not changed on the way."""
+
+
+def check(old: Phase, intent: Intent | None, new: Phase) -> None:
+    """Raise TransitionNotAllowed unless `new` may follow `old`; `intent` is that of STOPPING."""
+    allowed = TRANSITIONS[old]
+    if new not in allowed:
+        ways = ", ".join(phase.value for phase in allowed) or "nothing: it is for ever"
+        raise TransitionNotAllowed(f"{old.value} -> {new.value} cannot happen; {old.value} leads to {ways}")
+    if intent is not None and new not in (Phase.STOPPING, LEADS_TO[intent]):
+        raise TransitionNotAllowed(
+            f"{old.value} with the intent {intent.value} leads to {LEADS_TO[intent].value}, not to {new.value}"
+        )
+
+
+def diagram() -> str:
+    """Return the table as a mermaid diagram and a list of its edges, for `docs/phases.md`."""
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {Phase.PENDING.value}"]
+    lines += [f"    {old.value} --> {new.value}" for old, allowed in TRANSITIONS.items() for new in allowed]
+    lines += [f"    {phase.value} --> [*]" for phase in Phase if phase.is_terminal]
+    lines += ["```", "", "| from | to | what has happened |", "|---|---|---|"]
+    for old, allowed in TRANSITIONS.items():
+        lines += [f"| {old.value} | {new.value} | {what} |" for new, what in allowed.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,41 @@
+"""Runs in a phase of the test's choice, without the way there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.core.model import (
+    Backoff,
+    Ended,
+    Intent,
+    Pending,
+    Phase,
+    PhaseState,
+    Rendezvous,
+    Run,
+    Running,
+    Stopping,
+)
+
+
+def state_of(phase: Phase, **own: Any) -> PhaseState:
+    """What belongs to the phase; `own` is other than usual."""
+    match phase:
+        case Phase.PENDING:
+            return Pending(**own)
+        case Phase.RENDEZVOUS:
+            return Rendezvous(**{"deadline_at": 300.0, **own})
+        case Phase.RUNNING:
+            return Running(**{"progress_at": 0.0, **own})
+        case Phase.STOPPING:
+            return Stopping(**{"intent": Intent.RESTART, "deadline_at": 60.0, **own})
+        case Phase.BACKOFF:
+            return Backoff(**{"start_at": None, **own})
+        case Phase.SUCCEEDED | Phase.FAILED | Phase.KILLED:
+            return Ended(phase=phase, **own)
+
+
+def in_phase(run: Run, phase: Phase, **own: Any) -> Run:
+    """The same run there."""
+    return replace(run, phase_state=state_of(phase, **own))

@@ -2,7 +2,7 @@
 
 One transaction holds the event, the state that followed from it, and the notes; only then is anything done about
 it. Instants of the monotonic clock are kept with the instant of the writing, so that a later coordinator can move
-them (`group.rebased`). One writer; readers open the file read-only.
+them (`instants.rebased`). One writer; readers open the file read-only.
 """
 
 from __future__ import annotations

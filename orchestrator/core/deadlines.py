@@ -47,7 +47,7 @@ DEADLINES: MappingProxyType[str, Callable[[Run], _Due]] = MappingProxyType(
         ],
         "a host that could not be prepared is asked again": lambda run: [h.retry_at for h in run.hosts],
         "a host that a new generation waits for is lost": lambda run: [
-            host_state.lost_at(run, host) for host in run.hosts
+            host_state.given_up_at(run, host) for host in run.hosts
         ],
         "a task is restarted by itself": _individual_starts,
         "a task that was restarted by itself has not joined, or does not end": _individual_waits,

@@ -57,13 +57,13 @@ def _check_tasks(run: Run) -> None:
 def _check_slots(run: Run) -> None:
     """Only where a generation begins may tasks change places; TensorFlow knows no gaps in their numbers."""
     placed = {task.id: task.host for task in run.placed.tasks}
-    _demand(placed == {task.id: task.host for task in run.tasks}, "the tasks are where their seats are")
+    _demand(placed == {task.id: task.host for task in run.tasks}, "the tasks are where their slots are")
     for type_ in {task.type for task in placed}:
         numbers = sorted(task.index for task in placed if task.type == type_)
         _demand(numbers == list(range(len(numbers))), f"the {type_} tasks are numbered from 0 without gaps")
     assignees = [slots.assignee(run, slot) for slot in run.plan.hosts_used]
     taken = [name for name in assignees if name is not None]
-    _demand(len(taken) == len(set(taken)), "no host holds two seats")
+    _demand(len(taken) == len(set(taken)), "no host holds two slots")
 
 
 def _demand(holds: bool, sentence: str) -> None:

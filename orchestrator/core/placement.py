@@ -43,7 +43,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class NoPlacement:
     """Why there is no placement. `kind` is slots, gpus or unequal; `task_type` is who has the problem."""
 
     kind: str
@@ -63,7 +63,7 @@ class _Capacity:
 
 def place(
     hosts: Sequence[HostPlan], asks: Iterable[Ask], *, equal_gpus: bool
-) -> tuple[tuple[TaskPlan, ...], tuple[Problem, ...]]:
+) -> tuple[tuple[TaskPlan, ...], tuple[NoPlacement, ...]]:
     """The tasks with their places, in the order of their ids; or no task, and every problem found."""
     wanted = {ask.type: ask for ask in sorted(asks, key=lambda ask: TASK_TYPES.index(ask.type))}
     capacities = [_Capacity(i, host, len(host.gpus)) for i, host in enumerate(hosts) if not host.spare]
@@ -104,7 +104,7 @@ def has_room(plan: Plan, capacity: str, host: str) -> bool:
     return capacity == host or (other.slots >= len(tasks) and len(other.gpus) >= gpus)
 
 
-def _too_many(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[Problem]:
+def _too_many(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[NoPlacement]:
     tasks = sum(ask.replicas for ask in wanted.values())
     slots = sum(capacity.host.slots for capacity in capacities)
     if tasks <= slots:
@@ -112,7 +112,7 @@ def _too_many(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[P
     most = max(wanted.values(), key=lambda ask: ask.replicas)
     have = _listed([f"{capacity.host.name} {capacity.host.slots}" for capacity in capacities])
     return [
-        Problem(
+        NoPlacement(
             "slots",
             most.type,
             f"{_count(tasks, 'task')} for {_count(slots, 'slot')} ({have or 'every host is a spare'}); "
@@ -121,13 +121,13 @@ def _too_many(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[P
     ]
 
 
-def _too_hungry(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[Problem]:
+def _too_hungry(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[NoPlacement]:
     """A number that no host has, whatever the others ask for."""
     most = max(capacities, key=lambda capacity: capacity.free_gpus, default=None)
     if most is None:
         return []
     return [
-        Problem(
+        NoPlacement(
             "gpus",
             ask.type,
             f"each {ask.type} wants {_count(ask.needs, 'GPU')}, and no host has that many "
@@ -138,7 +138,7 @@ def _too_hungry(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list
     ]
 
 
-def _fill(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[Problem]:
+def _fill(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[NoPlacement]:
     """Take a capacity for each task, the hungriest first. Who shares comes next, who needs no GPU last."""
     problems = []
     for ask in sorted(wanted.values(), key=lambda ask: (-ask.needs, not ask.shares)):
@@ -159,14 +159,14 @@ def _best_capacity(capacities: Sequence[_Capacity], ask: Ask) -> _Capacity | Non
     return min(fitting, key=lambda s: (len(s.taken), s.free_gpus - ask.needs, s.index), default=None)
 
 
-def _no_room(capacities: Sequence[_Capacity], ask: Ask, placed: int) -> Problem:
+def _no_room(capacities: Sequence[_Capacity], ask: Ask, placed: int) -> NoPlacement:
     left = [
         f"{capacity.host.name} has {_count(capacity.host.slots - len(capacity.taken), 'slot')} and "
         f"{_count(capacity.free_gpus, 'GPU')} left"
         for capacity in capacities
         if len(capacity.taken) < capacity.host.slots
     ]
-    return Problem(
+    return NoPlacement(
         "gpus",
         ask.type,
         f"only {placed} of {_count(ask.replicas, ask.type)} with {_count(ask.needs, 'GPU')} each find room: "
@@ -191,7 +191,7 @@ def _hand_out(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> tuple[
     return tuple(sorted(tasks, key=lambda task: task.id))
 
 
-def _unequal(tasks: Sequence[TaskPlan]) -> list[Problem]:
+def _unequal(tasks: Sequence[TaskPlan]) -> list[NoPlacement]:
     mirrored = [task for task in tasks if task.id.type in COMPUTING_TYPES]
     if len({len(task.gpus) for task in mirrored}) <= 1:
         return []
@@ -203,7 +203,7 @@ def _unequal(tasks: Sequence[TaskPlan]) -> list[Problem]:
         else f"take {least.host} out, or give it GPUs"
     )
     return [
-        Problem(
+        NoPlacement(
             "unequal",
             most.id.type,
             f"mirrored tasks need equal GPU counts: {most.id} on {most.host} would have {len(most.gpus)}, and "

@@ -1,4 +1,4 @@
-"""What becomes of a host's standing: lost, quarantined, stuck, and open again. Who takes its tasks: `seats`."""
+"""What becomes of a host's state: lost, quarantined, stuck, and open again. Who takes its tasks: `slots`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_cut_off(run: Run) -> bool:
     return 2 * sum(host.link is Link.UNREACHABLE for host in judging) > len(judging)
 
 
-def lost_at(run: Run, host: Host) -> Deadline | None:
+def given_up_at(run: Run, host: Host) -> Deadline | None:
     """Return when a host that a new generation waits for counts as lost; None where it does not.
 
     One that was given up, came back with a task that lives, and is gone again is waited for anew.
@@ -40,7 +40,7 @@ def lost_at(run: Run, host: Host) -> Deadline | None:
 def judge_lost(turn: Turn) -> None:
     """Give up the hosts that a new generation has waited for long enough."""
     for host in turn.run.assignees:
-        if is_due(lost_at(turn.run, host), turn.at):
+        if is_due(given_up_at(turn.run, host), turn.at):
             silent = turn.at - (host.heard_at if host.heard_at is not None else host.since_at)
             set_lost(turn, host)
             turn.note("host-lost", f"{host.name} has been silent for {duration(silent)}, and counts as lost")

@@ -35,6 +35,10 @@ from orchestrator.core.turn import Turn
 PREPARE_RETRY_S = 30.0
 """Until a host that could not be prepared is asked again, once the run has begun."""
 
+STEADY_S = 60.0
+"""A host that has come back is displayed as there for at least so long: one change a minute is as much as people can
+follow. Less where the spec counts silent hosts as lost sooner, since only a host that is displayed as silent may be."""
+
 _MUST_NOT_SUFFER = (Phase.RENDEZVOUS, Phase.RUNNING)
 """Phases of tasks that nobody wants to end."""
 
@@ -50,7 +54,7 @@ def silent_at(run: Run, name: str) -> Deadline | None:
     at = _last_sign_at(host) + timing.unreachable_after_s
     # Who has just come back may be cut off in one direction, or by a loose plug: it is not shown as gone and there
     # by turns. That it is lost is found no later for it.
-    return at if back_at is None else max(at, back_at + timing.lost_after_s)
+    return at if back_at is None else max(at, back_at + min(STEADY_S, timing.lost_after_s))
 
 
 def _last_sign_at(host: Host) -> Instant:

@@ -29,7 +29,7 @@ from orchestrator.core.model import (
 )
 from orchestrator.core.phases import reschedule, restart
 from orchestrator.core.phases.starting import release
-from orchestrator.core.phases.stopping import SWEEP_WAIT_S, stop_all
+from orchestrator.core.phases.stopping import end_patience_s, stop_all
 from orchestrator.core.restart_scope import is_individual, is_served
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
@@ -103,10 +103,8 @@ def _leave_drained(turn: Turn) -> None:
 
 def end_individually(turn: Turn, task: Task, blamed: Cause, sentence: str) -> None:
     """Kill it, and it alone: once it is gone it is restarted."""
-    timing = turn.run.plan.timing
     ending = FirstCause(task.id, task.generation, blamed, sentence)
-    patience_s = max(timing.lost_after_s, SWEEP_WAIT_S)
-    turn.set_task(task, ending=ending, deadline_at=turn.at + patience_s)
+    turn.set_task(task, ending=ending, deadline_at=turn.at + end_patience_s(turn.run))
     turn.note("stopping-alone", f"{sentence}; it is stopped, the others go on", task.id)
     turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=0.0))
 

@@ -39,7 +39,7 @@ _WAITS_IN_TENSORFLOW = ("in quick_execute", "in async_wait", "in sync_executors"
 EVIDENCE_WAIT_S = 15.0
 """How long the tasks may take to say where they are."""
 
-FROZEN_AFTER_S = 20.0
+FROZEN_STANDSTILL_S = 20.0
 """How long the position stands still until who serves and is silent is taken for frozen. Sooner than FLOOR_S: it is
 evidence, where a pause is none; and what a mistake costs is the restart of a process that computed nothing."""
 
@@ -98,13 +98,17 @@ def _frozen(run: Run, at: Instant) -> list[Task]:
     """Return who serves and is silent, while the position stands still; before the first step, since the release."""
     running = run.within(Running)
     since_at = running.position_at if running.position_at is not None else run.since_at
-    if not _is_heard(run) or at - since_at < _frozen_after_s(run) or run.plan.restart.on_stall == "notify":
+    if (
+        not _is_heard(run)
+        or at - since_at < _frozen_standstill_s(run)
+        or run.plan.restart.on_stall == "notify"
+    ):
         return []
     return _silent(run)
 
 
-def _frozen_after_s(run: Run) -> float:
-    return min(limit_s(run), FROZEN_AFTER_S)
+def _frozen_standstill_s(run: Run) -> float:
+    return min(limit_s(run), FROZEN_STANDSTILL_S)
 
 
 def _silent(run: Run) -> list[Task]:
@@ -116,7 +120,7 @@ def _silent(run: Run) -> list[Task]:
         and task.ending is None
         and task.heard_at is not None  # what the journal remembers of an age is old itself
         and run.host(task.host).link is Link.CONNECTED
-        and (task.progress.runtime_age_s or 0.0) >= SILENT_SHARE * _frozen_after_s(run)
+        and (task.progress.runtime_age_s or 0.0) >= SILENT_SHARE * _frozen_standstill_s(run)
     ]
 
 

@@ -38,19 +38,27 @@ def intent_after(blamed: Cause) -> Intent:
 
 def stop_all(turn: Turn, intent: Intent, reason: str, force_at: Deadline | None = None) -> None:
     """End the generation. With `force_at`, the tasks may end by themselves until then; else all are killed now."""
-    timing = turn.run.plan.timing
     found = turn.run.first_cause
     nothing_failed = intent is Intent.RESCHEDULE
     if not nothing_failed and (found is None or found.generation != turn.run.generation):
         found = cause.first_cause(turn.run)
     grace = _grace_s(turn.run, intent)
-    patience_s = SWEEP_WAIT_S if intent is Intent.KILL else max(timing.lost_after_s, SWEEP_WAIT_S)
+    patience_s = SWEEP_WAIT_S if intent is Intent.KILL else end_patience_s(turn.run)
     begins_at = turn.at if force_at is None else max(turn.at, force_at)
     stopping = Stopping(intent=intent, force_at=force_at, deadline_at=begins_at + grace + patience_s)
     turn.enter(stopping, reason, first_cause=found)
     turn.note("stopping", reason)
     if force_at is None:
         order_stop(turn, grace)
+
+
+def end_patience_s(run: Run) -> float:
+    """Return how long a task may take to be gone, after its kill, before it is judged without its report.
+
+    One on a host that is silent is then given up with its host: so no sooner than the host would be, had nobody been
+    killed. Who kills the run as a whole does not wait for that.
+    """
+    return max(run.plan.timing.lost_after_s, SWEEP_WAIT_S)
 
 
 _GENTLE = (Intent.KILL, Intent.RESCHEDULE)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.placement import Ask, Problem, place
+from orchestrator.core.placement import Ask, NoPlacement, place
 from orchestrator.core.plan import HostPlan, TaskId, TaskPlan
 
 
@@ -125,7 +125,7 @@ PROBLEMS = {
     "slots": (
         [host("a"), host("b", slots=2), host("c", spare=True)],
         [Ask("worker", 4)],
-        Problem(
+        NoPlacement(
             "slots",
             "worker",
             "4 tasks for 3 slots (a 1, b 2); a host holds one task unless its `slots` says more, "
@@ -135,7 +135,7 @@ PROBLEMS = {
     "no hosts": (
         [],
         [Ask("worker", 1)],
-        Problem(
+        NoPlacement(
             "slots",
             "worker",
             "1 task for 0 slots (every host is a spare); a host holds one task unless its `slots` says more, "
@@ -145,7 +145,7 @@ PROBLEMS = {
     "many hosts": (
         [host(f"h{i}") for i in range(8)],
         [Ask("worker", 9)],
-        Problem(
+        NoPlacement(
             "slots",
             "worker",
             "9 tasks for 8 slots (h0 1, h1 1, h2 1, h3 1, h4 1, h5 1, and 2 more); a host holds one task "
@@ -155,21 +155,21 @@ PROBLEMS = {
     "gpus": (
         [host("a", 2), host("b", 4)],
         [Ask("worker", 1, 8)],
-        Problem(
+        NoPlacement(
             "gpus", "worker", "each worker wants 8 GPUs, and no host has that many (the most is 4, on b)"
         ),
     ),
     "gpus left": (
         [host("a", 4, slots=3)],
         [Ask("worker", 3, 2)],
-        Problem(
+        NoPlacement(
             "gpus", "worker", "only 2 of 3 workers with 2 GPUs each find room: a has 1 slot and 0 GPUs left"
         ),
     ),
     "unequal": (
         [host("a", 4), host("b", 2)],
         [Ask("worker", 2)],
-        Problem(
+        NoPlacement(
             "unequal",
             "worker",
             "mirrored tasks need equal GPU counts: worker:0 on a would have 4, and worker:1 on b 2; "
@@ -179,7 +179,7 @@ PROBLEMS = {
     "unequal to none": (
         [host("a", 4), host("b")],
         [Ask("worker", 2)],
-        Problem(
+        NoPlacement(
             "unequal",
             "worker",
             "mirrored tasks need equal GPU counts: worker:0 on a would have 4, and worker:1 on b 0; "

@@ -173,14 +173,14 @@ MUTANTS = (
     Mutant(
         "done before it is written",
         "daemon/coordinator/loop.py",
-        "        if _is_worth_keeping(before, after, event, actions):\n",
+        "        if is_worth_keeping(before, after, event, actions):\n",
         "        for action in actions:\n            if not isinstance(action, Note):\n"
         "                self._execute(after, action)\n"
-        "        if _is_worth_keeping(before, after, event, actions):\n",
+        "        if is_worth_keeping(before, after, event, actions):\n",
     ),
     Mutant(
         "a decision is not worth keeping",
-        "daemon/coordinator/loop.py",
+        "core/decision.py",
         "    if actions or not isinstance(event, HostReported):\n        return True\n",
         "    if isinstance(event, KillRequested):\n        return False\n"
         "    if actions or not isinstance(event, HostReported):\n        return True\n",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from orchestrator.adapters.head.checkpoint_store import CheckpointStore
-from orchestrator.core.errors import HostError, OrchestratorError, Refused, UsageError
+from orchestrator.core.errors import HostError, OrchestratorError, UsageError
 from orchestrator.core.events import RolledBack
 from orchestrator.core.model import Run
 from orchestrator.daemon.connection.link import Asks, LinkDown, OrderRefused, Reply
@@ -49,24 +49,6 @@ def _refusal(host: str, refused: OrderRefused) -> OrchestratorError:
     if problem.code == "no-such-checkpoint":
         return UsageError(problem.message, hint=problem.hint)
     return HostError(host, problem.message, hint=problem.hint, code=problem.code)
-
-
-def may_go_back(run: Run, others: Iterable[Run], *, restart: bool) -> None:
-    """Refused where it would pull the directory from under a gang that nobody said may be stopped."""
-    if not run.phase.is_terminal and not restart:
-        raise Refused(
-            f"{run.run_id} is active",
-            hint="add --restart: its tasks are stopped, and go on from that checkpoint",
-        )
-    for other in others:
-        if other.run_id == run.run_id or other.phase.is_terminal:
-            continue
-        theirs, ours = other.plan.checkpoint, run.plan.checkpoint
-        if theirs is not None and ours is not None and theirs.dir == ours.dir:
-            raise Refused(
-                f"{other.run_id} is active and saves into {ours.dir}",
-                hint=f"`orch ckpt rollback {other.run_id} --to … --restart`",
-            )
 
 
 def compare(answer: dict[str, Any], verb: str, store: CheckpointStore) -> None:

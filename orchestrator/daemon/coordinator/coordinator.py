@@ -23,7 +23,7 @@ from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.adapters.head.secrets import Secrets
 from orchestrator.adapters.host.logind import kills_at_logout, user_name
 from orchestrator.adapters.transport import Transport
-from orchestrator.core import faults
+from orchestrator.core import conflicts, faults
 from orchestrator.core.actions import Action
 from orchestrator.core.errors import JournalError, OrchestratorError, Refused, UsageError
 from orchestrator.core.events import DrainRequested, FaultInjected, KillRequested, UndrainRequested
@@ -120,12 +120,11 @@ class Coordinator:
         return self.loop.call(lambda: self._submit(plan, secrets, from_scratch))  # type: ignore[no-any-return]
 
     def _submit(self, plan: Plan, secrets: Mapping[str, str], from_scratch: bool) -> tuple[Run, bool]:
-        for run in self.loop.runs.values():
-            if run.phase.is_terminal:
-                continue
-            if run.plan == plan:
+        runs = list(self.loop.runs.values())
+        for run in runs:
+            if run.plan == plan and not run.phase.is_terminal:
                 return run, False
-            _refuse_conflict(run, plan)
+        conflicts.refuse_start(plan, runs)
         now = time.monotonic()
         run_id = self.journal.next_run_id(plan.name)
         run = new_run(run_id, plan, epoch=self.epoch, at=now, from_scratch=from_scratch)
@@ -219,7 +218,7 @@ class Coordinator:
         """List, read, pin, unpin, or go back to one. Blocks."""
         run = self.find(name)
         if verb == "rollback":
-            checkpoint_requests.may_go_back(run, self.loop.runs.values(), restart=restart)
+            conflicts.refuse_rollback(run, self.loop.runs.values(), restart=restart)
         answer = checkpoint_requests.ask(run, verb, what or None, self._executor.lease)
         if run.plan.checkpoint is not None and not run.plan.checkpoint.shared:
             checkpoint_requests.compare(answer, verb, self._executor.transfers.checkpoints.store(run))
@@ -267,39 +266,3 @@ class Coordinator:
             self.loop.forget(self.journal.prune())
         except JournalError as e:
             log.warning("old runs are kept for now: %s", e)
-
-
-def _refuse_conflict(run: Run, plan: Plan) -> None:
-    """Two runs of one name would share a checkpoint directory; two on one GPU would fail for want of memory."""
-    if run.plan.name == plan.name:
-        raise Refused(
-            f"a run named {plan.name} with another plan is active: {run.run_id}",
-            hint=f"`orch kill {plan.name}` first, or give this one another name",
-        )
-    if run.plan.checkpoint and plan.checkpoint and run.plan.checkpoint.dir == plan.checkpoint.dir:
-        raise Refused(
-            f"{run.run_id} is active and saves into {plan.checkpoint.dir} too",
-            hint="give each run its own checkpoint directory",
-        )
-    held = _gpus_of(run.plan, run.placed)
-    for (address, gpu), (host, user) in _gpus_of(plan, plan).items():
-        if (address, gpu) not in held:
-            continue
-        _, holder = held[address, gpu]
-        if user == holder == _SPARE:
-            what = f"GPU {gpu} of {host} is a spare of {run.run_id} already"
-        elif holder == _SPARE:
-            what = f"GPU {gpu} of {host} is a spare of {run.run_id}, which may come to need it"
-        else:
-            what = f"GPU {gpu} of {host} is held by {holder} of {run.run_id}"
-        raise Refused(what, hint=f"`orch kill {run.plan.name}` first, or choose other GPUs")
-
-
-_SPARE = "a spare"
-
-
-def _gpus_of(plan: Plan, placed: Plan) -> dict[tuple[str, int], tuple[str, str]]:
-    """By address and number of a GPU: its host, and the task that holds it, or is to; or that it is a spare's."""
-    spares = {(h.address, gpu): (h.name, _SPARE) for h in plan.hosts if h.spare for gpu in h.gpus}
-    tasks = (*plan.tasks, *placed.tasks)  # those that were left out come back
-    return spares | {(plan.host(t.host).address, gpu): (t.host, str(t.id)) for t in tasks for gpu in t.gpus}

@@ -20,11 +20,11 @@ from orchestrator.adapters.head.journal import Journal, Kept
 from orchestrator.core import decide
 from orchestrator.core.actions import Action, Note
 from orchestrator.core.deadlines import next_deadline
+from orchestrator.core.decision import is_worth_keeping
 from orchestrator.core.errors import InvariantViolated, JournalError
 from orchestrator.core.events import EpochBegan, Event, HostReported, Submitted, Ticked
 from orchestrator.core.instants import rebased, stood_still
 from orchestrator.core.model import Run
-from orchestrator.core.plan import TaskId
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class Loop:
         if after == before and not actions:
             return
         notes = [action for action in actions if isinstance(action, Note)]
-        if _is_worth_keeping(before, after, event, actions):
+        if is_worth_keeping(before, after, event, actions):
             self._journal.commit(after, event, notes)
             self.seq += 1
             if self._complained:
@@ -218,20 +218,6 @@ class Loop:
             due = next_deadline(run)
             if due is not None and due <= now and self._retry_at is None:
                 self._try(run_id, Ticked(at=now))
-
-
-def _is_worth_keeping(before: Run, after: Run, event: Event, actions: list[Action]) -> bool:
-    """A heartbeat that only moves numbers is not journaled: the next one brings them anyway."""
-    if actions or not isinstance(event, HostReported):
-        return True
-    return _decided(before) != _decided(after)
-
-
-def _decided(run: Run) -> tuple[object, ...]:
-    tasks: tuple[tuple[TaskId, object, object, object, bool], ...] = tuple(
-        (t.id, t.phase, t.pid, t.port, t.first_step is None) for t in run.tasks
-    )
-    return run.phase, run.generation, run.reason, tasks, tuple(host.link for host in run.hosts)
 
 
 def _answer(command: Command, future: Future[Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.errors import HostError, Refused, UsageError
+from orchestrator.core.errors import HostError, UsageError
 from orchestrator.core.model import Phase, Problem, Run, new_run
 from orchestrator.daemon.connection.link import Asks, LinkDown, OrderRefused, Reply
 from orchestrator.daemon.coordinator import checkpoint_requests
@@ -66,16 +66,6 @@ def test_what_cannot_be_answered_is_a_sentence_with_its_place() -> None:
     with pytest.raises(HostError, match="a: no space left") as refused:
         checkpoint_requests.ask(a_run(), "pin", "5", FakeHosts(full).lease)
     assert refused.value.code == "no-space"
-
-
-def test_nobody_goes_back_under_a_gang_without_saying_so() -> None:
-    active, ended = a_run(), a_run("t-0", phase=Phase.SUCCEEDED)
-    with pytest.raises(Refused, match="t-1 is active"):
-        checkpoint_requests.may_go_back(active, [active, ended], restart=False)
-    checkpoint_requests.may_go_back(active, [active, ended], restart=True)
-    checkpoint_requests.may_go_back(ended, [ended], restart=False)
-    with pytest.raises(Refused, match="t-1 is active and saves into /shared/t"):
-        checkpoint_requests.may_go_back(ended, [active, ended], restart=True)
 
 
 def test_the_mark_becomes_the_event() -> None:

@@ -1,0 +1,80 @@
+"""What runs would do to each other: refused before anything is begun. Pure questions to the runs that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orchestrator.core.errors import Refused
+from orchestrator.core.model import Run
+from orchestrator.core.plan import Plan
+
+_SPARE = "a spare"
+
+
+def refuse_start(plan: Plan, runs: Iterable[Run]) -> None:
+    """Raise Refused where a run of this plan would share a name, a checkpoint directory or a GPU with an active one.
+
+    Two of one name would share a checkpoint directory; two on one GPU would fail for want of memory.
+    """
+    for run in runs:
+        if run.phase.is_terminal:
+            continue
+        if run.plan.name == plan.name:
+            raise Refused(
+                f"a run named {plan.name} with another plan is active: {run.run_id}",
+                hint=f"`orch kill {plan.name}` first, or give this one another name",
+            )
+        directory = _shared_checkpoints(run.plan, plan)
+        if directory is not None:
+            raise Refused(
+                f"{run.run_id} is active and saves into {directory} too",
+                hint="give each run its own checkpoint directory",
+            )
+        _refuse_gpus(plan, run)
+
+
+def refuse_rollback(run: Run, others: Iterable[Run], *, restart: bool) -> None:
+    """Raise Refused where it would pull the directory from under a gang that nobody said may be stopped."""
+    if not run.phase.is_terminal and not restart:
+        raise Refused(
+            f"{run.run_id} is active",
+            hint="add --restart: its tasks are stopped, and go on from that checkpoint",
+        )
+    for other in others:
+        if other.run_id == run.run_id or other.phase.is_terminal:
+            continue
+        directory = _shared_checkpoints(other.plan, run.plan)
+        if directory is not None:
+            raise Refused(
+                f"{other.run_id} is active and saves into {directory}",
+                hint=f"`orch ckpt rollback {other.run_id} --to … --restart`",
+            )
+
+
+def _shared_checkpoints(one: Plan, other: Plan) -> str | None:
+    """Return the directory into which both save; None where they do not."""
+    directories = {plan.checkpoint.dir for plan in (one, other) if plan.checkpoint is not None}
+    both = one.checkpoint is not None and other.checkpoint is not None
+    return directories.pop() if both and len(directories) == 1 else None
+
+
+def _refuse_gpus(plan: Plan, run: Run) -> None:
+    held = _gpus_of(run.plan, run.placed)
+    for (address, gpu), (host, user) in _gpus_of(plan, plan).items():
+        if (address, gpu) not in held:
+            continue
+        _, holder = held[address, gpu]
+        if user == holder == _SPARE:
+            what = f"GPU {gpu} of {host} is a spare of {run.run_id} already"
+        elif holder == _SPARE:
+            what = f"GPU {gpu} of {host} is a spare of {run.run_id}, which may come to need it"
+        else:
+            what = f"GPU {gpu} of {host} is held by {holder} of {run.run_id}"
+        raise Refused(what, hint=f"`orch kill {run.plan.name}` first, or choose other GPUs")
+
+
+def _gpus_of(plan: Plan, placed: Plan) -> dict[tuple[str, int], tuple[str, str]]:
+    """By address and number of a GPU: its host, and the task that holds it, or is to; or that it is a spare's."""
+    spares = {(h.address, gpu): (h.name, _SPARE) for h in plan.hosts if h.spare for gpu in h.gpus}
+    tasks = (*plan.tasks, *placed.tasks)  # those that were left out come back
+    return spares | {(plan.host(t.host).address, gpu): (t.host, str(t.id)) for t in tasks for gpu in t.gpus}

@@ -1,0 +1,86 @@
+"""Runs that would hurt each other: of two, the second is refused with the reason and the way out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.core.conflicts import refuse_rollback, refuse_start
+from orchestrator.core.errors import Refused
+from orchestrator.core.model import Phase, Run, new_run
+from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, TaskId, TaskPlan
+from tests.unit.core.phases import in_phase
+from tests.unit.core.transcript import make_plan
+
+
+def a_run(name: str = "t-1", *, phase: Phase = Phase.RUNNING, checkpoint: bool = True) -> Run:
+    return in_phase(new_run(name, make_plan(["a", "b"], checkpoint=checkpoint), epoch=4, at=0.0), phase)
+
+
+def plan_on(*gpus: int, name: str = "t", host: str = "a", spare: tuple[int, ...] = ()) -> Plan:
+    """A task with these GPUs of the one machine, and a spare host that has those others of it."""
+    hosts = [HostPlan(host, address="10.0.0.1", gpus=(*gpus,))]
+    hosts += [HostPlan("s", address="10.0.0.1", gpus=spare, spare=True)] if spare else []
+    task = TaskPlan(TaskId("worker", 0), host, gpus)
+    return replace(make_plan([host], checkpoint=False), name=name, hosts=tuple(hosts), tasks=(task,))
+
+
+def active(plan: Plan) -> Run:
+    return in_phase(new_run(f"{plan.name}-1", plan, epoch=1, at=0.0), Phase.RUNNING)
+
+
+def test_two_active_runs_have_two_names() -> None:
+    other = replace(make_plan(["c"], checkpoint=False), script="other.py")
+    with pytest.raises(Refused, match="a run named t with another plan is active: t-1"):
+        refuse_start(other, [a_run()])
+    refuse_start(other, [a_run(phase=Phase.FAILED)])
+
+
+def test_two_active_runs_have_two_checkpoint_directories() -> None:
+    other = replace(make_plan(["c"], checkpoint=True), name="u")
+    with pytest.raises(Refused, match="t-1 is active and saves into /shared/t too"):
+        refuse_start(other, [a_run()])
+    refuse_start(replace(other, checkpoint=CheckpointPlan("/shared/u")), [a_run()])
+    refuse_start(replace(other, checkpoint=None), [a_run(checkpoint=False)])
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "sentence"),
+    [
+        (plan_on(0, 1), plan_on(1, 2, name="u", host="b"), "GPU 1 of b is held by worker:0 of t-1"),
+        (
+            plan_on(0, spare=(3,)),
+            plan_on(3, name="u"),
+            "GPU 3 of a is a spare of t-1, which may come to need it",
+        ),
+        (plan_on(0, spare=(3,)), plan_on(1, name="u", spare=(3,)), "GPU 3 of s is a spare of t-1 already"),
+        (plan_on(0, 1), plan_on(2, 3, name="u"), None),
+    ],
+)
+def test_a_gpu_is_one_runs_by_the_address_of_its_host(
+    there: Plan, wanted: Plan, sentence: str | None
+) -> None:
+    if sentence is None:
+        refuse_start(wanted, [active(there)])
+        return
+    with pytest.raises(Refused, match=sentence) as caught:
+        refuse_start(wanted, [active(there)])
+    assert caught.value.hint == "`orch kill t` first, or choose other GPUs"
+
+
+def test_a_gpu_of_a_task_that_was_left_out_is_still_its_runs() -> None:
+    plan = plan_on(0)
+    smaller = replace(active(plan), replacements={"a": None})
+    with pytest.raises(Refused, match="GPU 0 of a is held by worker:0 of t-1"):
+        refuse_start(plan_on(0, name="u"), [smaller])
+
+
+def test_nobody_goes_back_under_a_gang_without_saying_so() -> None:
+    run, ended = a_run(), a_run("t-0", phase=Phase.SUCCEEDED)
+    with pytest.raises(Refused, match="t-1 is active"):
+        refuse_rollback(run, [run, ended], restart=False)
+    refuse_rollback(run, [run, ended], restart=True)
+    refuse_rollback(ended, [ended], restart=False)
+    with pytest.raises(Refused, match="t-1 is active and saves into /shared/t"):
+        refuse_rollback(ended, [run, ended], restart=True)

@@ -128,7 +128,7 @@ class TestHostKeys:
         host = there.plan(known_hosts=str(path))
         with pytest.raises(HostKeyUnknown, match="not known") as refused:
             ssh.open(host, HELLO)
-        assert "authority" in (refused.value.hint or "")
+        assert "HostCertificate" in (refused.value.hint or "")
         assert len(ssh.warnings(host)) == 2
         path.write_text(path.read_text() + there.known_hosts_line)
         assert says_hello(ssh, host), "the file is read again once it has changed"
@@ -210,15 +210,6 @@ class TestPolicy:
             assert isinstance(policy, paramiko.RejectPolicy)
             assert not isinstance(policy, paramiko.AutoAddPolicy)
             assert connection.forward_agent is False
-
-    def test_curve25519_first_and_diffie_hellman_last(self, ssh: SshTransport) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            sock = socket.create_connection(server.getsockname())
-            with sock:
-                kex = ssh._factory(())(sock).get_security_options().kex
-        assert kex[0].startswith("curve25519")
-        groups = [name.startswith("diffie-hellman") for name in kex]
-        assert groups == sorted(groups)
 
 
 class TestBastion:
@@ -338,6 +329,7 @@ class TestAuthentication:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(locked)], check=True)
         rubbish = tmp_path / "rubbish"
         rubbish.write_text("no key\n")
+        rubbish.chmod(0o600)
         for path, why in (
             (tmp_path / "absent", "no such file"),
             (locked, "passphrase"),

@@ -20,6 +20,7 @@ ALLOWED = {
     "adapters/checkpoints/records.py": SHOWN,
     "adapters/checkpoints/safe.py": "the age of chunks that nobody carries on with: a day, then pulled again",
     "adapters/host/codestore.py": "the age of unused blobs: hours, and what is removed too early is pushed again",
+    "adapters/ssh/keys.py": "whether a host's certificate is valid now, as ssh judges it: there is no other clock",
     "adapters/head/journal.py": "times of records and names of files; their order is that of their numbers",
     "cli/session.py": SHOWN,
     "daemon/agent/runs.py": "how long ago a run was watched and changed: shown, and what it allows a person confirms",

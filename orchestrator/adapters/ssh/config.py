@@ -11,15 +11,18 @@ import getpass
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.adapters.ssh.algorithms import KEYWORDS
 from orchestrator.adapters.ssh.known_hosts import SSH_PORT, known_name
 from orchestrator.core.errors import HostUnfit
 from orchestrator.core.plan import HostPlan
 
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 """Under ~/.ssh, tried where neither the spec nor ~/.ssh/config names a key."""
+
+_SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 
 _SETTING = re.compile(r"(\w+)(?:\s*=\s*|\s+)(.+)")
 _NOBODY = "Host orch-cannot-judge-this-block"
@@ -52,11 +55,22 @@ class Hop:
     identities_only: bool
     """From the SSH agent, offer only the keys that belong to the files."""
     known_hosts: tuple[Path, ...]
+    """The user's files with host keys, or the spec's."""
     bastion: bool = False
+    system_known_hosts: tuple[Path, ...] = ()
+    revoked_keys: tuple[Path, ...] = ()
+    """Files of keys that are refused for every host."""
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    """What ssh_config says of them, by keyword."""
 
     def __str__(self) -> str:
         place = self.address if self.port == SSH_PORT else f"{self.address} port {self.port}"
         return f"bastion {place}" if self.bastion else place
+
+    @property
+    def alias(self) -> str | None:
+        """The name that ssh_config gives it for known_hosts, where it gives one."""
+        return None if self.key_name == known_name(self.address, self.port) else self.key_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +91,7 @@ Lookup = Callable[[str], Mapping[str, object]]
 
 
 def read_config(paths: list[Path], home: Path) -> ConfigText:
-    """The files one after the other, as ssh reads the user's before the system's. Missing ones are empty."""
+    """Read the files one after the other, as ssh reads the user's before the system's. Missing ones are empty."""
     reader = _Reader(home)
     lines: list[str] = []
     for path in paths:
@@ -93,7 +107,7 @@ class _Reader:
         self.sources: list[Path] = []
 
     def lines(self, path: Path, block: str, depth: int) -> list[str]:
-        """The file's lines; `block` is the Host or Match line that it was included under."""
+        """Return the file's lines; `block` is the Host or Match line that it was included under."""
         self.sources.append(path)
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
@@ -158,7 +172,7 @@ class _Reader:
 
 
 def route(host: HostPlan, lookup: Lookup, home: Path) -> Route:
-    """The hops to `host`. Raises HostUnfit where the way is one that orch does not go."""
+    """Return the hops to `host`. Raises HostUnfit where the way is one that orch does not go."""
     name = host.address or host.name
     settings = lookup(name)
     target = _hop(host, name, settings, home, user=host.user, port=host.port)
@@ -226,6 +240,9 @@ def _hop(
         identities_only=str(settings.get("identitiesonly", "no")).lower() == "yes",
         known_hosts=_known_hosts(host, settings, home),
         bastion=bastion,
+        system_known_hosts=_files(settings, "globalknownhostsfile", _SYSTEM_KNOWN_HOSTS, home),
+        revoked_keys=_files(settings, "revokedhostkeys", "none", home),
+        algorithms=_algorithms(settings),
     )
 
 
@@ -239,8 +256,18 @@ def _identity_files(host: HostPlan, settings: Mapping[str, object]) -> list[str]
 def _known_hosts(host: HostPlan, settings: Mapping[str, object], home: Path) -> tuple[Path, ...]:
     if host.known_hosts:
         return (_expand(host.known_hosts, home),)
-    words = _words(str(settings.get("userknownhostsfile") or "~/.ssh/known_hosts ~/.ssh/known_hosts2"))
+    return _files(settings, "userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2", home)
+
+
+def _files(settings: Mapping[str, object], keyword: str, default: str, home: Path) -> tuple[Path, ...]:
+    words = _words(str(settings.get(keyword) or default))
     return tuple(_expand(word, home) for word in words if word.lower() != "none")
+
+
+def _algorithms(settings: Mapping[str, object]) -> dict[str, str]:
+    found = {keyword: str(settings[keyword]) for keyword in KEYWORDS if settings.get(keyword)}
+    older = settings.get("pubkeyacceptedkeytypes")  # its name until OpenSSH 8.5
+    return {"pubkeyacceptedalgorithms": str(older), **found} if older else found
 
 
 def _words(value: str) -> list[str]:

@@ -35,13 +35,23 @@ def retried(attempt: Callable[[], T]) -> T:
     return attempt()
 
 
-def refusal(host: HostPlan, hop: Hop, shown: HostKey, judged: Judgement, own: Path) -> HostError:
-    """Return why a key that `hop` shows is not taken. `own` is the project's own known_hosts file."""
+def refusal(
+    host: HostPlan, hop: Hop, shown: HostKey, judged: Judgement, own: Path, not_vouched: str | None = None
+) -> HostError:
+    """Return why a key that `hop` shows is not taken.
+
+    Args:
+        own: The project's own known_hosts file.
+        not_vouched: Why a certificate that it shows as well does not help.
+    """
     entry = judged.entry
     if judged.verdict == "revoked" and entry is not None:
+        signed = (
+            "" if entry.key == shown else f"a certificate for its host key, signed by {entry.key.fingerprint}"
+        )
         return HostKeyChanged(
             host.name,
-            f"{hop} shows the host key {shown.fingerprint}, which {entry.where} marks as revoked",
+            f"{hop} shows {signed or f'the host key {shown.fingerprint}'}, which {entry.where} marks as revoked",
             hint="give the host a new key: whoever holds this one may pose as it",
             code="host-key-revoked",
         )
@@ -52,13 +62,25 @@ def refusal(host: HostPlan, hop: Hop, shown: HostKey, judged: Judgement, own: Pa
             "nothing was sent to it",
             hint="ask its owner whether the host was set up anew; if so, " + _way_out(host, hop, judged, own),
         )
+    message = f"the host key of {hop} is not known: {shown.fingerprint} ({shown.type})"
     hint = f"compare the fingerprint with the host's own, then `{_trust(host)}`"
-    if judged.authority is not None:
+    if not_vouched is not None:
+        message += f"; it shows a certificate, and {not_vouched}"
+    elif judged.authority is not None:
         hint += (
-            f" ({judged.authority.where} trusts an authority for it: orch does not check host certificates)"
+            f"; or, since {judged.authority.where} trusts an authority for it, let its sshd show a certificate "
+            "(HostCertificate)"
         )
+    return HostKeyUnknown(host.name, message, hint=hint)
+
+
+def unreadable_revocations(host: HostPlan, why: str) -> HostError:
+    """Return the error for a RevokedHostKeys file that does not tell which keys are revoked."""
     return HostKeyUnknown(
-        host.name, f"the host key of {hop} is not known: {shown.fingerprint} ({shown.type})", hint=hint
+        host.name,
+        f"no host key is taken while RevokedHostKeys of ssh_config cannot be read: {why}",
+        hint="mend the file, or take RevokedHostKeys out of ssh_config for this host",
+        code="revoked-keys-unreadable",
     )
 
 

@@ -15,7 +15,7 @@ import hmac
 import os
 import struct
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -109,7 +109,7 @@ class Judgement:
     against: tuple[Entry, ...] = ()
     """Of a changed key: every line that has another one."""
     authority: Entry | None = None
-    """A @cert-authority line for the host, which we cannot follow."""
+    """Of an unknown key: a @cert-authority line for the host."""
 
 
 State = Literal["known", "new", "changed", "revoked", "not needed"]
@@ -124,9 +124,12 @@ class KnownHosts:
         self.warnings = tuple(warnings)
 
     @staticmethod
-    def read(paths: Iterable[Path]) -> KnownHosts:
-        """Read all files. A missing one is empty; one that cannot be read is a warning."""
-        entries: list[Entry] = []
+    def read(paths: Iterable[Path], revoked: Iterable[Path] = ()) -> KnownHosts:
+        """Read all files. A missing one is empty; one that cannot be read is a warning.
+
+        The files of `revoked` list keys that are refused for every host. RevokedUnreadable where that cannot be told.
+        """
+        entries: list[Entry] = [entry for path in revoked for entry in _read_revoked(path)]
         warnings: list[str] = []
         for path in paths:
             try:
@@ -146,6 +149,11 @@ class KnownHosts:
                     entries.append(entry)
         return KnownHosts(entries, warnings)
 
+    def authorities(self, name: str) -> list[Entry]:
+        """Return the lines whose key may sign certificates for `name`."""
+        entries, bare = self._of(name)
+        return [entry for entry in (*entries, *bare) if entry.marker == "@cert-authority"]
+
     def judge(self, name: str, key: HostKey) -> Judgement:
         """Return what is known of `key` as the key of `name`. A revoked key is so even where it also stands as good.
 
@@ -153,7 +161,6 @@ class KnownHosts:
         as changed: ssh reads some of these files and not the project's own, and must not be overruled by it.
         """
         entries, bare = self._of(name)
-        authority = next((e for e in (*entries, *bare) if e.marker == "@cert-authority"), None)
         for entry in (*entries, *bare):
             if entry.marker == "@revoked" and entry.key == key:
                 return Judgement("revoked", entry)
@@ -168,11 +175,13 @@ class KnownHosts:
                 return Judgement("known", entry)
         if plain:
             return Judgement("changed", plain[0], tuple(plain))
-        return Judgement("unknown", authority=authority)
+        return Judgement("unknown", authority=next(iter(self.authorities(name)), None))
 
-    def states(self, name: str, keys: Iterable[HostKey]) -> list[tuple[State, Judgement]]:
-        """Return the state of each of the keys that one host shows at once."""
-        judged = [(key, self.judge(name, key)) for key in keys]
+    def states(
+        self, name: str, keys: Iterable[HostKey], certified: Collection[HostKey] = ()
+    ) -> list[tuple[State, Judgement]]:
+        """Return the state of each of the keys that one host shows at once. An authority vouches for `certified`."""
+        judged = [(key, Judgement("known") if key in certified else self.judge(name, key)) for key in keys]
         is_known = any(found.verdict == "known" for _, found in judged)
         states: list[tuple[State, Judgement]] = []
         for key, found in judged:
@@ -197,6 +206,31 @@ class KnownHosts:
             [entry for entry in self._entries if entry.matches(name)],
             [entry for entry in self._entries if without_port is not None and entry.matches(without_port)],
         )
+
+
+class RevokedUnreadable(Exception):
+    """A file that RevokedHostKeys names does not tell which keys are revoked. ssh then refuses all, and so do we."""
+
+
+def _read_revoked(path: Path) -> Iterator[Entry]:
+    """Read a list of public keys, one a line, as lines that revoke each of them for every host."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RevokedUnreadable(f"{path}: {error.strerror}") from error
+    if data.startswith(b"SSHKRL\n\0"):
+        raise RevokedUnreadable(
+            f"{path} is a key revocation list in OpenSSH's binary form, which orch does not read: list the "
+            "public keys as text, one a line"
+        )
+    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        try:
+            yield Entry("*", HostKey.parse(words[0], words[1]), "@revoked", path, number)
+        except (IndexError, ValueError) as error:
+            raise RevokedUnreadable(f"{path}:{number}: not: key type, key") from error
 
 
 def _contradicting(plain: list[Entry], key: HostKey) -> tuple[Entry, ...]:

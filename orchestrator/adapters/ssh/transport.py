@@ -10,24 +10,25 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fabric
 import paramiko
-from paramiko.ssh_exception import NoValidConnectionsError
 
 from orchestrator.adapters.alarm import ALARMS
 from orchestrator.adapters.head.file_cache import FileCache
 from orchestrator.adapters.ssh import config
+from orchestrator.adapters.ssh.algorithms import CERTIFICATE, Algorithms, algorithms, for_host
+from orchestrator.adapters.ssh.algorithms import Transport as SshConnection
 from orchestrator.adapters.ssh.channel import SshChannel, hang_up
 from orchestrator.adapters.ssh.config import Hop, Route
-from orchestrator.adapters.ssh.errors import dropped, refusal, retried, silent, unreachable
+from orchestrator.adapters.ssh.errors import refusal, retried, unreadable_revocations
+from orchestrator.adapters.ssh.explain import explained
 from orchestrator.adapters.ssh.keys import Keys, KnownOnly, host_key
 from orchestrator.adapters.ssh.known_hosts import (
     SSH_PORT,
@@ -35,8 +36,8 @@ from orchestrator.adapters.ssh.known_hosts import (
     HostKey,
     Judgement,
     KnownHosts,
+    RevokedUnreadable,
     State,
-    known_name,
 )
 from orchestrator.adapters.ssh.known_hosts import append as append_known_host
 from orchestrator.adapters.ssh.known_hosts import replace as replace_known_host
@@ -121,7 +122,7 @@ class SshTransport:
         self._channels = OpenChannels()
         files = config_files or (self._home / ".ssh/config", Path("/etc/ssh/ssh_config"))
         self._config = FileCache(lambda: self._read_config(list(files)))
-        self._known: dict[tuple[Path, ...], FileCache[KnownHosts]] = {}
+        self._known: dict[tuple[tuple[Path, ...], ...], FileCache[KnownHosts]] = {}
         self._keys: dict[Path, FileCache[paramiko.PKey]] = {}
         self._gates: dict[tuple[object, ...], threading.BoundedSemaphore] = {}
         # Lazy and with an empty ssh_config: neither fabric.yaml nor fabric's reading of ~/.ssh/config counts.
@@ -190,7 +191,7 @@ class SshTransport:
         route = self._route(host)
         found = list(self._config.get()[1])
         for hop in route.hops:
-            found += self._known_hosts(hop).warnings
+            found += self._known_hosts(host, hop).warnings
         return list(dict.fromkeys(found))
 
     def _route(self, host: HostPlan) -> Route:
@@ -208,10 +209,16 @@ class SshTransport:
         read = config.read_config(files, self._home)
         return (_Config.from_text(read.text), read.warnings), read.sources
 
-    def _known_hosts(self, hop: Hop) -> KnownHosts:
-        paths = (*hop.known_hosts, Path("/etc/ssh/ssh_known_hosts"), self._own_known_hosts)
-        cached = self._known.setdefault(paths, FileCache(lambda: (KnownHosts.read(paths), paths)))
-        return cached.get()
+    def _known_hosts(self, host: HostPlan, hop: Hop) -> KnownHosts:
+        paths = (*hop.known_hosts, *hop.system_known_hosts, self._own_known_hosts)
+        revoked = hop.revoked_keys
+        cached = self._known.setdefault(
+            (paths, revoked), FileCache(lambda: (KnownHosts.read(paths, revoked), (*paths, *revoked)))
+        )
+        try:
+            return cached.get()
+        except RevokedUnreadable as error:
+            raise unreadable_revocations(host, str(error)) from error
 
     def _key(self, path: Path) -> paramiko.PKey:
         """The private key in a file. To parse it costs a seventh of a connection, so it is kept while the file is."""
@@ -221,7 +228,6 @@ class SshTransport:
         """One for each hop, none of them open yet, each strict about host keys."""
         made: list[fabric.Connection] = []
         for hop in route.hops:
-            known = self._known_hosts(hop)
             connection = _Connection(
                 hop.address,
                 user=hop.user,
@@ -234,30 +240,36 @@ class SshTransport:
                     "banner_timeout": self._timeouts.connect_s,
                     "auth_timeout": self._timeouts.auth_s,
                     "channel_timeout": self._timeouts.session_s,
-                    "transport_factory": self._factory(known.types(hop.key_name)),
+                    "transport_factory": self._factory(self._algorithms(route.host, hop)),
                     "auth_strategy": Keys(route.host, hop, self._key),
                 },
             )
-            connection.client.set_missing_host_key_policy(
-                KnownOnly(route.host, hop, known, self._own_known_hosts)
-            )
+            connection.client.set_missing_host_key_policy(self._policy(route.host, hop))
             made.append(connection)
         return made
 
-    def _factory(self, types: tuple[str, ...]) -> Callable[..., paramiko.Transport]:
-        """Makes transports that ask for a host key of `types` first, and for a cheap key exchange."""
+    def _policy(self, host: HostPlan, hop: Hop) -> KnownOnly:
+        return KnownOnly(host, hop, self._known_hosts(host, hop), self._own_known_hosts)
 
-        def make(sock: Any, disabled_algorithms: Any = None) -> paramiko.Transport:
+    def _algorithms(self, host: HostPlan, hop: Hop) -> Algorithms:
+        """Return what ssh_config leaves for this hop; of host keys, a type that is known first."""
+        known = self._known_hosts(host, hop)
+        try:
+            found = algorithms(hop.algorithms)
+        except ValueError as error:
+            raise HostUnfit(
+                host.name,
+                f"{hop}: {error}",
+                hint="allow one of these for it in a Host block of ~/.ssh/config, or connect another way",
+            ) from error
+        certified = bool(known.authorities(hop.key_name))
+        return for_host(found, types=known.types(hop.key_name), certified=certified)
+
+    def _factory(self, found: Algorithms) -> Callable[..., SshConnection]:
+        def make(sock: Any, disabled_algorithms: Any = None) -> SshConnection:  # noqa: ARG001 - fabric's
             _without_delay(sock)
-            transport = _Transport(sock, disabled_algorithms=disabled_algorithms)
+            transport = SshConnection(sock, found)
             transport.handshake_timeout = self._timeouts.connect_s
-            options = transport.get_security_options()
-            options.kex = sorted(options.kex, key=_kex_rank)
-            # Authenticated ciphers: of the others paramiko checks each packet's MAC byte by byte, in Python.
-            options.ciphers = sorted(options.ciphers, key=lambda name: "-gcm@" not in name)
-            options.key_types = sorted(
-                options.key_types, key=lambda algorithm: _type_of(algorithm) not in types
-            )
             return transport
 
         return make
@@ -273,7 +285,7 @@ class SshTransport:
         return connections
 
     def _open_hop(self, route: Route, hop: Hop, connection: fabric.Connection) -> None:
-        with self._gate(route, hop), _explained(route.host, hop, self._timeouts.connect_s):
+        with self._gate(route, hop), explained(route.host, hop, self._timeouts.connect_s):
             connection.open()
         connection.transport.set_keepalive(self._timeouts.keepalive_s)
         connection.transport.sock.settimeout(IDLE_WAKE_S)
@@ -309,8 +321,17 @@ class SshTransport:
     def _shown(self, route: Route, hop: Hop, connection: fabric.Connection) -> list[ScannedKey]:
         asked = (retried(partial(self._show_one, route, hop, connection, type_)) for type_ in _SCAN_TYPES)
         keys = [key for key in asked if key is not None]
-        states = self._known_hosts(hop).states(hop.key_name, keys)
-        return [self._scanned(route.host, hop, key, *found) for key, found in zip(keys, states, strict=True)]
+        policy = self._policy(route.host, hop)
+        if not keys:
+            raise HostUnfit(
+                route.host.name,
+                f"{hop} shows no host key of a type that orch may ask for",
+                hint="look at HostKey in its sshd_config, and at HostKeyAlgorithms of ssh_config here",
+            )
+        certified = [host_key(key) for key in keys if policy.judge(key)[0] == Judgement("known")]
+        shown = [host_key(key) for key in keys]
+        states = self._known_hosts(route.host, hop).states(hop.key_name, shown, certified)
+        return [self._scanned(route.host, hop, key, *found) for key, found in zip(shown, states, strict=True)]
 
     def _scanned(self, host: HostPlan, hop: Hop, key: HostKey, state: State, judged: Judgement) -> ScannedKey:
         if state not in ("changed", "revoked"):
@@ -322,27 +343,26 @@ class SshTransport:
 
     def _show_one(
         self, route: Route, hop: Hop, connection: fabric.Connection, key_type: str
-    ) -> HostKey | None:
-        with self._gate(route, hop), _explained(route.host, hop, self._timeouts.connect_s):
+    ) -> paramiko.PKey | None:
+        """Return the key of that type which the sshd shows, or None. Nothing is authenticated."""
+        found = self._algorithms(route.host, hop)
+        names = tuple(name for name in found.host_keys if name.removesuffix(CERTIFICATE) == key_type)
+        if not names:
+            return None  # HostKeyAlgorithms of ssh_config forbids it
+        with self._gate(route, hop), explained(route.host, hop, self._timeouts.connect_s):
             if connection.gateway:
                 sock = connection.open_gateway()
             else:
                 sock = socket.create_connection((hop.address, hop.port), self._timeouts.connect_s)
-            transport = self._factory(())(sock)
+            transport = self._factory(replace(found, host_keys=names))(sock)
             try:
-                transport.get_security_options().key_types = (key_type,)
                 transport.start_client(timeout=self._timeouts.connect_s)
-                return host_key(transport.get_remote_server_key())
+                return transport.get_remote_server_key()
             except paramiko.ssh_exception.IncompatiblePeer:
                 return None
             finally:
                 transport.close()
                 sock.close()
-
-
-class _Transport(paramiko.Transport):
-    def _parse_debug(self, m: paramiko.Message) -> None:
-        """Nothing: sshd's remarks on each login are for its own debugging, and paramiko spells them byte by byte."""
 
 
 class _Connection(fabric.Connection):  # type: ignore[misc]  # untyped
@@ -360,42 +380,6 @@ class _Config(paramiko.SSHConfig):
     }
 
 
-@contextmanager
-def _explained(host: HostPlan, hop: Hop, connect_s: float) -> Iterator[None]:
-    """Turn what the libraries and the system raise into our errors."""
-    started = time.monotonic()
-    try:
-        yield
-    except HostError:
-        raise
-    except (paramiko.SSHException, EOFError, OSError) as error:
-        late = time.monotonic() - started >= 0.95 * connect_s
-        raise _explain(host, hop, error, late=late, connect_s=connect_s) from error
-
-
-def _explain(host: HostPlan, hop: Hop, error: Exception, *, late: bool, connect_s: float) -> HostError:
-    match error:
-        case NoValidConnectionsError():
-            inner = next(iter(error.errors.values()))
-            return unreachable(host, hop, inner if isinstance(inner, OSError) else error, connect_s)
-        case OSError() | EOFError():
-            return unreachable(host, hop, error, connect_s)
-        case paramiko.ChannelException(code=1):
-            return HostUnfit(
-                host.name,
-                f"the bastion forbids forwarding to {hop}",
-                hint="AllowTcpForwarding and PermitOpen in the bastion's sshd_config must allow it",
-            )
-        case paramiko.ChannelException():
-            return ConnectFailed(host.name, f"the bastion cannot connect to {hop}: {error.text}")
-        case paramiko.ssh_exception.IncompatiblePeer():
-            return HostUnfit(host.name, f"{hop} shares no algorithm with us: {error}", hint="update its sshd")
-        case _ if late:
-            return silent(host, hop, connect_s)
-        case _:
-            return dropped(host, hop, f"breaks off ({error})")
-
-
 def _without_delay(sock: object) -> None:
     """Send at once, and acknowledge at once for the next packets.
 
@@ -408,18 +392,6 @@ def _without_delay(sock: object) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
-def _kex_rank(name: str) -> int:
-    """curve25519 is the cheapest; Diffie-Hellman groups cost nine times as much as everything else together."""
-    if name.startswith("curve25519"):
-        return 0
-    return 2 if name.startswith("diffie-hellman") else 1
-
-
 def _own_name(hop: Hop) -> tuple[str, int]:
     """Return the name and port under which the project's own file has the host."""
-    aliased = hop.key_name != known_name(hop.address, hop.port)
-    return (hop.key_name, SSH_PORT) if aliased else (hop.address, hop.port)
-
-
-def _type_of(algorithm: str) -> str:
-    return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
+    return (hop.alias, SSH_PORT) if hop.alias else (hop.address, hop.port)

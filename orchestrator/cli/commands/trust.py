@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,8 @@ class Scanner(Protocol):
     def scan(self, host: HostPlan) -> list[ScannedKey]: ...
 
     def trust(self, keys: Iterable[ScannedKey]) -> int: ...
+
+    def warnings(self, host: HostPlan) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +182,7 @@ def trust(
     Where a host's key is refused its own error is raised, after the keys of the others were taken. SomeHostsOnly
     where a host showed no key, its own error where none did.
     """
+    say_skipped(session, transport, hosts)
     scanned, added = trust_rounds(session, transport, hosts, request, quiet=as_json)
     if as_json:
         session.put_json(document(scanned, added))
@@ -199,6 +203,16 @@ def trust(
     if failed:
         raise SomeHostsOnly(f"{len(failed)} of {len(scanned)} hosts showed no key")
     return 0
+
+
+def say_skipped(session: Session, transport: Scanner, hosts: Sequence[HostPlan]) -> None:
+    """Tell what of ssh_config and known_hosts does not count, although it may be meant to."""
+    skipped: dict[str, None] = {}
+    for host in hosts:
+        with contextlib.suppress(HostError):  # which the connection tells
+            skipped.update(dict.fromkeys(transport.warnings(host)))
+    for warning in skipped:
+        session.say(f"note: {warning}")
 
 
 def trust_rounds(

@@ -53,11 +53,16 @@ def run(request: Request, session: Session) -> list[Checked]:
 
 def _ask_hosts(file: str, plan: Plan, session: Session) -> Checked:
     from orchestrator.adapters import bundle
+    from orchestrator.adapters.ssh.transport import SshTransport
+    from orchestrator.cli.commands.trust import say_skipped
     from orchestrator.daemon.coordinator.inspection import inspect
     from orchestrator.daemon.coordinator.main import transports
 
     session.say(f"{file}: asking {', '.join(host.name for host in plan.hosts)} …")
-    found = inspect(plan, transports(session.paths), bundle.load)
+    ways = transports(session.paths)
+    if isinstance(ssh := ways["ssh"], SshTransport):
+        say_skipped(session, ssh, [host for host in plan.hosts if host.transport == "ssh"])
+    found = inspect(plan, ways, bundle.load)
     if not found:
         return Checked(file, None)
     lines = [_line(file, plan, one) for one in found]

@@ -99,6 +99,29 @@ class TestRoute:
         assert hop.identities_only
         assert hop.known_hosts == (tmp_path / "k",)
 
+    def test_what_it_says_of_trust_and_algorithms_is_honoured(self, tmp_path: Path) -> None:
+        names = lookup_of(
+            a={
+                "hostname": "10.0.0.1",
+                "globalknownhostsfile": "/k1 ~/k2",
+                "revokedhostkeys": "~/revoked /etc/revoked",
+                "ciphers": "aes256-ctr",
+                "pubkeyacceptedkeytypes": "ssh-ed25519",
+            },
+            b={"pubkeyacceptedkeytypes": "ssh-rsa", "pubkeyacceptedalgorithms": "ssh-ed25519"},
+        )
+        hop = route_to(tmp_path, HostPlan("gpu-a", address="a", known_hosts="/spec"), names).target
+        assert hop.known_hosts == (Path("/spec"),)
+        assert hop.system_known_hosts == (Path("/k1"), tmp_path / "k2")
+        assert hop.revoked_keys == (tmp_path / "revoked", Path("/etc/revoked"))
+        assert hop.algorithms == {"ciphers": "aes256-ctr", "pubkeyacceptedalgorithms": "ssh-ed25519"}
+        assert route_to(tmp_path, HostPlan("b"), names).target.algorithms == {
+            "pubkeyacceptedalgorithms": "ssh-ed25519"
+        }
+        plain = route_to(tmp_path, HostPlan("c"), names).target
+        assert plain.system_known_hosts[0] == Path("/etc/ssh/ssh_known_hosts")
+        assert plain.revoked_keys == ()
+
     def test_the_spec_wins(self, tmp_path: Path) -> None:
         names = lookup_of(a={"hostname": "10.0.0.1", "port": "2222", "user": "no", "identityfile": ["/no"]})
         host = HostPlan(

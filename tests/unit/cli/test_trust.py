@@ -45,6 +45,9 @@ class Sshds:
         self.trusted += new
         return len(new)
 
+    def warnings(self, host: HostPlan) -> list[str]:
+        return [] if host.name == "down" else ["~/.ssh/config:3: ignored: orch does not do Match exec"]
+
     def _key(self, host: HostPlan, address: str) -> ScannedKey:
         hop = Hop(address, 22, "ml", address, (), False, False, (), bastion=address == "bastion")
         key = HostKey("ssh-ed25519", address.encode())
@@ -79,6 +82,12 @@ def test_yes_trusts_what_is_shown(session: Session) -> None:
     assert put_out(session).splitlines()[0] == (
         "gpu-a  gpu-a:22  ssh-ed25519  SHA256:b0T8VSFKVI24uu9EoenP8oScj6FXxxb9FbQbeVBkAU4  new"
     )
+
+
+def test_what_of_ssh_config_does_not_count_is_said_once(session: Session) -> None:
+    trust(session, Sshds(), hosts_of(["gpu-a", "gpu-b"]), YES, as_json=False)
+    assert isinstance(session.err, StringIO)
+    assert session.err.getvalue().count("Match exec") == 1
 
 
 def test_nobody_to_ask_trusts_nothing(session: Session) -> None:

@@ -1,0 +1,86 @@
+"""Which key exchange and cipher a connection ends up with, at a server that has them all."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from orchestrator.adapters.ssh.transport import SshTransport
+from orchestrator.core.errors import AuthRefused, HostUnfit
+from orchestrator.core.plan import HostPlan
+
+
+class Noting(paramiko.Transport):
+    """Notes what was agreed upon, which is forgotten once the keys are made."""
+
+    agreed: list[tuple[str, str]]
+
+    def _activate_outbound(self) -> None:
+        self.agreed.append((vars(self)["kex_engine"].name, vars(self)["remote_cipher"]))
+        super()._activate_outbound()  # type: ignore[misc]  # not in the stubs
+
+
+class Server:
+    """A server of the library's own: it takes what the client asks for first, and lets nobody in."""
+
+    def __init__(self) -> None:
+        self.key = paramiko.ECDSAKey.generate()
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.agreed: list[tuple[str, str]] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                transport = Noting(self.socket.accept()[0])
+                transport.agreed = self.agreed
+                transport.add_server_key(self.key)
+                with contextlib.suppress(paramiko.SSHException, EOFError):
+                    transport.start_server(server=paramiko.ServerInterface())
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.socket.close()
+
+
+def agreed(server: Server, home: Path, config: str = "") -> tuple[str, str]:
+    """Connect as far as that server lets anybody, and say what was agreed upon."""
+    address, port = server.socket.getsockname()
+    (home / "config").write_text(config)
+    (home / "known_hosts").write_text(
+        f"[{address}]:{port} {server.key.get_name()} {server.key.get_base64()}\n"
+    )
+    ssh = SshTransport(home / "own", home=home, config_files=(home / "config",))
+    host = HostPlan("gpu-a", address=address, port=port, user="ml", known_hosts=str(home / "known_hosts"))
+    with pytest.raises(AuthRefused):
+        ssh.open(host, "true")
+    return server.agreed[-1]
+
+
+def test_a_post_quantum_exchange_is_used_where_both_have_it(server: Server, tmp_path: Path) -> None:
+    if "mlkem768x25519-sha256" not in paramiko.Transport._preferred_kex:  # type: ignore[attr-defined]
+        pytest.skip("NO ML-KEM HERE: this cryptography cannot do it")
+    assert agreed(server, tmp_path) == ("mlkem768x25519-sha256", "aes128-gcm@openssh.com")
+
+
+def test_ssh_config_decides(server: Server, tmp_path: Path) -> None:
+    config = "Host 127.*\n  KexAlgorithms ecdh-sha2-nistp384\n  Ciphers aes256-ctr\n"
+    assert agreed(server, tmp_path, config) == ("ecdh-sha2-nistp384", "aes256-ctr")
+
+
+def test_what_only_other_software_has_is_refused_before_anything_is_sent(
+    server: Server, tmp_path: Path
+) -> None:
+    with pytest.raises(HostUnfit, match="KexAlgorithms sntrup761x25519") as refused:
+        agreed(server, tmp_path, "KexAlgorithms sntrup761x25519-sha512@openssh.com\n")
+    assert "Host block" in (refused.value.hint or "")
+    assert server.agreed == []

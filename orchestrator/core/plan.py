@@ -58,6 +58,8 @@ class HostPlan:
     slots: int = 1
     """How many tasks of this run it may hold."""
     spare: bool = False
+    spec: str = field(default="", compare=False)
+    """Where a person wrote of it: the file, absolute, or the word of a command line. For hints only."""
 
 
 @dataclass(frozen=True, slots=True)

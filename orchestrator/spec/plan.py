@@ -24,8 +24,10 @@ def load_plan(path: str | Path) -> tuple[Plan, dict[str, str]]:
         SpecError: the spec is wrong; the message has one line per diagnostic.
     """
     spec = load_spec(path)
-    base_dir = Path(path).absolute().parent
-    return plan_spec(spec, base_dir), secret_values(spec, base_dir)
+    file = Path(path).absolute()
+    plan = plan_spec(spec, file.parent)
+    hosts = tuple(replace(host, spec=str(file)) for host in plan.hosts)
+    return replace(plan, hosts=hosts), secret_values(spec, file.parent)
 
 
 def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.executable) -> Plan:

@@ -44,6 +44,9 @@ def fingerprint(host: LabHost) -> str:
 def test_a_changed_key_stays_refused_until_a_person_replaces_it(one: Cluster) -> None:
     lab, spec = lab_of(one), one.spec(tasks=1, checkpoint=False)
     host = lab.hosts[0]
+    unknown = one.orch("validate", "--hosts", spec)
+    assert unknown.returncode == 5
+    assert f"`orch trust {spec}`" in unknown.stderr, "the host's name stands in the spec only"
     one.ok("trust", "--yes", spec)
     old, ours = fingerprint(host), one.directory / "state/known_hosts"
     before = ours.read_text()
@@ -55,7 +58,7 @@ def test_a_changed_key_stays_refused_until_a_person_replaces_it(one: Cluster) ->
     assert f"{new}  changed (was {old}, {ours}:1)" in refused.stdout
     assert old in refused.stderr
     assert new in refused.stderr
-    assert "orch trust --replace" in refused.stderr
+    assert f"`orch trust --replace {spec}`" in refused.stderr
     assert ours.read_text() == before
     assert one.orch("validate", "--hosts", spec).returncode == 5
 

@@ -100,7 +100,8 @@ def _way_out(host: HostPlan, hop: Hop, judged: Judgement, own: Path) -> str:
 
 
 def _trust(host: HostPlan, option: str = "") -> str:
-    return f"orch trust{option} {host.name}"
+    # By its name alone orch would know neither its address nor its bastion: these stand in the spec.
+    return f"orch trust{option} {shlex.quote(host.spec or host.name)}"
 
 
 def silent(host: HostPlan, hop: Hop, connect_s: float) -> ConnectFailed:

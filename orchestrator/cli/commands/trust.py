@@ -82,7 +82,7 @@ def _host(target: str) -> HostPlan:
         port = int(written)
     if not address or address.startswith("-") or (at and not user):
         raise UsageError(f"{target!r} is no host; one reads like gpu-a, ml@gpu-a or ml@10.0.0.11:2222")
-    return HostPlan(name=address, address=address, user=user or None, port=port)
+    return HostPlan(name=address, address=address, user=user or None, port=port, spec=target)
 
 
 def scan(transport: Scanner, hosts: Sequence[HostPlan]) -> list[Scanned]:

@@ -102,4 +102,5 @@ def connection_of(host: HostPlan) -> HostPlan:
         known_hosts=host.known_hosts,
         proxy_jump=host.proxy_jump,
         python=host.python,
+        spec=host.spec,
     )

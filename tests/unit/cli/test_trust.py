@@ -182,6 +182,12 @@ def test_a_bastion_that_has_changed_is_what_is_shown(session: Session) -> None:
     assert sshds.trusted == ["bastion", "gpu-a"]
 
 
+def test_the_hint_can_be_typed_as_it_stands(session: Session) -> None:
+    with pytest.raises(HostKeyChanged) as caught:
+        trust(session, Sshds(changed={"gpu-a": OWN}), hosts_of(["ml@gpu-a:2222"]), YES, as_json=False)
+    assert "`orch trust --replace ml@gpu-a:2222`" in (caught.value.hint or "")
+
+
 def test_some_hosts_only(session: Session) -> None:
     with pytest.raises(SomeHostsOnly, match="1 of 2 hosts showed no key"):
         trust(session, Sshds(), hosts_of(["gpu-a", "down"]), YES, as_json=False)

@@ -60,6 +60,7 @@ def test_everything_that_a_spec_says_is_in_the_plan(tmp_path: Path, monkeypatch:
             python="/opt/tf/bin/python", gpus=(0, 1), spare=True,
         ),
     )  # fmt: skip
+    assert {host.spec for host in plan.hosts} == {str(tmp_path / "cluster.yaml")}
     assert plan.tasks == (
         TaskPlan(TaskId("worker", 0), "gpu-a", (0, 1), 0),
         TaskPlan(TaskId("worker", 1), "gpu-b", (0, 3), 0),

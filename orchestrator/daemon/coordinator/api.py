@@ -1,7 +1,7 @@
 """The coordinator's API: HTTP and JSON over a private Unix socket.
 
-The socket is bound by us, mode 0600, before the server gets it (uvicorn would make it 0666), and the peer's user is
-checked at every connection, so that not even a mistaken mode lets another user in.
+We bind the socket with mode 0600 before the server gets it, because uvicorn would make it 0666. The peer's user is
+also checked at every connection, so that even a wrong mode lets no other user in.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 
 
 class PrivateSocket(socket.socket):
-    """A listening Unix socket that turns away every user but its owner (and root, who needs no socket)."""
+    """A listening Unix socket that refuses every user except its owner and root."""
 
     def accept(self) -> tuple[socket.socket, Any]:
         connection, address = super().accept()
@@ -50,14 +50,15 @@ class PrivateSocket(socket.socket):
         _, uid, _ = struct.unpack("3i", credentials)
         if uid not in (os.getuid(), 0):
             connection.close()
-            raise BlockingIOError(f"user {uid} was turned away")  # for the server: nobody has come
+            raise BlockingIOError(f"user {uid} was turned away")  # the server takes it as no connection
         return connection, address
 
 
 def listen(path: str) -> PrivateSocket:
-    """Bind, private from the first moment. A socket that a dead coordinator left is replaced.
+    """Bind a socket that is private from the first moment. One that a dead coordinator left is replaced.
 
-    Raises Refused where somebody lives behind it: two journals may share a runtime directory by mistake.
+    Raises:
+        Refused: a coordinator answers there. Two journals may share a runtime directory by mistake.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         if probe.connect_ex(path) == 0:
@@ -78,7 +79,7 @@ def listen(path: str) -> PrivateSocket:
 
 
 class Server:
-    """uvicorn in a thread of its own."""
+    """Runs uvicorn in a thread of its own."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._path = coordinator.paths.socket
@@ -99,11 +100,11 @@ class Server:
         )
 
     def start(self) -> None:
-        """Begin to answer; who connected before waits in the queue."""
+        """Begin to answer. Clients that connected earlier wait in the socket's queue."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer what was asked, then close, and take the socket away."""
+        """Answer pending requests, then close and remove the socket."""
         self._server.should_exit = True
         if self._thread.is_alive():
             self._thread.join(timeout=5)
@@ -113,7 +114,7 @@ class Server:
 
 
 class _Api:
-    """One method per route. What blocks runs in a worker thread."""
+    """The handlers of the routes. Work that blocks runs in a worker thread."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
@@ -172,7 +173,7 @@ class _Api:
         return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.why, name))
 
     async def checkpoints(self, request: Request) -> JSONResponse:
-        """`GET`: what there is. `POST …/VERB`: what is to be done to them."""
+        """Answer `GET` with the list of checkpoints, and do what `POST …/VERB` asks."""
         name, verb = request.path_params["name"], request.path_params.get("verb", "list")
         if verb not in VERBS:
             raise UsageError(f"nothing can be done to checkpoints by the name of {verb!r}")
@@ -201,7 +202,7 @@ class _Api:
         return JSONResponse({**document, "for_s": fault.for_s})
 
     async def events(self, request: Request) -> JSONResponse:
-        """Waits up to `wait_s` for a first one."""
+        """Return events, and wait up to `wait_s` for a first one."""
         query = request.query_params
         try:
             after = int(query.get("after", "0"))
@@ -225,7 +226,7 @@ class _Api:
             left_s -= POLL_S
 
     async def stop(self, request: Request) -> JSONResponse:
-        await _body(request)  # else it is answered, and hung up on, while it is still being asked
+        await _body(request)  # otherwise the answer would come before the client has sent its whole request
         self._coordinator.loop.stop()
         return JSONResponse({"pid": os.getpid()}, status_code=202)
 
@@ -238,7 +239,7 @@ def _host_of(body: dict[str, Any]) -> str:
 
 
 def _standing(run: Run, name: str) -> dict[str, Any]:
-    """What has become of a host."""
+    """Return the state of a host as a document."""
     document = run_document(run, now=time.monotonic())
     host = next(host for host in document["hosts"] if host["host"] == name)
     return {
@@ -282,7 +283,7 @@ async def _on_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def application(coordinator: Coordinator) -> Starlette:
-    """The routes."""
+    """Return the application with its routes and error handlers."""
     api = _Api(coordinator)
     routes = [
         Route("/v1/coordinator", api.describe),

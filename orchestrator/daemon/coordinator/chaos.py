@@ -1,4 +1,4 @@
-"""`orch chaos` on the head: what must not be done there, and the order to the host."""
+"""`orch chaos` on the head: checks that a fault harms nothing else, and orders the host to inject it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from orchestrator.daemon.connection import wire
 from orchestrator.daemon.connection.link import HostLink, LinkDown
 
 _TIMEOUT_S = 30.0
-"""To fill a disk may take a while."""
+"""Filling a disk may take this long."""
 
 
 def check(link: HostLink | None, run: Run, fault: Fault, *, state_dir: str) -> None:
-    """Before anything is written down: Refused where it would hurt who did not ask for it."""
+    """Raise Refused where the fault would harm another run or the coordinator. Call it before anything is journaled."""
     if link is None:
         return
     if fault.kind == "cut" and link.serves_others(run.run_id):
@@ -31,7 +31,7 @@ def check(link: HostLink | None, run: Run, fault: Fault, *, state_dir: str) -> N
 
 
 def inject(link: HostLink | None, run: Run, fault: Fault) -> None:
-    """Do it, now. Blocks until it has begun; LinkDown, OrderRefused."""
+    """Inject the fault, and block until it has begun. Raises LinkDown or OrderRefused."""
     if link is None:
         raise LinkDown(f"{fault.host} is not connected")
     if fault.kind == "cut":

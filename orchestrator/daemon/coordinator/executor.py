@@ -1,4 +1,4 @@
-"""Executes what the core asks for: actions become orders to hosts, and what comes back becomes events."""
+"""Executes the core's actions: sends them to hosts as orders, and posts the replies as events."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from orchestrator.daemon.transfer.queue import TransferQueue
 log = logging.getLogger(__name__)
 
 PREPARATIONS_MAX = 8
-"""At once: the push of the code is bound by the head's network and CPU."""
+"""How many hosts are prepared at once. The head's network and CPU limit how fast code is pushed."""
 
 _VERBS = {
     StartTask: "start",
@@ -74,24 +74,24 @@ _VERBS = {
 STACKS_TIMEOUT_S = 10.0
 
 DRAIN_S = 10.0
-"""How long an ended run's link stays open for the rest of its logs."""
+"""How long the link of an ended run stays open for the rest of its logs."""
 
 
 _T = TypeVar("_T")
 
 
 class Workers(Protocol):
-    """Where what blocks is done: a ThreadPoolExecutor, or the simulator's one thread."""
+    """Runs work that blocks: a ThreadPoolExecutor, or the simulator's one thread."""
 
     def submit(self, work: Callable[..., Any], /, *args: Any) -> object:
-        """Do it, later."""
+        """Do the work later."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more."""
+        """Accept no more work."""
 
 
 class Executor:
-    """Asks hosts by the links of its pool. `post` takes the events; it is the loop's."""
+    """Sends orders through the links of its pool, and hands events to `post`, which is the loop's."""
 
     def __init__(
         self,
@@ -122,12 +122,12 @@ class Executor:
     # -- links ---------------------------------------------------------------------------------------------
 
     def open(self, run: Run, names: list[str]) -> None:
-        """Connect the hosts of a run; a link that another run has is shared."""
+        """Connect the hosts of a run. A link that another run has is shared."""
         self._epochs[run.run_id] = run.epoch
         self._board.attach(run, names)
 
     def link(self, run: Run, name: str) -> HostLink | None:
-        """The link to a host of the run, if it is open."""
+        """Return the link to a host of the run, if there is one."""
         return self._board.link(run, name)
 
     def lease(self, run: Run, name: str, use: Callable[[Asks], _T]) -> _T:
@@ -135,14 +135,14 @@ class Executor:
         return self._board.lease(run, name, use)
 
     def close(self) -> None:
-        """End all links; what runs on the hosts goes on."""
+        """Close all links. What runs on the hosts continues."""
         self._board.close()
         self.transfers.close()
         self._workers.shutdown(wait=False, cancel_futures=True)
 
     @property
     def hosts(self) -> dict[str, bool]:
-        """Which hosts are linked, and whether they are connected now."""
+        """The hosts that have a link, and whether each is connected now."""
         return self._board.hosts
 
     # -- what links say (their threads) --------------------------------------------------------------------
@@ -175,10 +175,10 @@ class Executor:
     # -- what the core asks (the deciding thread) ----------------------------------------------------------
 
     def execute(self, run: Run, action: Action) -> None:
-        """Begin it; never blocks. What is asked of a host that is not connected is dropped (see the core)."""
+        """Begin an action, without blocking. An order to an unconnected host is dropped; the core repeats it."""
         try:
             self._begin(run, action)
-        except (OSError, ValueError) as e:  # secrets that cannot be read; an order that no frame holds
+        except (OSError, ValueError) as e:  # secrets cannot be read, or an order does not fit in a frame
             log.exception("%s: %s", run.run_id, action)
             problem = Problem("internal", f"{type(e).__name__}: {e}", "see the coordinator's log")
             self._failed(run, action, problem)
@@ -222,7 +222,7 @@ class Executor:
             case CloseHost(host=host):
                 self._close_host(run, host)
             case Note():
-                pass  # the journal has it
+                pass  # a note is only for the journal, which has it already
 
     def _order(
         self,
@@ -232,7 +232,7 @@ class Executor:
         task: TaskId | None = None,
         done: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
-        """Send; an error reply becomes OrderFailed, else `done` is called with what came."""
+        """Send an order. An error in the reply is posted as OrderFailed; any other reply goes to `done`."""
 
         def on_reply(reply: Reply) -> None:
             if reply.error is not None:
@@ -273,7 +273,7 @@ class Executor:
         try:
             event = prepare(link, run, name, now=self._now)
         except NoAnswer as e:
-            link.reset(str(e))  # asked again when it is connected anew
+            link.reset(str(e))  # the core asks again once the host has reconnected
         except LinkDown as e:
             log.info("%s: %s: preparation broke off: %s", run.run_id, name, e)
         except SpecError as e:
@@ -282,7 +282,7 @@ class Executor:
         except OSError as e:
             problem = Problem("workdir", f"{run.plan.workdir} cannot be read: {e.strerror}", None, 2)
             event = HostRefused(at=self._now(), host=name, problem=problem)
-        except Exception as e:  # a fault of ours must reach a person, not vanish with the worker
+        except Exception as e:  # a bug of ours must reach a person, and not vanish with the worker thread
             log.exception("%s: preparing %s", run.run_id, name)
             problem = Problem("internal", f"{name}: preparation failed: {e!r}", "see the coordinator's log")
             event = HostRefused(at=self._now(), host=name, problem=problem)
@@ -291,7 +291,7 @@ class Executor:
                 self._preparing.discard((run.run_id, name))
         if event is not None:
             self._post(run.run_id, event)
-        elif link.is_connected:  # it is back already, and what it was asked meanwhile was taken for this
+        elif link.is_connected:  # it has reconnected, and a new request was dropped as a repetition
             self._prepare(run, name)
 
     def _seed(self, run: Run, action: SeedCheckpoint) -> None:
@@ -337,8 +337,8 @@ class Executor:
         self._post(run.run_id, StacksCollected(at=self._now(), generation=generation, stacks=stacks))
 
     def stacks(self, run: Run) -> dict[str, str]:
-        """Where every task is in its code now, or why that cannot be told. Blocks, at most STACKS_TIMEOUT_S."""
-        # All at once: what is asked for is one moment, and each that is stuck may take its whole time to say so.
+        """Return the stacks of every task, or why there are none. It blocks for STACKS_TIMEOUT_S at most."""
+        # All tasks are asked at once: the stacks should show one moment, and a stuck task may take the whole timeout.
         with ThreadPoolExecutor(len(run.tasks), thread_name_prefix="stacks") as asking:
             told = asking.map(lambda task: self._stacks_of(run, task), run.tasks)
             return {str(task.id): text for task, text in zip(run.tasks, told, strict=True)}
@@ -354,7 +354,7 @@ class Executor:
             return f"no stacks: {e}"
 
     def _close_host(self, run: Run, name: str) -> None:
-        """Let the rest of the logs come and the host remember how it ended, then serve the run no more."""
+        """Detach a host from an ended run, after the rest of its logs has come and it has the final record."""
         self._records.forget(run, name)
         self.transfers.checkpoints.abandon(run.run_id)
         self._workers.submit(self._drain_and_detach, run, name)

@@ -1,6 +1,6 @@
-"""Looks at the hosts of a plan before anything is started: whether they answer, and can train this script.
+"""Inspects the hosts of a plan before anything is started: whether they answer, and can train this script.
 
-The same probe and the same rules as before a start; nothing is pushed, nothing stays behind.
+It uses the same probe and the same rules as a start. Nothing is pushed to the hosts, and nothing is left there.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from orchestrator.daemon.coordinator.preparation import look
 AT_ONCE = 8
 
 _RUN_ID = "inspection-20000101-000000"
-"""Of a run that never is: hosts remember nothing of a run before they are given its code."""
+"""The id of a run that is never started. Hosts remember nothing of a run before they get its code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is wrong, and with which host; None where they do not fit together."""
+    """A problem, and the host that has it; None where hosts do not fit together."""
 
     host: str | None
     problem: Problem
@@ -35,7 +35,7 @@ class Found:
 def inspect(
     plan: Plan, transports: Mapping[str, Transport], bundle: Callable[[], Bundle]
 ) -> tuple[Found, ...]:
-    """Everything that would keep `orch up` from starting. Blocks until each host has answered, or not in time."""
+    """Return everything that would keep `orch up` from starting. It blocks until each host answers or times out."""
     run = new_run(_RUN_ID, plan, epoch=1, at=0.0)
 
     def one(name: str) -> Facts | Found:

@@ -1,4 +1,4 @@
-"""`orch coordinator run`: wires the coordinator to its API, its signals and its log, and lives until it is stopped."""
+"""`orch coordinator run`: connects the coordinator with its API, signals and log, and runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from orchestrator.daemon.coordinator.succession import take_lock, take_over
 log = logging.getLogger(__name__)
 
 LOG_FILE_BYTES = 8 << 20
-"""Of the coordinator's own log; three older ones are kept."""
+"""The size at which the coordinator's own log is rotated; three older files are kept."""
 
 
 def transports(paths: Paths) -> dict[str, Transport]:
-    """By the name that a host's spec gives."""
+    """Return the transports by the name that a host's spec uses."""
     return {"ssh": SshTransport(Path(paths.known_hosts)), "local": LocalTransport()}
 
 
 def run(paths: Paths, *, after: int | None = None) -> int:
-    """`orch coordinator run`: in the foreground, until SIGTERM, SIGINT or `orch coordinator stop`. Exit code.
+    """Run the coordinator until SIGTERM, SIGINT or `orch coordinator stop`, and return the exit code.
 
-    `after`: the pid of a coordinator that is asked to end first, once this one could begin.
+    `after` is the pid of a coordinator to succeed: it is asked to end once this one is ready.
     """
     paths.ensure()
     lock = take_lock(paths) if after is None else take_over(paths, after)

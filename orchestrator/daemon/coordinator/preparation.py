@@ -1,7 +1,7 @@
-"""Makes one host ready for a run: probe it, push the code, look how far the generations have got.
+"""Prepares a host for a run: probes it, pushes the code, and asks for the highest generation of checkpoints.
 
-Blocks, so it runs in a worker thread; whatever it finds becomes HostPrepared or HostRefused. Where the connection
-breaks on the way nothing is said: the core asks again when the host is up.
+It blocks, so it runs in a worker thread. The result becomes HostPrepared or HostRefused. If the connection breaks
+meanwhile, nothing is posted: the core asks again when the host is up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PUSH_TIMEOUT_S = 600.0
 
 
 def prepare(link: Asks, run: Run, name: str, *, now: Callable[[], float]) -> HostPrepared | HostRefused:
-    """The whole conversation, which may take minutes; the event is of its end. LinkDown passes through."""
+    """Prepare a host, which may take minutes, and return the event. Raises LinkDown."""
     try:
         facts = look(link, run, name)
         code = _push(link, run, name)
@@ -38,7 +38,7 @@ def prepare(link: Asks, run: Run, name: str, *, now: Callable[[], float]) -> Hos
 
 
 def look(link: Asks, run: Run, name: str) -> Facts:
-    """What the host has; OrderRefused, with the host in its sentence, where it cannot train this script."""
+    """Probe a host. Raises OrderRefused, with the host in its sentence, where it cannot train this script."""
     try:
         probed = _probe(link, run, name)
     except OrderRefused as e:
@@ -58,7 +58,7 @@ def _order(run: Run, verb: str, **fields: object) -> dict[str, Any]:
 
 
 def _named(host: str, problem: Problem) -> Problem:
-    """The same problem with the host in its sentence."""
+    """Return the problem with the host in its sentence."""
     if problem.message.startswith(f"{host}:"):
         return problem
     return replace(problem, message=f"{host}: {problem.message}")
@@ -89,7 +89,7 @@ def _probe(link: Asks, run: Run, name: str) -> Mapping[str, Any]:
 
 
 def _unfit(run: Run, name: str, probed: Mapping[str, Any]) -> Problem | None:
-    """What of the host cannot train this script: the way it knows itself, its GPUs, or what is installed."""
+    """Return why the host cannot train this script: its own name, its GPUs, or its packages; None if it can."""
     problem = compatibility.own_name(run.plan, probed.get("own_name") or {}) or compatibility.gpus(
         run.plan, name, probed.get("gpus"), probed.get("gpus_in_use") or ()
     )
@@ -101,7 +101,7 @@ def _unfit(run: Run, name: str, probed: Mapping[str, Any]) -> Problem | None:
     by_env = run.plan.env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
     asked = run.plan.options.keras == 2 or by_env
     if ".fit(" not in source and not asked and not run.plan.options.transparent:
-        return None  # a custom loop needs no Keras trainer, so its version is nobody's business
+        return None  # a custom loop does not use Keras's trainer, so the version does not matter
     sentence = unsupported(
         STRATEGIES[run.plan.strategy].tf_class, probed["versions"], asked or asks_for_legacy(source)
     )
@@ -118,7 +118,7 @@ def _unfit(run: Run, name: str, probed: Mapping[str, Any]) -> Problem | None:
 
 
 def _source(run: Run) -> str:
-    """What the script and the modules beside it say; empty where it is gone since the run began: the hosts have it."""
+    """Return the source of the script and its modules; empty where it was removed after the run began."""
     try:
         return "\n".join(sources(os.path.join(run.plan.workdir, run.plan.script)))
     except OSError:
@@ -128,10 +128,10 @@ def _source(run: Run) -> str:
 
 
 def _push(link: Asks, run: Run, name: str) -> str:
-    """Send what the host lacks of the working directory; the digest of the tree.
+    """Push what the host lacks of the working directory, and return the digest of the tree.
 
-    A run goes on with the code that it began with. A host that comes back from a reboot has it; where the workdir
-    has changed since, or is gone, there is nothing to be pushed: a spare that comes late cannot have it.
+    A run keeps the code that it began with. If the workdir has changed or is gone, nothing is pushed: a host that was
+    rebooted has the code already, and a spare that joins late is refused.
     """
     try:
         tree = codetree.manifest(run.plan.workdir)
@@ -143,7 +143,7 @@ def _push(link: Asks, run: Run, name: str) -> str:
         return _code_of_old(run, name)
     by_digest = {entry[1]: entry for entry in tree}
     order = _order(run, "code", files=[list(entry) for entry in tree])
-    for _ in range(3):  # a file may change between its hashing and its sending: then the host asks again
+    for _ in range(3):  # a file may change after it was hashed; the host then asks for it again
         ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok or {}
         if not ok["missing"]:
             return str(ok["digest"])
@@ -181,7 +181,7 @@ def _send(link: Asks, run: Run, path: str, digest: str) -> None:
 
 
 def _highest(link: Asks, run: Run) -> int:
-    """How far the generations in the checkpoint directory have got: a new run never writes into an old one's."""
+    """Return the highest generation in the checkpoint directory: a new run must not write into an old one's."""
     if run.plan.checkpoint is None:
         return 0
     ok = link.ask(_order(run, "highest", dir=run.plan.checkpoint.dir), timeout_s=PROBE_TIMEOUT_S).ok or {}

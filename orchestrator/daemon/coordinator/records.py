@@ -1,4 +1,4 @@
-"""What each host is given to keep of a run, so that it can be rebuilt where the journal is lost."""
+"""The record of a run that each host keeps, so that the run can be rebuilt if the journal is lost."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ END_TIMEOUT_S = 5.0
 
 
 class Records:
-    """Which host has which. Deciding thread only."""
+    """Remembers which record each host has. Only the deciding thread uses it."""
 
     def __init__(self) -> None:
         self._given: dict[tuple[str, str], tuple[int, Phase]] = {}
 
     def give(self, link: HostLink, run: Run, host: str, *, now: float) -> None:
-        """Send the run as it is now, once a generation and again when it is released.
+        """Send the run as it is now, at the start of a generation and again at its release.
 
-        Behind the orders that matter: a host without a record costs nothing until a journal is lost.
+        It is sent after the orders themselves, since the record matters only if a journal is lost.
         """
         mark = (run.generation_last, run.phase)
         if self._given.get((run.run_id, host)) == mark:
@@ -41,12 +41,12 @@ class Records:
             log.warning("%s: its record does not fit in a frame: %s", run.run_id, e)
 
     def forget(self, run: Run, host: str) -> None:
-        """The run is over there."""
+        """Forget what a host has of a run that has ended."""
         self._given.pop((run.run_id, host), None)
 
 
 def give_end(link: HostLink, run: Run, host: str, *, now: float) -> None:
-    """Send how the run has ended, and wait until it is kept: the link is let go after it. Any thread."""
+    """Send how the run has ended, and wait for the reply, since the link is then closed. Any thread may call it."""
     try:
         link.ask(_order(run, now), timeout_s=END_TIMEOUT_S)
     except (LinkDown, OrderRefused, FrameError) as e:
@@ -59,7 +59,7 @@ def _order(run: Run, now: float) -> dict[str, Any]:
 
 
 def read(record: Any) -> tuple[int, float, Run] | None:
-    """(epoch, written_at, run) of what a host has kept; None where it is none that this program understands."""
+    """Return (epoch, written_at, run) of a host's record; None where this version does not understand it."""
     try:
         return int(record["epoch"]), float(record["written_at"]), read_run(record["state"])
     except (KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Finds runs on their hosts and puts them into a journal, when the one that knew them is lost."""
+"""Finds runs on their hosts, and puts them into a new journal after the old one was lost."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from orchestrator.daemon.coordinator import records
 LOOK = {"order": "runs", "records": True}
 
 EPOCHS_UNHEARD = 1000
-"""Added where a host does not answer: it may have obeyed a higher epoch than all others, and would refuse a lower one
-for ever. More coordinators than these have not followed each other while all other hosts were away from them."""
+"""Added to the epoch if a host does not answer. That host may have obeyed a higher epoch than all others, and would
+refuse a lower one for ever. It is more than the number of coordinators that can have succeeded one another while only
+that host was connected."""
 
 _NAMED_MAX = 3
-"""Of the tasks of a run of which nothing lives, how many are told of: the rest is counted."""
+"""How many tasks of a dead run are described; the rest are only counted."""
 
 
 @dataclass(slots=True)
@@ -35,27 +36,27 @@ class Found:
 
     run_id: str
     epoch: int = 0
-    """The highest that ordered anything of it, on any host."""
+    """The highest epoch that any host has obeyed for this run."""
     watched_on: set[str] = field(default_factory=set)
-    """Hosts where some coordinator's agent watches it now."""
+    """The hosts where the agent of a coordinator watches it now."""
     lives_on: set[str] = field(default_factory=set)
     told: dict[HostPlan, tuple[TaskReport, ...]] = field(default_factory=dict)
-    """By what it takes to connect: the specs that were named may call a host as the run does not."""
+    """What each host reported, by what it takes to connect, since the given specs may use other names than the run."""
     records: list[tuple[int, float, Run]] = field(default_factory=list)
     run: Run | None = None
-    """As it is taken up; None where it cannot be, and `why` says why not."""
+    """The rebuilt run; None where it cannot be recovered, and then `why` says why."""
     why: str | None = None
     phase: str | None = None
-    """In which it is taken up, or has ended; None where that is not known."""
+    """The phase of the rebuilt run, or in which it has ended; None if unknown."""
 
     @property
     def record(self) -> Run | None:
-        """The one that knows most."""
+        """The newest record."""
         return rebuild.newest((epoch, run) for epoch, _, run in self.records)
 
     @property
     def reports(self) -> list[tuple[str, TaskReport]]:
-        """The newest of each task that any host remembers, with the host's name, in the order of the tasks."""
+        """The newest report of each task, with the name of its host, in the order of the tasks."""
         newest: dict[TaskId, tuple[str, TaskReport]] = {}
         for host, reports in self.told.items():
             for report in reports:
@@ -66,18 +67,18 @@ class Found:
 
 @dataclass(slots=True)
 class Search:
-    """What all hosts said."""
+    """The answers of all hosts, and the runs found in them."""
 
     answers: list[Answer]
     found: dict[str, Found]
     epoch: int
-    """Not below what any host has obeyed, of any run."""
+    """An epoch that is not below what any host has obeyed, for any run."""
     at: float = 0.0
-    """The instant of the runs that were rebuilt."""
+    """When the runs were rebuilt."""
 
 
 def search(asker: Asker, hosts: Iterable[HostPlan], *, timeout_s: float, at: float) -> Search:
-    """Ask these hosts, and all others of the runs found there that may go on."""
+    """Ask these hosts, and then all other hosts of the unfinished runs that are found."""
     answers: dict[HostPlan, Answer] = {}
     wanted = {connection_of(host): host for host in hosts}
     found: dict[str, Found] = {}
@@ -103,7 +104,7 @@ def search(asker: Asker, hosts: Iterable[HostPlan], *, timeout_s: float, at: flo
 
 
 def _hosts(run: Run) -> list[HostPlan]:
-    """All that may have tasks of it. Its record may be older than the generation that gave some to a spare."""
+    """Return all hosts that may have tasks of the run, with its spares: a spare may have joined after the record."""
     return [run.plan.host(host.name) for host in run.hosts]
 
 
@@ -131,7 +132,7 @@ def _add(one: Found, host: HostPlan, told: Mapping[str, Any], at: float) -> None
 
 
 def _judge(one: Found, answers: Mapping[HostPlan, Answer], at: float) -> None:
-    """Rebuild it, or say what it is and why it is not taken up."""
+    """Rebuild a run, or say why it is not recovered."""
     record = one.record
     if record is not None and record.phase.is_terminal:
         one.phase = record.phase.value
@@ -165,7 +166,7 @@ def _silent_of(record: Run | None, answers: Mapping[HostPlan, Answer]) -> str:
 
 
 def _ends(one: Found, at: float) -> str:
-    """How its last tasks ended, and the way on."""
+    """Describe how the last tasks of a run ended, and what a person can do."""
     told = [_end(host, report, at) for host, report in one.reports]
     more = [f"and {len(told) - _NAMED_MAX} more"] if len(told) > _NAMED_MAX else []
     ends = "; ".join([*told[:_NAMED_MAX], *more]) or "it has no task there"
@@ -175,7 +176,7 @@ def _ends(one: Found, at: float) -> str:
 def _end(host: str, report: TaskReport, at: float) -> str:
     if report.exit is None:
         return f"{report.task} on {host} left no record of its end"
-    ago_s = at - report.exit.at  # 0 where its host was rebooted since
+    ago_s = at - report.exit.at  # 0 where its host was rebooted meanwhile
     when = f"{duration(ago_s)} ago " if ago_s > 0 else ""
     return f"{when}{report.task} on {host} {how(report.exit)}"
 
@@ -185,11 +186,14 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def write(journal: Journal, chosen: Sequence[Found], *, epoch: int, at: float) -> None:
-    """Put the runs into the journal, below an epoch that every host obeys.
+    """Put the runs into the journal, and raise its epoch so that every host will obey the next coordinator.
 
     Args:
-        epoch: not below what any host has obeyed; `at`: when the runs were rebuilt. The time that a person took to
-            say yes then counts as one in which no coordinator lived.
+        journal: the new journal.
+        chosen: the runs that a person wants to recover.
+        epoch: not below what any host has obeyed.
+        at: when the runs were rebuilt. The time until the coordinator starts counts as its absence, including the
+            time in which a person decided.
     """
     journal.raise_epoch(epoch)
     for one in chosen:

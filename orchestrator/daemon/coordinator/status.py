@@ -1,4 +1,4 @@
-"""The document of `orch status --json`, a pure function of a run; and the sentence that says what it waits for."""
+"""The documents of `orch status --json` and `orch why --json`, as pure functions of runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SCHEMA = 1
 
 
 def document(runs: Iterable[Run], *, now: float) -> dict[str, Any]:
-    """All of them, oldest first."""
+    """Return the document of all runs, oldest first."""
     return {"schema": SCHEMA, "runs": [run_document(run, now=now) for run in runs]}
 
 
 def run_document(run: Run, *, now: float) -> dict[str, Any]:
-    """One run. Ages are seconds; no instant leaves the process."""
+    """Return the document of one run. It holds ages in seconds, since monotonic times mean nothing to others."""
     chief, placed = run.task(run.chief), run.placed
     return {
         "name": run.plan.name,
@@ -49,15 +49,17 @@ def run_document(run: Run, *, now: float) -> dict[str, Any]:
 
 
 def first_cause(run: Run) -> dict[str, object] | None:
-    """What ended the last generation that ended badly."""
+    """Return what ended the last generation that failed."""
     return cause.as_data(run.first_cause) if run.first_cause else None
 
 
 def why_document(run: Run, ended: Sequence[dict[str, Any]], *, now: float) -> dict[str, Any]:
-    """The document of `orch why --json`: how the run is, and what ended its generations, oldest first.
+    """Return the document of `orch why --json`: the state of the run, and what ended its generations, oldest first.
 
     Args:
-        ended: the first causes that the events hold, of each maybe several: a later one knows what became of it.
+        run: the run.
+        ended: the first causes in the events. One cause may occur several times; the last one also says what was done.
+        now: the monotonic time.
     """
     newest = first_cause(run)
     latest = {(c["generation"], c["task"]): c for c in (*ended, *([newest] if newest else ()))}
@@ -130,7 +132,7 @@ def _host(run: Run, host: Host, now: float) -> dict[str, Any]:
 
 
 def _state(host: Host, *, holds: bool) -> str:
-    """`ready`, or what keeps it from being that; of one that only stands by: `spare`."""
+    """Return `ready`, or what keeps the host from being ready, or `spare` for one without tasks."""
     if host.state is not HostState.OPEN:
         return str(host.state.value)
     if host.link is not Link.CONNECTED:

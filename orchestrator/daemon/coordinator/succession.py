@@ -1,8 +1,8 @@
-"""One coordinator for one journal: the lock that says so, and how the next takes it from the one before.
+"""The lock that gives a journal one coordinator, and how a successor takes it over.
 
-The successor asks the old one to end, and not the command line that wanted it: by then it is a process of its own
-that has loaded all that it is made of and waits for the lock. So there is no moment in which the old one is to end
-and nobody is there to follow, whatever becomes of the command line.
+The successor asks the old coordinator to end; the command line that started the successor does not. By then the
+successor is a separate process that has loaded everything and waits for the lock. So the old one never ends without a
+successor, whatever happens to the command line.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from orchestrator.adapters.head.paths import Paths
 from orchestrator.core.errors import CoordinatorUnreachable, Refused, WaitTimedOut
 
 PATIENCE_S = 600.0
-"""How long a successor waits for the old one, which has been asked and may hang in a disk."""
+"""How long a successor waits for the old coordinator, which may hang on a disk."""
 
 _LOOK_EVERY_S = 0.02
 
 _LOCK_TRIES = 3
-"""A command line that wonders whether a coordinator lives holds the lock for a moment, to see whether it can."""
+"""How often the lock is tried. A command line that checks for a coordinator holds the lock for a moment."""
 
 
 def take_lock(paths: Paths, *, pause: Callable[[float], None] = time.sleep) -> TextIO:
-    """Held as long as the file is open, by the kernel: it cannot be left behind. Refused where another holds it."""
+    """Take the lock, which the kernel holds as long as the returned file is open. Raises Refused if another has it."""
     file = open(os.open(paths.lock, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="utf-8")  # noqa: SIM115
     if not any(_locked(file, pause) for _ in range(_LOCK_TRIES)):
         pid = file.read().strip() or "unknown"
@@ -37,7 +37,7 @@ def take_lock(paths: Paths, *, pause: Callable[[float], None] = time.sleep) -> T
             f"a coordinator has this journal already: pid {pid}, {paths.state_dir}",
             hint="`orch coordinator status` shows it, `orch coordinator stop` ends it (tasks go on)",
         )
-    with contextlib.suppress(OSError):  # for people only; where the disk is full the journal says so
+    with contextlib.suppress(OSError):  # the pid is only for people, and a full disk is reported elsewhere
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
@@ -51,11 +51,13 @@ def take_over(
     now: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> TextIO:
-    """Ask the coordinator of that pid to end, and take its lock when it has let go.
+    """Ask the coordinator of that pid to end, and take its lock.
 
-    Refused where yet another has come first. WaitTimedOut after `PATIENCE_S`: the old one still has the journal.
+    Raises:
+        Refused: yet another coordinator was faster.
+        WaitTimedOut: the old one still has the journal after `PATIENCE_S`.
     """
-    # What counts is that it lets go; where the answer was lost it may do so all the same.
+    # A lost answer does not matter: the old one may have got the request, and then it releases the lock.
     with contextlib.suppress(CoordinatorUnreachable):
         if _assignee(paths) in (pid, None):
             Client(paths.socket).post("/v1/stop")
@@ -84,7 +86,7 @@ def _locked(file: TextIO, pause: Callable[[float], None]) -> bool:
 
 
 def _assignee(paths: Paths) -> int | None:
-    """Who wrote its pid into the lock last; None where that cannot be told."""
+    """Return the pid in the lock's file; None if unknown."""
     try:
         with open(paths.lock, encoding="utf-8") as file:
             return int(file.read())

@@ -1,1 +1,1 @@
-"""What moves bytes between hosts and head: checkpoints, logs, TensorBoard files."""
+"""Transfers between hosts and head: checkpoints, logs, and TensorBoard's files."""

@@ -1,7 +1,8 @@
-"""Checkpoints of runs whose hosts share no directory: pulled to the head while it trains, pushed where they are needed.
+"""Transfers of checkpoints for runs whose hosts share no directory.
 
-What counts as the run's checkpoint is what the head node holds: what only the chief's host has is gone with it. A pull
-uses at most half of what the connection gives, one chunk at a time, and the agent's reports go before its chunks.
+The head pulls checkpoints while the run trains, and pushes them to the hosts that need them. Only a checkpoint that the
+head holds counts as the run's: one that only the chief's host has would be lost with that host. A pull uses at most
+half of the connection, one chunk at a time, and the agent's reports take precedence over its chunks.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from orchestrator.daemon.connection import wire
 from orchestrator.daemon.connection.link import Asks, LinkDown, OrderRefused
 
 PULL_BYTES = 512 << 10
-"""At once on the wire, up or down."""
+"""The size of one message, in either direction."""
 
 DISK_TIMEOUT_S = 630.0
-"""For what reads or writes a whole checkpoint on a host: above the agent's own deadline."""
+"""The timeout of orders that read or write a whole checkpoint on a host. It is above the agent's own deadline."""
 
 ASK_TIMEOUT_S = 60.0
 TELL_EVERY_S = 5.0
@@ -31,17 +32,17 @@ LINK_RETRY_S = 0.5
 TRIES_MAX = 3
 
 _NEVER = 1 << 62
-"""Above every generation."""
+"""A number above every generation."""
 
 Order = dict[str, Any]
 
 
 class Abandoned(Exception):
-    """Something newer is under way for that run, or the coordinator ends."""
+    """The transfer was given up, because a newer generation is being seeded or the coordinator ends."""
 
 
 class CheckpointTransfer:
-    """One for all runs. Its methods block; they are called from threads of their own."""
+    """Transfers the checkpoints of all runs. Its methods block, and are called from separate threads."""
 
     def __init__(self, state_dir: str, link: Callable[[Run, str], Asks | None]) -> None:
         self._state_dir = state_dir
@@ -52,16 +53,16 @@ class CheckpointTransfer:
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Whoever waits gives up."""
+        """Make all transfers give up."""
         self._closed.set()
 
     def abandon(self, run_id: str) -> None:
-        """That run is over: what is under way for it must not meet what the next one does in the same directory."""
+        """Give up the transfers of a run that has ended, so that they do not disturb the next run in that directory."""
         with self._guard:
             self._seeding[run_id] = _NEVER
 
     def store(self, run: Run) -> CheckpointStore:
-        """The head's copies for that run's name and directory."""
+        """Return the head's copies for that run's name and directory."""
         assert run.plan.checkpoint is not None
         return CheckpointStore(
             self._state_dir, run.plan.name, run.plan.checkpoint.dir, run.plan.checkpoint.keep
@@ -70,14 +71,17 @@ class CheckpointTransfer:
     # -- a new generation ----------------------------------------------------------------------------------
 
     def seed(self, run: Run, order: Order, tell: Callable[[str], None]) -> Seed:
-        """Seed the chief's host, and have the same on every host that needs it.
-
-        Raises LinkDown, OrderRefused, Abandoned.
+        """Seed the chief's host, and push the same checkpoint to every host that needs it.
 
         Args:
             run: the run.
             order: the `seed` order.
-            tell: takes a sentence on how far it is, every few seconds.
+            tell: is called with a sentence about the progress every few seconds.
+
+        Raises:
+            LinkDown: a host was not connected for longer than a start may take.
+            OrderRefused: a host refused an order.
+            Abandoned: a newer generation is being seeded, or the coordinator ends.
         """
         generation, host = int(order["generation"]), run.task(run.chief).host
         with self._guard:
@@ -101,7 +105,7 @@ class CheckpointTransfer:
         if newest is not None:
             journey.push(host, newest, store)
             if before not in (None, host):
-                # What else lies on that host is a past of its own: nobody knows what was gone back from there.
+                # The other checkpoints on that host may be outdated, and rollbacks were not recorded there.
                 order = {**order, "only": newest["digest"]}
         answer = journey.ask(host, order, timeout_s=DISK_TIMEOUT_S)
         copy = ""
@@ -119,7 +123,7 @@ class CheckpointTransfer:
     def bring(self, run: Run, generation: int, path: str) -> None:
         """Pull a checkpoint that reads whole.
 
-        Raises LinkDown, OrderRefused, Abandoned; the next time goes on where this one ended.
+        Raises LinkDown, OrderRefused or Abandoned. The next call continues where this one ended.
         """
         host = run.task(run.chief).host
         journey = _Journey(self, run, generation, lambda _: None, patient=False)
@@ -130,19 +134,19 @@ class CheckpointTransfer:
     # -- for journeys --------------------------------------------------------------------------------------
 
     def link(self, run: Run, host: str) -> Asks:
-        """LinkDown where there is none."""
+        """Return the link to a host. Raises LinkDown where there is none."""
         found = self._link(run, host)
         if found is None:
             raise LinkDown(f"{host} is not connected")
         return found
 
     def check(self, run: Run, generation: int) -> None:
-        """Abandoned where a newer generation is being seeded meanwhile."""
+        """Raise Abandoned where a newer generation is being seeded meanwhile."""
         if self._closed.is_set() or self._seeding.get(run.run_id, generation) > generation:
             raise Abandoned
 
     def pause(self, seconds: float) -> None:
-        """Sleep; Abandoned where the coordinator ends."""
+        """Sleep. Raises Abandoned where the coordinator ends."""
         if self._closed.wait(seconds):
             raise Abandoned
 
@@ -175,7 +179,7 @@ class _Journey:
     def ask(
         self, host: str, order: Mapping[str, Any], blob: bytes = b"", *, timeout_s: float = ASK_TIMEOUT_S
     ) -> Mapping[str, Any]:
-        """Ask, and again where the connection breaks, for as long as a start may take."""
+        """Ask a host. If the connection breaks, ask again, for as long as a start may take."""
         return self._ask(host, order, blob, timeout_s)[0]
 
     def _ask(
@@ -194,7 +198,7 @@ class _Journey:
                 self._checkpoints.pause(LINK_RETRY_S)
 
     def snapshot(self, host: str, generation: int, path: str | None) -> dict[str, Any]:
-        """The manifest of what the generation has; `path` None: the newest that reads whole."""
+        """Make a snapshot of a generation's checkpoint, and return its manifest. Without `path`, take the newest."""
         order = {"order": "snapshot", "dir": self._directory, "generation": generation, "path": path}
         order["python"] = self._run.plan.host(host).python
         manifest = dict(self.ask(host, order, timeout_s=DISK_TIMEOUT_S))
@@ -206,11 +210,11 @@ class _Journey:
         return manifest
 
     def copy_of(self, manifest: Mapping[str, Any]) -> str:
-        """Where it lies on every host that has it."""
+        """Return the path of the snapshot on the hosts."""
         return os.path.join(self._directory, ".orch", "safe", str(manifest["digest"]))
 
     def pull(self, host: str, manifest: Mapping[str, Any], store: CheckpointStore, *, pace: float) -> None:
-        """Bring what the head lacks of it. `pace`: how long to rest after each chunk, as a part of what it took."""
+        """Pull the chunks that the head lacks. After each, rest for `pace` times as long as it took."""
         if not store.has(manifest):
             done = 0
             for name, size, _, chunks in manifest["files"]:
@@ -250,7 +254,7 @@ class _Journey:
             )
 
     def push(self, host: str, manifest: Mapping[str, Any], store: CheckpointStore) -> None:
-        """Have it on a host. What is there already is not sent."""
+        """Push a snapshot to a host. Chunks that the host has are not sent."""
         order = {"order": "receive", "dir": self._directory, "manifest": dict(manifest)}
         for _ in range(TRIES_MAX):
             missing = self.ask(host, order, timeout_s=DISK_TIMEOUT_S)["missing"]
@@ -282,7 +286,7 @@ class _Journey:
                 except OrderRefused as e:
                     if e.problem.code != "offset":
                         raise
-                    return  # another connection's agent knows nothing of its beginning: it is asked for again
+                    return  # the agent of a new connection lacks the chunk's beginning, and will ask for it again
                 if not following:
                     return
                 offset, data = offset + len(data), following
@@ -296,13 +300,13 @@ class _Journey:
 
 
 def _with_scratch(run: Run) -> list[str]:
-    """The hosts of tasks that start from a copy of their own."""
+    """Return the hosts of tasks that start from a copy of their own."""
     hosts = [task.host for task in run.tasks if launch.has_scratch(run.placed, task.id)]
     return list(dict.fromkeys(hosts))
 
 
 def problem_of(error: Exception) -> Problem:
-    """What broke off, as the problem of an order."""
+    """Return the error of a transfer as the problem of an order."""
     if isinstance(error, OrderRefused):
         return error.problem
     if isinstance(error, OSError):

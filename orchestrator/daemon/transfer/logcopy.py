@@ -1,7 +1,7 @@
-"""Copies the tasks' logs to the head node, one chunk at a time, so that they outlive the hosts.
+"""Copies the tasks' logs to the head node, one chunk at a time, so that they survive the hosts.
 
-Pulled, not pushed: one chunk per task is asked for at a time, so a chatty task can neither flood the channel nor
-delay a heartbeat. What the host rotated away before it was copied is marked as a gap.
+The head pulls, and asks for one chunk per task at a time. So a task that prints much can neither flood the channel
+nor delay a heartbeat. What the host rotated away before it was copied is marked as a gap.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 CHUNK_BYTES = 256 << 10
 
 ASK_AGAIN_S = 15.0
-"""A chunk that has not come by then was lost with its connection."""
+"""After this, a chunk that has not come counts as lost with its connection."""
 
 
 class _Log(NamedTuple):
@@ -31,7 +31,7 @@ class _Log(NamedTuple):
 
 
 class LogCopier:
-    """For all runs and hosts."""
+    """Copies the logs of all runs and hosts."""
 
     def __init__(self, logs: RunLogs, now: Callable[[], float] = time.monotonic) -> None:
         self._logs = logs
@@ -39,28 +39,28 @@ class LogCopier:
         self._lock = threading.Lock()
         self._asked: dict[_Log, float] = {}
         self._ends: dict[_Log, int] = {}
-        """How far each log is known to reach, on its host."""
+        """The end of each log on its host, as last reported."""
 
     def reported(self, link: HostLink, run_id: str, epoch: int, report: HostReported) -> None:
-        """Ask for what is new."""
+        """Ask for what a report shows to be new."""
         for task in report.tasks:
             name = _Log(run_id, str(task.task), task.generation)
             self._ends[name] = task.progress.log_bytes
             self._ask(link, name, epoch)
 
     def put_first_cause(self, run_id: str, found: Mapping[str, Any] | None) -> None:
-        """Keep it beside the logs: it is read without a coordinator too. A convenience; the journal has it."""
+        """Keep the first cause beside the logs, for readers without a coordinator. Errors are logged: it is a copy."""
         try:
             self._logs.put_first_cause(run_id, found, now=time.time())
         except OSError as e:
             log.warning("%s: the first cause cannot be put down: %s", run_id, e)
 
     def is_behind(self, run_id: str, tasks: Collection[str]) -> bool:
-        """Whether anything that was reported of these tasks is not here yet."""
+        """Return whether some of the reported logs of these tasks have not been copied yet."""
         return any(self._here(name) < self._ends.get(name, 0) for name in self._of(run_id, tasks))
 
     def forget(self, run_id: str, tasks: Collection[str]) -> None:
-        """Their host is not asked any more."""
+        """Stop copying the logs of these tasks."""
         for name in self._of(run_id, tasks):
             self._ends.pop(name, None)
             self._asked.pop(name, None)
@@ -69,7 +69,7 @@ class LogCopier:
         return [name for name in list(self._ends) if name.run_id == run_id and name.task in tasks]
 
     def _here(self, name: _Log) -> int:
-        """How much of it is here. Of a copy that cannot be looked at nothing more is wanted."""
+        """Return the end of our copy. If that cannot be read, return the log's end, so that no more is asked for."""
         try:
             return self._logs.end(*name)
         except OSError as e:
@@ -96,7 +96,7 @@ class LogCopier:
     def _take(self, link: HostLink, name: _Log, epoch: int, reply: Reply) -> None:
         if reply.ok is None:
             log.warning("%s %s: the log cannot be read: %s", name.run_id, name.task, reply.error)
-            return  # asked again after ASK_AGAIN_S
+            return  # it is asked for again after ASK_AGAIN_S
         try:
             self._logs.append(*name, reply.ok["offset"], reply.blob)
         except OSError as e:

@@ -1,4 +1,4 @@
-"""Lets checkpoints be carried beside everything else, and posts what becomes of it: see `carrying`."""
+"""Runs the transfers of checkpoints in threads, and posts their results as events: see `transfer/checkpoints.py`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from orchestrator.daemon.transfer.checkpoints import Abandoned, CheckpointTransf
 log = logging.getLogger(__name__)
 
 TRANSFERS_MAX = 8
-"""At once, of all runs. Apart from the preparations: a pull may take an hour."""
+"""How many transfers of all runs run at once. They have their own threads, since a pull may take an hour."""
 
 Key = tuple[str, str, int]
 
 
 class TransferQueue:
-    """Each piece of work once, however often it is asked for."""
+    """The transfers under way. A transfer that is asked for again while it runs is not started twice."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class TransferQueue:
         self._threads: ThreadPoolExecutor | None = None
 
     def close(self) -> None:
-        """End what is under way; a later coordinator goes on with it."""
+        """Give up the transfers under way. A later coordinator will continue them."""
         self.checkpoints.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def seed(self, run: Run, action: SeedCheckpoint, order: Mapping[str, Any]) -> None:
-        """Ends as CheckpointSeeded, or OrderFailed."""
+        """Seed a generation. The result is posted as CheckpointSeeded or OrderFailed."""
 
         def tell(sentence: str) -> None:
             self._post(run.run_id, SeedProgressed(self._now(), action.generation, sentence))
@@ -64,7 +64,7 @@ class TransferQueue:
         self._begin(run, "seed", action.host, action.generation, work)
 
     def bring(self, run: Run, host: str, verified: CheckpointVerified) -> None:
-        """Only what has been brought counts as verified. Ends as that event, or as OrderFailed."""
+        """Pull a verified checkpoint. Only then post that it is verified, or OrderFailed if the pull fails."""
 
         def work() -> Event:
             self.checkpoints.bring(run, verified.generation, verified.path)
@@ -90,7 +90,7 @@ class TransferQueue:
         except Abandoned:
             log.info("%s: %s of generation %s is given up for a newer one", *key)
         except Exception as e:
-            if not isinstance(e, (LinkDown, OrderRefused, OSError)):  # a fault of ours must reach a person
+            if not isinstance(e, (LinkDown, OrderRefused, OSError)):  # an unexpected error is a bug of ours
                 log.exception("%s: %s of generation %s", *key)
             event = OrderFailed(self._now(), host, verb, generation, problem_of(e))
         finally:

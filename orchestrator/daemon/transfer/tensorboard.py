@@ -1,4 +1,4 @@
-"""Brings TensorBoard's files of a run to the head node, as far as they are not here yet."""
+"""Pulls a run's TensorBoard files to the head node, as far as they are not there yet."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from orchestrator.core.model import Problem, Run
 from orchestrator.daemon.connection.link import Asks, LinkDown, OrderRefused
 
 CHUNK_BYTES = BLOB_BYTES_MAX // 2
-"""At once on the wire: a heartbeat never waits for more."""
+"""The size of one message: a heartbeat never waits for more."""
 
 SHARE_BYTES = 32 << 20
-"""After so much of a host the caller is told how far it is."""
+"""How much to pull from a host in one call. Then the caller can report the progress and call again."""
 
 ASK_TIMEOUT_S = 30.0
 
@@ -26,16 +26,17 @@ class _Share(NamedTuple):
 
 
 class Leases(Protocol):
-    """Gives a link to a host for the time of a call, of an ended run too."""
+    """Provides a link to a host for the duration of a call, also for a run that has ended."""
 
     def __call__(self, run: Run, name: str, use: Callable[[Asks], _Share]) -> _Share:
-        """What `use` returned. LinkDown where the host cannot be reached."""
+        """Return what `use` returns. Raises LinkDown where the host cannot be reached."""
 
 
 def fetch(run: Run, directory: str, hosts: Iterable[str], lease: Leases) -> dict[str, Any]:
-    """`{"directory", "fetched_bytes", "more", "unreached": {host: why}}`. Blocks.
+    """Pull at most SHARE_BYTES from each host. It blocks.
 
-    At most SHARE_BYTES per host and call: `more` says that there is more to ask for.
+    Returns:
+        `{"directory", "fetched_bytes", "more", "unreached": {host: why}}`; `more` says that there is more to pull.
     """
     shares, unreached = [], {}
     for host in hosts:
@@ -67,10 +68,10 @@ def _fetch_host(link: Asks, run: Run, directory: str) -> _Share:
 
 
 def place(directory: str, task: str, path: str) -> str:
-    """Where a task's file lies here. Generations share a directory: TensorBoard shows them as one curve, in order.
+    """Return the local path of a task's file. Generations share a directory, so TensorBoard shows one curve.
 
     Raises:
-        OrderRefused: it would leave the directory; the host's word is not taken for it.
+        OrderRefused: the path would leave the directory. Hosts are not trusted with paths.
     """
     name = task.replace(":", "-")
     whole = os.path.normpath(os.path.join(directory, name, path))

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from types import MappingProxyType
 
-from orchestrator.core.hosts import host_state, lifecycle
+from orchestrator.core.hosts import lifecycle, silence
 from orchestrator.core.instants import Deadline, Kind, instants_of
 from orchestrator.core.model import Run, Running
 from orchestrator.core.phases.individual import may_start_individually, overdue_at
-from orchestrator.core.phases.running import lost_at
 from orchestrator.core.phases.stall import stalled_at
 
 _Due = Iterable[Deadline | None]
@@ -40,15 +39,12 @@ def _individual_waits(run: Run) -> _Due:
 DEADLINES: MappingProxyType[str, Callable[[Run], _Due]] = MappingProxyType(
     {
         "what the phase waits for is over": _of_the_phase,
-        "the tasks of silent hosts are lost": lambda run: [lost_at(run)],
+        "a silent host is lost": lambda run: [silence.lost_at(run, host) for host in run.hosts],
         "the chief's position stands still for too long": lambda run: [stalled_at(run)],
         "a host is displayed as unreachable": lambda run: [
             lifecycle.silent_at(run, host.name) for host in run.hosts
         ],
         "a host that could not be prepared is asked again": lambda run: [h.retry_at for h in run.hosts],
-        "a host that a new generation waits for is lost": lambda run: [
-            host_state.given_up_at(run, host) for host in run.hosts
-        ],
         "a task is restarted by itself": _individual_starts,
         "a task that was restarted by itself has not joined, or does not end": _individual_waits,
     }

@@ -11,7 +11,7 @@ next. Hosts report levels, so nothing here counts messages: a report that is los
 host is up again, `lifecycle.outstanding` repeats what it has been asked and not done.
 
 Unreachable is not dead: a silent host is displayed, and its tasks count as lost only when nothing else can be known
-(`running.lost_at`).
+(`silence.lost_at`).
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ class Strategy:
     """How its processes learn of each other."""
     alone: frozenset[str] = frozenset()
     """Types whose tasks are restarted by themselves; the rest shares one fate."""
+    needed: frozenset[str] = frozenset()
+    """Types without whose tasks no other task can step: while others step, these live, seen from here or not."""
     served: frozenset[str] = frozenset()
     """Types that run a server and never end by themselves: reaped when the chief is done."""
     equal_gpus: bool = False
@@ -74,6 +76,7 @@ _ROWS = (
         wiring=wiring.tf_config,
         equal_gpus=True,
         alone=frozenset({"evaluator"}),
+        needed=frozenset({"chief", "worker"}),
         shrinks=frozenset({"worker"}),
         when_fewer="the global batch is {share} of what it was",
         options=frozenset({"communication", "communication_timeout"}),
@@ -86,6 +89,7 @@ _ROWS = (
         required_types=(("chief",), ("worker",), ("ps",)),
         wiring=wiring.tf_config,
         alone=frozenset({"worker", "evaluator"}),
+        needed=frozenset({"chief", "ps"}),
         served=frozenset({"worker", "ps"}),
         shrinks=frozenset({"worker"}),
         when_fewer="each pass over the data takes longer",
@@ -109,6 +113,7 @@ _ROWS = (
         task_types=("worker",),
         required_types=(("worker",),),
         wiring=wiring.horovod_ranks,
+        needed=frozenset({"worker"}),
         shrinks=frozenset({"worker"}),
         when_fewer="the global batch is {share} of what it was, unless the script scales it",
         gpu_by_local_rank=True,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.causes import Blame, Cause
-from orchestrator.core.instants import Deadline, is_due
-from orchestrator.core.model import Exit, Host, HostState, Link, Phase, Run, Task, TaskPhase
+from orchestrator.core.model import Exit, Host, HostState, Link, Run, Task, TaskPhase
 from orchestrator.core.turn import Turn
-from orchestrator.core.words import counted, duration
+from orchestrator.core.words import counted
 
 FAULTS_MAX = 2
 """Generations in a row that a host may end by its own fault, without progress, before it is quarantined."""
@@ -24,31 +23,8 @@ def is_cut_off(run: Run) -> bool:
     return 2 * sum(host.link is Link.UNREACHABLE for host in judging) > len(judging)
 
 
-def given_up_at(run: Run, host: Host) -> Deadline | None:
-    """Return when a host that a new generation waits for counts as lost; None where it does not.
-
-    One that was given up, came back with a task that lives, and is gone again is waited for anew.
-    """
-    waited_for = run.phase is Phase.BACKOFF and host in run.assignees
-    is_known_lost = host.state is not HostState.OPEN and not _living(run, host)
-    if not waited_for or host.link is not Link.UNREACHABLE or is_known_lost:
-        return None
-    heard_at = host.heard_at if host.heard_at is not None else host.since_at
-    return None if is_cut_off(run) else heard_at + run.plan.timing.lost_after_s
-
-
-def judge_lost(turn: Turn) -> None:
-    """Give up the hosts that a new generation has waited for long enough."""
-    for host in turn.run.assignees:
-        if is_due(given_up_at(turn.run, host), turn.at):
-            silent = turn.at - (host.heard_at if host.heard_at is not None else host.since_at)
-            set_lost(turn, host)
-            turn.note("host-lost", f"{host.name} has been silent for {duration(silent)}, and counts as lost")
-            for task in _living(turn.run, host):
-                lose(turn, task)
-
-
-def _living(run: Run, host: Host) -> list[Task]:
+def living(run: Run, host: Host) -> list[Task]:
+    """Return the tasks on this host that may have a process."""
     return [task for task in run.tasks if task.host == host.name and task.phase.may_live]
 
 

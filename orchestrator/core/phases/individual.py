@@ -142,9 +142,9 @@ def _restart(turn: Turn, task: Task) -> None:
         intent = Intent.RESTART if blamed.row.wants_new_place else Intent.FAIL
         stop_all(turn, intent, f"{sentence}; given up: {decided.reason}")
         return
-    # The first is at once, since nothing is lost by it; the new generation begins here, so that the record of the
-    # old one, which its host goes on reporting, is not taken for another end.
-    delay_s = decided.delay_s if task.budget.in_a_row else 0.0
+    # The new generation begins here, so that the record of the old one, which its host goes on reporting, is not taken
+    # for another end.
+    delay_s = decided.delay_s
     generation = run.generation_last + 1
     fresh = Task(
         id=task.id,

@@ -9,6 +9,7 @@ from orchestrator.core.diagnosis import cause
 from orchestrator.core.events import HostReported, TaskReport
 from orchestrator.core.hosts import checkpoint_dir, host_state
 from orchestrator.core.model import Cause, Exit, Host, Link, Phase, Running, Task, TaskPhase
+from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.turn import Turn
 
 _PHASES = {"starting": TaskPhase.STARTING, "ready": TaskPhase.READY, "running": TaskPhase.RUNNING}
@@ -142,7 +143,7 @@ def _follow_steps(turn: Turn, task: Task) -> None:
         stepped_at = turn.at - task.progress.step_age_s - task.progress.heartbeat_age_s
         turn.set(best_step=now)
         running = turn.run.phase_state
-        if isinstance(running, Running):
+        if isinstance(running, Running) and not is_individual(turn.run, task):
             turn.set_phase(progress_at=max(running.progress_at, stepped_at))
 
 

@@ -83,13 +83,20 @@ def verdict(
     counted = replace(
         budget, restarts=budget.restarts + 1, without_progress=used, in_a_row=nth, common_line=common
     )
-    if not blamed and nth == 1:
-        return Restart(0.0, counted, "at once: not the script's fault")
-    why = f"{used} of {policy.without_progress_max} failures without progress"
+    why = (
+        f"{used} of {policy.without_progress_max} failures without progress"
+        if blamed
+        else "not the script's fault"
+    )
+    if nth == 1:
+        return Restart(0.0, counted, f"at once: {why}")
     return Restart(_backoff_s(policy, nth, identity), counted, why)
 
 
 def _backoff_s(policy: RestartPolicy, nth: int, identity: str) -> float:
-    """`backoff_s` doubled for each restart in a row, at most `backoff_max_s`, ± 20 % by identity."""
+    """Return the wait before the nth restart in a row: none before the first, `backoff_s` before the second.
+
+    From there on it doubles, up to `backoff_max_s`, ± 20 % by identity.
+    """
     jitter = 0.8 + 0.4 * crc32(identity.encode()) / 2**32
-    return float(min(policy.backoff_s * 2 ** min(nth - 1, 30), policy.backoff_max_s) * jitter)
+    return float(min(policy.backoff_s * 2 ** min(nth - 2, 30), policy.backoff_max_s) * jitter)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from orchestrator.core.actions import StopTask, VerifyCheckpoint
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
-from orchestrator.core.hosts.host_state import is_cut_off, lose
+from orchestrator.core.hosts import silence
 from orchestrator.core.instants import Deadline, Instant, is_due
-from orchestrator.core.model import FirstCause, Intent, Link, Phase, Problem, Run, Running, Task
+from orchestrator.core.model import FirstCause, Intent, Phase, Problem, Run, Running, Task
 from orchestrator.core.phases import final_verification
 from orchestrator.core.phases.stopping import intent_after, stop_all
 from orchestrator.core.restart_scope import gang, is_served
@@ -35,8 +35,8 @@ def advance_running(turn: Turn) -> None:
         react_to_end(turn, gang(run))
         if turn.run.phase is not Phase.RUNNING:
             return
-    if lost_at(run) is not None and is_due(lost_at(run), turn.at):
-        _lose_silent_hosts(turn)
+    if silence.judge(turn):
+        react_to_end(turn, gang(turn.run))
         return
     if is_due(run.within(Running).verify_at, turn.at):
         turn.set_phase(verify_at=None)
@@ -117,30 +117,3 @@ def _resumed_wrongly(turn: Turn) -> bool:
     )
     stop_all(turn, intent_after(Cause.RESUME_MISMATCH), sentence)
     return True
-
-
-def lost_at(run: Run) -> Deadline | None:
-    """Return when silent hosts count as lost: nothing was heard of them, and no peer got further, for `lost_after_s`.
-
-    None while all speak, and where more than half are silent: then it is the coordinator that is cut off, and whoever
-    was silent meanwhile has as long again from when it no longer is: not all come back in one instant. Hosts of
-    which no task may live any more, but one that waits to be restarted alone there, are done with.
-    """
-    running = run.phase_state
-    if not isinstance(running, Running):
-        return None
-    living = {task.host for task in run.tasks if task.phase.may_live}
-    silent = [host for host in run.hosts if host.name in living and host.link is Link.UNREACHABLE]
-    if not silent or is_cut_off(run):
-        return None
-    heard_at = max(host.heard_at if host.heard_at is not None else host.since_at for host in silent)
-    connected_at = running.connected_again_at if running.connected_again_at is not None else heard_at
-    return max(heard_at, running.progress_at, connected_at) + run.plan.timing.lost_after_s
-
-
-def _lose_silent_hosts(turn: Turn) -> None:
-    silent = {host.name for host in turn.run.hosts if host.link is Link.UNREACHABLE}
-    for task in turn.run.tasks:
-        if task.host in silent and task.phase.may_live:
-            lose(turn, task)
-    react_to_end(turn, gang(turn.run))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
-from orchestrator.core.hosts import checkpoint_dir, compatibility, host_state, slots
+from orchestrator.core.hosts import checkpoint_dir, compatibility, host_state, silence, slots
 from orchestrator.core.hosts.slots import Assignment
 from orchestrator.core.instants import Instant, is_due
 from orchestrator.core.launch import endpoint
@@ -245,7 +245,7 @@ def advance_backoff(turn: Turn) -> None:
 
     A host that was rebooted meanwhile was prepared anew, and may have come back with other software.
     """
-    host_state.judge_lost(turn)
+    silence.judge(turn)
     run = turn.run
     start_at = run.within(Backoff).start_at
     if start_at is not None and not is_due(start_at, turn.at):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from orchestrator.core.actions import CloseHost, StopTask, SweepHost
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
-from orchestrator.core.hosts import host_state, slots
+from orchestrator.core.hosts import host_state, silence, slots
 from orchestrator.core.hosts.host_state import lose
 from orchestrator.core.instants import Deadline, is_due
 from orchestrator.core.model import (
@@ -93,6 +93,7 @@ def advance_stopping(turn: Turn) -> None:
     if is_due(stopping.force_at, turn.at):
         turn.set_phase(force_at=None)
         order_stop(turn, 0.0)
+    silence.judge(turn)
     if is_due(stopping.deadline_at, turn.at):
         _stop_deadline(turn)
         return

@@ -1,0 +1,115 @@
+"""When a silent host counts as lost: one rule for every phase.
+
+Silence counts from the host's last word, whatever its peers do meanwhile. While it trains, the progress of tasks that
+cannot step without it is a word too: it may be that only the way from here to it is cut. Two witnesses are enough
+without waiting: the head has not heard the host for `unreachable_after`, and the TensorFlow of a task on another host
+has ended saying that a task there is gone. Then it is given up at once, if its tasks have somewhere to go. Fencing
+makes that safe: whatever still runs there writes a directory and listens on ports that the next generation does not
+use. While more than half of the hosts are silent it is the coordinator that is cut off, and nobody is lost.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from orchestrator.core.causes import Cause
+from orchestrator.core.hosts import slots
+from orchestrator.core.hosts.host_state import is_cut_off, living, lose, set_lost
+from orchestrator.core.instants import Deadline, Instant, is_due
+from orchestrator.core.model import Backoff, Host, HostState, Link, Run, Running, Stopping, Task
+from orchestrator.core.plan import TaskId
+from orchestrator.core.strategy import STRATEGIES
+from orchestrator.core.turn import Turn
+from orchestrator.core.words import duration
+
+
+def lost_at(run: Run, host: Host) -> Deadline | None:
+    """Return when this host counts as lost unless it is heard; None where nothing depends on it, or it is heard."""
+    if host.link is not Link.UNREACHABLE or is_cut_off(run):
+        return None
+    match run.phase_state:
+        case Running() as running:
+            return _lost_while_training(run, running, host)
+        case Backoff():
+            return _lost_afterwards(run, host) if host in run.assignees else None
+        case Stopping(proof=None):
+            return _lost_afterwards(run, host) if living(run, host) else None
+        case _:
+            return None
+
+
+def _lost_while_training(run: Run, running: Running, host: Host) -> Deadline | None:
+    """Hosts of which no task may live any more are done with, but for one that waits to be restarted there."""
+    if not living(run, host):
+        return None
+    signs = [_last_word_at(host)]
+    if (
+        running.connected_again_at is not None
+    ):  # not all come back in one instant after the coordinator was cut off
+        signs.append(running.connected_again_at)
+    if any(task.id.type in STRATEGIES[run.plan.strategy].needed for task in living(run, host)):
+        signs.append(running.progress_at)
+    return max(signs) + run.plan.timing.lost_after_s
+
+
+def _lost_afterwards(run: Run, host: Host) -> Deadline | None:
+    """Of a generation that has ended, or is about to: what is waited for is that nothing of it is left there.
+
+    A host that was given up, came back with a task that lives, and is gone again is waited for anew.
+    """
+    if host.state is not HostState.OPEN and not living(run, host):
+        return None
+    if _is_told_by_a_peer(run, host) and _has_somewhere_to_go(run, host):
+        return host.since_at
+    return _last_word_at(host) + run.plan.timing.lost_after_s
+
+
+def _last_word_at(host: Host) -> Instant:
+    return host.heard_at if host.heard_at is not None else host.since_at
+
+
+_TF_TASK = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
+
+
+def _is_told_by_a_peer(run: Run, host: Host) -> bool:
+    """Whether a task elsewhere has ended with the words that one of this host's is gone."""
+    here = [task for task in run.tasks if task.host == host.name]
+    followers = [
+        task
+        for task in run.tasks
+        if task.host != host.name and task.exit is not None and task.exit.cause is Cause.FOLLOWER
+    ]
+    return any(_names(run, told, follower) for follower in followers for told in here)
+
+
+def _names(run: Run, gone: Task, follower: Task) -> bool:
+    """Whether a follower's last words name the task, by TensorFlow's name or by its address."""
+    ended = follower.exit
+    said = "\n".join((*ended.last_lines, ended.error or "")) if ended is not None else ""
+    named = {
+        TaskId(job, int(index)) for job, index in _TF_TASK.findall(said) if job in ("chief", "worker", "ps")
+    }
+    address = f"{run.plan.host(gone.host).data_address}:{gone.port}"
+    return gone.id in named or (gone.port is not None and address in said)
+
+
+def _has_somewhere_to_go(run: Run, host: Host) -> bool:
+    """Whether the next generation can begin without this host, now."""
+    without = run.with_host(replace(host, state=HostState.LOST))
+    return host.name not in slots.next_assignment(without).waits_for
+
+
+def judge(turn: Turn) -> list[str]:
+    """Give up the hosts that have been silent for too long, with their tasks; return their names."""
+    lost = [host for host in turn.run.hosts if is_due(lost_at(turn.run, host), turn.at)]
+    for host in lost:
+        told = ""
+        if turn.at - _last_word_at(host) < turn.run.plan.timing.lost_after_s:
+            told = ", and a peer's TensorFlow says that its task there is gone"
+        silent = duration(turn.at - _last_word_at(host))
+        set_lost(turn, host)
+        turn.note("host-lost", f"{host.name} has been silent for {silent}{told}: it counts as lost")
+        for task in living(turn.run, host):
+            lose(turn, task)
+    return [host.name for host in lost]

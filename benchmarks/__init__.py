@@ -1,1 +1,1 @@
-"""The measured claims: each module measures one of them and says how it came out. `python -m benchmarks`."""
+"""The benchmarks behind our claims. Each module measures one; `python -m benchmarks` runs them."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME…] [--json]`: measure, and print one table. Exit 1 where a limit is missed."""
+"""`python -m benchmarks [NAME…] [--json]` measures, and prints one table. Exit 1 if a limit is missed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BENCHMARKS = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 where every claim is kept, 1 where one is missed or could not be measured."""
+    """Return the exit code: 0 if every claim is kept, 1 if one is missed or could not be measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     listed = "; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
     parser.add_argument("names", nargs="*", choices=[[], *BENCHMARKS], metavar="NAME", help=listed)

@@ -1,7 +1,7 @@
-"""How long a new coordinator takes to take up what runs: 64 tasks on 16 hosts, over SSH, with real agents and shims.
+"""How long a new coordinator takes to adopt running tasks: 64 on 16 hosts, over SSH, with real agents and shims.
 
-All hosts are on this machine: the CPU that their sshds, agents and shims take is in the figure, and the network's round
-trips are not.
+All hosts are on this machine. So the figure includes the CPU of their sshds, agents and shims, but no round trips of a
+real network.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ SLOTS = 4
 REPEATS = 5
 LIMIT_S = 5.0
 CPU_LIMIT_S = 2.5
-"""Half of it: the rest is for the hosts, and for the network that is not here."""
+"""Half of the limit. The rest is left for the hosts, and for a real network."""
 
 TIMEOUT_S = 120.0
 _LOOK_EVERY_S = 0.02
 
 
 def measure() -> list[Figure]:
-    """kill -9 of the coordinator and a new one; and a handover by `orch coordinator restart`."""
+    """Measure a new coordinator after kill -9 of the old one, and a handover by `orch coordinator restart`."""
     killed: list[float] = []
     handed: list[float] = []
     cpu: list[float] = []
@@ -75,7 +75,7 @@ def measure() -> list[Figure]:
 
 
 def _adopt(cluster: Cluster) -> float:
-    """Seconds from the start of a new coordinator until it has heard of every task."""
+    """Start a new coordinator, and return the seconds until it has heard of every task."""
     command = [sys.executable, "-P", "-m", "orchestrator.cli.main", "coordinator", "run"]
     client = Client(f"{cluster.env['ORCH_RUNTIME_DIR']}/coordinator.sock")
     began = time.monotonic()

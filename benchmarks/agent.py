@@ -1,7 +1,7 @@
 """What an agent costs its host: CPU from its fork to the first heartbeat, and memory afterwards.
 
-Without psutil: that is loaded after the first heartbeat, and has its own price. The login shell's exec is part of
-the same process, and of the figure.
+It is measured without psutil, which is loaded after the first heartbeat and costs extra. The login shell's exec belongs
+to the same process, so the figure includes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SETTLE_S = 0.3
 
 
 def measure() -> list[Figure]:
-    """Fresh agents by a Python that has no psutil, the bundle being there already."""
+    """Measure new agents under a Python without psutil, with the bundle pushed before."""
     python = _python_without_psutil()
     with tempfile.TemporaryDirectory(prefix="orch-bench-") as directory:
         _one(python, Path(directory))  # pushes the bundle
@@ -41,7 +41,7 @@ def measure() -> list[Figure]:
 
 
 def _one(python: str, host_dir: Path) -> tuple[float, float]:
-    """(milliseconds of CPU, megabytes) of one agent."""
+    """Return (milliseconds of CPU, megabytes) of one agent."""
     host = HostPlan("here", transport="local", python=python)
     channel = LocalTransport().open(host, bootstrap.COMMAND)
     assert isinstance(channel, LocalChannel)
@@ -61,7 +61,7 @@ def _one(python: str, host_dir: Path) -> tuple[float, float]:
 
 
 def _python_without_psutil() -> str:
-    """The Python that the environment was made of; its own packages hold none, as on a fresh host."""
+    """Return the base Python of our environment, which has no psutil, like a new host."""
     python = os.path.realpath(sys.executable)
     asked = subprocess.run([python, "-I", "-c", "import psutil"], capture_output=True, check=False)
     if asked.returncode == 0:

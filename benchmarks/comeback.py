@@ -1,8 +1,8 @@
-"""From kill -9 of a task to the first new step, against the bare start of the same gang by hand.
+"""The time from kill -9 of a task to the first new step, compared with a start of the same processes by hand.
 
-Real TensorFlow, two workers: import, rendezvous, restore, first step. The two take turns in one run, each while the
-other's processes only sleep; what is claimed is how much longer it takes under orch, where the death must also be
-noticed, the peer killed, and the newest checkpoint verified and copied.
+Real TensorFlow with two workers goes through import, rendezvous, restore and the first step. The two ways take turns
+in one run, each while the other's processes only sleep. The claim is about how much longer it takes under orch, where
+the death must also be noticed, the peer killed, and the newest checkpoint verified and copied.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WORKDIR = Path(__file__).parent / "workdir"
 
 
 def measure() -> list[Figure]:
-    """Milliseconds more than by hand, and the whole."""
+    """Measure how many milliseconds longer than by hand it takes."""
     with cluster_of(None) as cluster:
         times = cluster.directory / "times"
         times.mkdir()
@@ -56,14 +56,14 @@ def measure() -> list[Figure]:
 
 
 def _has_saved(run: dict[str, Any]) -> bool:
-    """Whether this generation's last checkpoint is verified: then a restart does not wait, and the task only sleeps."""
+    """Return whether this generation's last checkpoint is verified, so that a restart need not wait for it."""
     known = run["checkpoint"]
     mine = known is not None and f"gen-{run['generation']:06d}" in known["path"]
     return mine and run["phase"] == "RUNNING" and known["global_step"] == run["global_step"]
 
 
 def _under_orch(run: dict[str, Any], times: Path, victim: int) -> float:
-    """Seconds from the kill to the later of the two first steps."""
+    """Return the seconds from the kill to the later of the two first steps."""
     paths = [Path(f"{times}.{index}") for index in range(TASKS)]
     for path in paths:
         path.unlink()
@@ -73,7 +73,7 @@ def _under_orch(run: dict[str, Any], times: Path, victim: int) -> float:
 
 
 def _by_hand(cluster: Cluster, run: dict[str, Any], times: Path) -> float:
-    """Seconds from the start of two processes, with TF_CONFIG and checkpoint in place, to their first steps."""
+    """Start two processes with TF_CONFIG and checkpoint in place, and return the seconds to their first steps."""
     mine = cluster.directory / "by-hand"
     shutil.rmtree(mine, ignore_errors=True)
     for index in range(TASKS):

@@ -1,6 +1,6 @@
-"""From "connect" to the first heartbeat of an agent, against what OpenSSH's own client takes for `true`.
+"""The time from connecting to an agent's first heartbeat, compared with `ssh host true` by OpenSSH's client.
 
-Hosts are warm: the bundle and psutil were pushed before. Links are the coordinator's own, threads and all.
+The bundle and psutil were pushed to the hosts before. The links are those of the coordinator, including their threads.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ HOSTS = 32
 ROUNDS = 11
 CPU_LIMIT_MS = 6.0
 PARAMIKO_MS = 3.3
-"""What paramiko alone took, to connect and run `true`, on the quiet machine for which the limit was set."""
+"""What paramiko alone took to connect and run `true`, on the quiet machine for which the limit was set."""
 
 HEARTBEAT_TIMEOUT_S = 60.0
 
 
 class FirstReports:
-    """Listens to links until each of them has brought a heartbeat."""
+    """Listens to links until each has brought a heartbeat."""
 
     def __init__(self, n_links: int) -> None:
         self._missing = n_links
@@ -47,15 +47,15 @@ class FirstReports:
         self.refusals: list[str] = []
 
     def up(self, run_id: str, host: str, hello: Mapping[str, Any]) -> None:
-        """Not yet: a hello is no heartbeat."""
+        """Ignore a hello, which is not a heartbeat."""
 
     def down(self, run_id: str, host: str, problem: str) -> None:  # noqa: ARG002 (the protocol's signature)
-        """A connection that broke spoils the measurement."""
+        """Give up: a broken connection spoils the measurement."""
         self.refusals.append(f"{host}: {problem}")
         self._done.set()
 
     def refused(self, run_id: str, host: str, problem: Problem) -> None:
-        """The same."""
+        """Give up, as after a broken connection."""
         self.down(run_id, host, problem.message)
 
     def reported(
@@ -65,20 +65,20 @@ class FirstReports:
         report: Mapping[str, Any],  # noqa: ARG002
         link: HostLink,  # noqa: ARG002
     ) -> None:
-        """A heartbeat."""
+        """Count the host of a heartbeat."""
         with self._lock:
             self._heard.add(host)
             if len(self._heard) == self._missing:
                 self._done.set()
 
     def wait(self) -> None:
-        """Until all have come."""
+        """Wait until all heartbeats have come."""
         if not self._done.wait(HEARTBEAT_TIMEOUT_S) or self.refusals:
             raise NotMeasured(f"only {len(self._heard)} of {self._missing} hosts came up: {self.refusals}")
 
 
 def measure() -> list[Figure]:
-    """One host against `ssh host true`; then 32 hosts at once."""
+    """Measure one host against `ssh host true`, and then 32 hosts at once."""
     figures = []
     with lab_of(1) as lab, transport_of() as transport:
         host = lab.hosts[0]
@@ -117,21 +117,21 @@ def measure() -> list[Figure]:
 
 
 class Cost:
-    """What one or many connections took."""
+    """The time and the CPU that connections took."""
 
     def __init__(self) -> None:
         self._began, self._cpu = time.perf_counter(), time.process_time()
         self.wall_ms = self.head_cpu_ms = 0.0
 
     def stop(self) -> Cost:
-        """Now."""
+        """Stop measuring now."""
         self.wall_ms = (time.perf_counter() - self._began) * 1000
         self.head_cpu_ms = (time.process_time() - self._cpu) * 1000
         return self
 
 
 def connect(transport: SshTransport, hosts: Sequence[LabHost]) -> Cost:
-    """Link all hosts at once, to the first heartbeat of each."""
+    """Connect to all hosts at once, and measure until the first heartbeat of each."""
     listener = FirstReports(len(hosts))
     watch = Watch(epoch=1, heartbeat_s=2.0, silence_max_s=60.0)
     plans = [host.plan() for host in hosts]
@@ -145,11 +145,11 @@ def connect(transport: SshTransport, hosts: Sequence[LabHost]) -> Cost:
     finally:
         for link in links:
             link.close()
-        time.sleep(0.3)  # what ends must not be counted with what comes next
+        time.sleep(0.3)  # the end of these links must not count in the next measurement
 
 
 def warm_up(transport: SshTransport, hosts: Sequence[LabHost]) -> None:
-    """Push what hosts lack, and wait until psutil is unpacked."""
+    """Push what the hosts lack, and wait until psutil is unpacked."""
     for _ in range(2):
         connect(transport, hosts)
     deadline = time.monotonic() + HEARTBEAT_TIMEOUT_S
@@ -161,14 +161,14 @@ def warm_up(transport: SshTransport, hosts: Sequence[LabHost]) -> None:
 
 @contextmanager
 def transport_of() -> Iterator[SshTransport]:
-    """A transport that reads nothing of the person who measures."""
+    """Yield a transport that reads no files of the user who measures."""
     with tempfile.TemporaryDirectory(prefix="orch-bench-") as directory:
         home = Path(directory)
         yield SshTransport(home / "known_hosts", home=home, config_files=(home / ".ssh/config",))
 
 
 def _paramiko_cpu_ms(lab: Lab) -> float:
-    """All hosts at once, by nothing but paramiko."""
+    """Return the CPU of connecting to all hosts at once with paramiko alone."""
     key = paramiko.PKey.from_path(lab.identity_file)
 
     def one(host: LabHost) -> None:

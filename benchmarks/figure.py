@@ -1,4 +1,4 @@
-"""A figure: what is claimed, and what was measured. The median is judged; min and max show the noise."""
+"""A figure: a claim and its measurements. The median decides; minimum and maximum show the noise."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from statistics import median
 
 
 class NotMeasured(Exception):
-    """This machine lacks what the benchmark needs; the sentence says what."""
+    """The benchmark could not be measured; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row of the table."""
+    """A row of the table."""
 
     claim: str
     unit: str
     limit: float
-    """What the median may be at most."""
+    """The largest allowed median."""
     samples: tuple[float, ...]
     note: str = ""
-    """How the limit came about, or what the figure was measured against."""
+    """How the limit was chosen, or what the figure is compared with."""
     error: float = 0.0
-    """Standard error of the median, where it matters: one above the limit says nothing about the claim."""
+    """The standard error of the median, if it matters. If it exceeds the limit, the claim is not decided."""
 
     @property
     def measured(self) -> float:
@@ -32,18 +32,18 @@ class Figure:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the claim holds here, and it could be told."""
+        """Whether the measurement shows that the claim holds here."""
         return self.verdict == "ok"
 
     @property
     def verdict(self) -> str:
-        """In a word or two."""
+        """The verdict in a word or two."""
         if self.error > self.limit:
             return "TOO NOISY"
         return "ok" if self.measured <= self.limit else "MISSED"
 
     def to_json(self) -> dict[str, object]:
-        """For scripts; the samples too, so that two runs can be compared."""
+        """Return the figure as JSON, with its samples, so that two runs can be compared."""
         return {
             "claim": self.claim,
             "unit": self.unit,
@@ -59,7 +59,7 @@ class Figure:
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """One line a figure, in columns."""
+    """Return the figures as a table, with one line for each."""
     head = ("claim", "limit", "min", "median", "max", "n", "", "")
     rows = [head] + [_row(figure) for figure in figures]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]

@@ -1,8 +1,8 @@
-"""From the freeze of a whole host to the moment in which its task is given up: how much later than `lost_after`.
+"""How much later than `lost_after` the coordinator gives up the task of a host that is frozen as a whole.
 
-Every process in the host's network namespace is stopped: sshd, agent, shim and task. Connections stay open, and nothing
-is refused, so that silence is all there is to see. The others train in step with it, as in a collective, and get no
-further. What the coordinator believes is asked of it every 30 ms, which is in the figure.
+Every process in the host's network namespace is stopped: sshd, agent, shim and task. Connections stay open and nothing
+is refused, so the coordinator can only notice the silence. The other tasks train in lockstep, as in a collective, and
+make no progress. The coordinator's state is polled every 30 ms, which the figure includes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from benchmarks.recovery import has_progress
 from tests.cluster.lab import LabHost
 
 HOSTS = 3
-"""One frozen of two would be half of all, and of one the coordinator would take itself to be cut off."""
+"""With fewer hosts, the frozen one would be at least half of them, and the coordinator would assume it is cut off
+itself."""
 
 REPEATS = 4
 LOST_AFTER_S = 4.0
@@ -37,7 +38,7 @@ TIMEOUT_S = 60.0
 
 
 def measure() -> list[Figure]:
-    """Freezes one host of three after the other, each time after progress: then there is no backoff."""
+    """Freeze one of three hosts after the other, each time after progress, so that there is no backoff."""
     late: list[float] = []
     with lab_of(HOSTS) as lab, cluster_of(lab) as cluster:
         cluster.ok("up", cluster.spec("--steps", "1000000", "--lockstep", tasks=HOSTS, timing=TIMING))
@@ -63,14 +64,14 @@ def measure() -> list[Figure]:
 
 @contextmanager
 def frozen(host: LabHost) -> Iterator[None]:
-    """No process of the host runs. NotMeasured where hosts share this machine's network: they cannot be told apart."""
+    """Stop every process of a host. Raises NotMeasured where hosts have no namespaces to tell their processes apart."""
     if host.namespace is None:
         raise NotMeasured("hosts need network namespaces of their own, and root")
     stopped: dict[int, None] = {}
     try:
         while fresh := [
             pid for pid in _pids(host.namespace) if pid not in stopped
-        ]:  # one may have forked meanwhile
+        ]:  # a process may have forked meanwhile
             for pid in fresh:
                 os.kill(pid, signal.SIGSTOP)
                 stopped[pid] = None

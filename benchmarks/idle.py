@@ -1,4 +1,4 @@
-"""What the coordinator costs the head node while nothing happens: three hosts, a run that trains."""
+"""What the coordinator costs the head node while nothing happens, with three hosts and a run that trains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTLE_S = 5.0
 
 
 def measure() -> list[Figure]:
-    """CPU over windows of 20 s in which nobody asks anything; memory at the end of each."""
+    """Measure the CPU in windows of 20 s without any request, and the memory at the end of each."""
     cpu: list[float] = []
     rss: list[float] = []
     with lab_of(HOSTS) as lab, cluster_of(lab) as cluster:

@@ -1,4 +1,4 @@
-"""A lab and a coordinator for benchmarks: what the cluster tests use, in a directory that goes away again."""
+"""The lab and the coordinator of the cluster tests for benchmarks, in a temporary directory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.lab import Lab, missing
 
 DEFAULT_TIMING = {"heartbeat": "2s", "unreachable_after": "10s", "lost_after": "60s", "kill_grace": "10s"}
-"""As users have it; the tests' own is shorter."""
+"""The defaults that users have. The tests use shorter times."""
 
 
 @contextmanager
 def lab_of(n_hosts: int) -> Iterator[Lab]:
-    """Hosts with a real sshd each. NotMeasured where there can be none."""
+    """Yield hosts with a real sshd each. Raises NotMeasured where there can be none."""
     if missing():
         raise NotMeasured(f"{', '.join(missing())} not found")
     with Lab(n_hosts) as lab:
@@ -26,7 +26,7 @@ def lab_of(n_hosts: int) -> Iterator[Lab]:
 
 @contextmanager
 def cluster_of(lab: Lab | None) -> Iterator[Cluster]:
-    """A coordinator over the lab's hosts; without a lab, over this machine."""
+    """Yield a coordinator over the lab's hosts, or without a lab over this machine."""
     with tempfile.TemporaryDirectory(prefix="orch-bench-") as directory:
         cluster = Cluster(Path(directory), lab)
         try:

@@ -1,8 +1,8 @@
-"""What orch costs a training: the same script by hand and under orch, with the same TF_CONFIG but for the port.
+"""What orch costs a training: the same script by hand and under orch, with the same TF_CONFIG except for the port.
 
-One worker, so that Keras 3 needs no mending to run by hand, and two cores suffice. The two take turns, some steps each
-(see workdir/steps.py), and each block is compared with the other's blocks before and after it. The CPU of agent
-and shim, which run beside the training, is added as if it were taken from the steps.
+There is one worker, so that Keras 3 runs by hand without a patch, and two cores suffice. The two take turns of some
+steps (see workdir/steps.py), and each block is compared with the other's blocks before and after it. The CPU of agent
+and shim, which run beside the training, is added as if it slowed down the steps.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ WORKDIR = Path(__file__).parent / "workdir"
 
 
 def measure() -> list[Figure]:
-    """Percent of step time."""
+    """Measure the overhead in percent of the step time."""
     with cluster_of(None) as cluster:
         batons = [str(cluster.directory / name) for name in ("to-orch", "to-hand")]
         for baton in batons:
             os.mkfifo(baton)
-        ends = [os.open(baton, os.O_RDWR) for baton in batons]  # so that a byte outlives who wrote it
+        ends = [os.open(baton, os.O_RDWR) for baton in batons]  # so that a byte outlives its writer
         times = [str(cluster.directory / name) for name in ("orch.json", "hand.json")]
         try:
             hand = _by_hand([batons[1], batons[0], times[1]])
@@ -100,7 +100,7 @@ def _by_hand(arguments: list[str]) -> subprocess.Popen[bytes]:
 
 
 def _await(times: list[str], hand: subprocess.Popen[bytes], beside: list[int], cluster: Cluster) -> float:
-    """Until both are done; the CPU of the processes beside the training, as long as they all lived."""
+    """Wait until both are done. Return the CPU of the processes beside the training while all of them lived."""
     deadline = time.monotonic() + TIMEOUT_S
     cpu_s = 0.0
     while not all(os.path.exists(path) for path in times):

@@ -1,4 +1,4 @@
-"""What the kernel knows of a process: CPU, memory, when it began. All from /proc."""
+"""What /proc tells about a process: its CPU, its memory, and when it began."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields after the name: index 0 is the state, field 3 of proc(5)."""
+    """Return the fields after the name. Index 0 is the state, which is field 3 in proc(5)."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def cpu_s(pid: int) -> float:
-    """CPU of the process and all its threads so far, in seconds; 10 ms fine."""
+    """Return the CPU of a process and its threads so far, in seconds, with a resolution of 10 ms."""
     fields = _stat(pid)
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 def thread_cpu_ms(pid: int) -> float:
-    """CPU of the process's main thread so far, in milliseconds; nanoseconds fine."""
+    """Return the CPU of a process's main thread so far, in milliseconds, with a resolution of nanoseconds."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e6
 
 
 def rss_mb(pid: int) -> float:
-    """Resident memory in megabytes (10^6 bytes)."""
+    """Return the resident memory in megabytes (10^6 bytes)."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024 / 1e6
@@ -33,17 +33,17 @@ def rss_mb(pid: int) -> float:
 
 
 def parent(pid: int) -> int:
-    """Its parent's pid."""
+    """Return the pid of a process's parent."""
     return int(_stat(pid)[1])
 
 
 def began_s(pid: int) -> float:
-    """When it began, in seconds of CLOCK_BOOTTIME; 10 ms fine."""
+    """Return when a process began, in seconds of CLOCK_BOOTTIME, with a resolution of 10 ms."""
     return int(_stat(pid)[19]) / TICKS_PER_S
 
 
 def children(pid: int) -> list[int]:
-    """Its children that live."""
+    """Return the living children of a process."""
     found = []
     for entry in os.listdir("/proc"):
         try:

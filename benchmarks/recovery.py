@@ -1,8 +1,8 @@
-"""From kill -9 of a task to the end of its peers, and to the processes of the next generation.
+"""The time from kill -9 of a task to the end of its peers, and to the processes of the next generation.
 
-Both are seen from outside: a peer's end by its pidfd, a beginning by the kernel's start time of the new process. So
-the figures hold more than is claimed: the whole way of the order, and its execution. The peers of the fake trainer
-would end by themselves 300 ms after the kill.
+Both are measured from outside: the end of a peer by its pidfd, and the beginning of a process by the kernel's start
+time. So the figures also include the transport and the execution of the orders. The peers of the fake trainer would
+end by themselves 300 ms after the kill.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIMEOUT_S = 60.0
 
 
 def measure() -> list[Figure]:
-    """Kills one worker of three, again and again, each time after progress: then there is no backoff."""
+    """Kill one of three workers repeatedly, each time after progress, so that there is no backoff."""
     peers: list[float] = []
     started: list[float] = []
     with lab_of(TASKS) as lab, cluster_of(lab) as cluster:
@@ -56,7 +56,7 @@ def measure() -> list[Figure]:
 
 
 def _kill(victim: int, peers: list[int]) -> tuple[float, float]:
-    """(When, by CLOCK_BOOTTIME; milliseconds to the end of the last peer)."""
+    """Kill a task. Return when (CLOCK_BOOTTIME), and the milliseconds to the end of the last peer."""
     poll = select.poll()
     watched = [os.pidfd_open(pid) for pid in peers]
     for descriptor in watched:
@@ -76,7 +76,7 @@ def _kill(victim: int, peers: list[int]) -> tuple[float, float]:
 
 
 def has_progress(run: dict[str, Any]) -> bool:
-    """Whether a checkpoint of this very generation has been verified."""
+    """Return whether a checkpoint of the current generation has been verified."""
     known = run["checkpoint"]
     return (
         run["phase"] == "RUNNING"

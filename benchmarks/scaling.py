@@ -1,7 +1,7 @@
-"""`python -m benchmarks.scaling [--quick]`: what more replicas are worth here, into docs/strategies.md.
+"""`python -m benchmarks.scaling [--quick]` measures what more replicas gain here, and writes docs/strategies.md.
 
-Each replica is pinned to a processor core. Every row is run under orch and by hand (TF_CONFIG written by hand, plain
-processes), in turns, and the faster of its runs counts: other work on the machine only ever makes it slower.
+Each replica is pinned to a processor core. Every row is run under orch and by hand (plain processes with a TF_CONFIG
+written by hand), in turns. The fastest run counts, since other work on the machine only makes runs slower.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CORES = sorted(os.sched_getaffinity(0))
 
 
 def main(argv: Sequence[str]) -> int:
-    """0 once the page is written, 1 where something could not be measured; then the page is as it was."""
+    """Measure and write the page. Return 1, and leave the page alone, if something could not be measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="each thing once and short, to try it out")
     options = parser.parse_args(argv)
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _rates(repeats: int, steps: int) -> list[page.Rate]:
-    """Images per second of each strategy, number of replicas, and way to start them."""
+    """Measure the images per second of each strategy, number of replicas, and way to start them."""
     found: dict[tuple[str, str, int], page.Rate] = {}
     with cluster_of(None) as cluster:
         for _ in range(repeats):
@@ -89,7 +89,7 @@ def _cores(replicas: int) -> str:
 
 
 def _rate(said: str) -> tuple[float, float]:
-    """Images per second, and milliseconds of a step."""
+    """Return images per second, and milliseconds per step."""
     found = re.search(r"replica\(s\), (\d+) images/s, ([\d.]+) ms a step", said)
     if found is None:
         raise NotMeasured(f"{SCRIPT} told no rate: {said[-500:]}")
@@ -123,7 +123,7 @@ def _by_hand(_cluster: Cluster | None, _strategy: str, replicas: int, args: list
 
 
 def _started(script: str, workers: int, args: list[str], *, pinned: bool = False) -> list[str]:
-    """What each worker says, of a gang started by hand to its end: TF_CONFIG, and plain processes."""
+    """Run workers by hand, as plain processes with TF_CONFIG, and return the output of each."""
     addresses = _free_addresses(workers)
     gang = []
     for index in range(workers):
@@ -183,7 +183,7 @@ def _dense(steps: int) -> page.Dense:
 
 
 def _data(epochs: int) -> tuple[list[tuple[str, float]], dict[str, float]]:
-    """Seconds of an epoch by what the pipeline has, of one worker; by policy, of two without cache."""
+    """Return the seconds per epoch of one worker by the state of the pipeline, and of two workers by policy."""
     print("data_pipeline.py, 1 worker, 2 workers …", file=sys.stderr, flush=True)
     args = ["--epochs", str(epochs)]
     alone = "".join(_started("data_pipeline.py", 1, args))

@@ -1,4 +1,4 @@
-"""The measured part of docs/strategies.md: figures to Markdown. Pure."""
+"""The measured part of docs/strategies.md: pure functions from figures to Markdown."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ BEGIN = "<!-- measured: begin, by `make scaling`; what stands here is overwritte
 END = "<!-- measured: end -->"
 
 BUSY_SHARE = 0.3
-"""A load above this part of the cores, before it began: the machine had other work, and the page says so."""
+"""If the load before the start is above this part of the cores, the page says that the machine was busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where, when and how it was measured."""
+    """Where, when and how the page was measured."""
 
     measured_at: str
     commit: str
     cpu: str
     cores: int
     load: float
-    """Of the minute before it began."""
+    """The load in the minute before it began."""
     command: str
 
 
@@ -39,16 +39,16 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """A step of the big dense model, in milliseconds, and what a network of 1 Gbit/s would make of it."""
+    """The step time of the big dense model in milliseconds, and the estimate for a network of 1 Gbit/s."""
 
     alone_ms: float
     together_ms: float
     reckoned: tuple[tuple[int, float, float], ...]
-    """Workers, milliseconds to send, and how many workers' work they then do."""
+    """(workers, milliseconds to send, and how many single workers they are then worth)."""
 
 
 def replaced(document: str, measured: str) -> str:
-    """The document with what stands between its marks exchanged. ValueError where it has no marks."""
+    """Replace what is between the marks of a document. Raises ValueError where it has no marks."""
     before, begin, rest = document.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -57,7 +57,7 @@ def replaced(document: str, measured: str) -> str:
 
 
 def heading(at: Machine) -> str:
-    """Date, commit, machine and command; and a warning where the machine was busy."""
+    """Return date, commit, machine and command, with a warning if the machine was busy."""
     text = (
         f"`{at.command}`, {at.measured_at}, commit {at.commit}, {at.cpu}, {at.cores} cores, no GPU; "
         f"load {at.load:.1f} before it began."
@@ -71,7 +71,7 @@ def heading(at: Machine) -> str:
 
 
 def scaling(rates: Sequence[Rate], cores: int) -> str:
-    """A row for each strategy and number of replicas; the efficiency is against one replica started the same way."""
+    """Return a row for each strategy and number of replicas. Efficiency is relative to one replica started so."""
     known = {(rate.strategy, rate.way, rate.replicas): rate for rate in rates}
     rows = []
     for (strategy, way, replicas), rate in sorted(known.items(), key=lambda item: _order(item[1])):
@@ -106,7 +106,7 @@ def _order(rate: Rate) -> tuple[bool, bool, int]:
 
 
 def dense(figures: Dense) -> str:
-    """One worker and two, measured over loopback; more, and a network, reckoned."""
+    """Return the table of one and two workers as measured over loopback, and of more on a network as estimated."""
     share = max(0.0, 1 - figures.alone_ms / figures.together_ms)
     rows = [
         ("1", f"{figures.alone_ms:.0f}", "0 %", "1.00"),
@@ -132,7 +132,7 @@ def dense(figures: Dense) -> str:
 
 
 def data(steps: Iterable[tuple[str, float]], policies: Mapping[str, float]) -> str:
-    """An epoch of the data pipeline, with one thing more in each row."""
+    """Return the table of the data pipeline. Each row adds one improvement."""
     measured = list(steps)
     first = measured[0][1]
     rows = [(name, f"{seconds:.2f}", f"{first / seconds:.1f}") for name, seconds in measured]

@@ -1,4 +1,4 @@
-"""`orch status` is typed often, and stands in prompts and loops: it must feel like `ls`."""
+"""The time of `orch status`. People use it often, also in prompts and loops, so it must be as fast as `ls`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT_MS = 200.0
 
 
 def measure() -> list[Figure]:
-    """Whole processes, side by side with a Python that does nothing."""
+    """Measure whole processes, next to a Python that does nothing."""
     orch = os.path.join(os.path.dirname(sys.executable), "orch")
     with cluster_of(None) as cluster:
         cluster.ok("up", cluster.spec("--pace", "0.2", checkpoint=False))

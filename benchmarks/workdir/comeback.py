@@ -1,8 +1,8 @@
-"""Trains a few steps by a loop of its own, saves, and then waits to be killed: for the time of a start.
+"""Trains a few steps with a custom loop, saves, and then waits to be killed. It serves to measure starts.
 
     python comeback.py CHECKPOINTS TIMES
 
-writes TIMES.<task index>, the moment (CLOCK_BOOTTIME, seconds) at which its first step was done.
+writes to TIMES.<task index> when its first step was done (CLOCK_BOOTTIME, in seconds).
 """
 
 import json
@@ -25,7 +25,7 @@ def main() -> None:
     with strategy.scope():
         weights = tf.Variable(tf.random.stateless_normal((256, 10), (1, 2)))
         step = tf.Variable(0, dtype=tf.int64)
-    # Under orch each task has a directory of its own; by hand the caller has made one for each.
+    # Under orch each task has its own directory; by hand, the caller has made one for each.
     directory = os.environ.get("ORCH_CHECKPOINT_DIR") or f"{checkpoints}/{index}"
     manager = tf.train.CheckpointManager(tf.train.Checkpoint(weights=weights, step=step), directory, 2)
     manager.restore_or_initialize()

@@ -1,4 +1,4 @@
-"""A task that does next to nothing, so that many fit on one machine: a step a second, of itself alone."""
+"""A task that does almost nothing, so that many fit on one machine: one step per second, without any peer."""
 
 from __future__ import annotations
 

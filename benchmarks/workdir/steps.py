@@ -1,7 +1,7 @@
-"""Trains by Keras `fit` under MultiWorkerMirroredStrategy, a block of steps at a time, taking turns with another.
+"""Trains with Keras's `fit` under MultiWorkerMirroredStrategy in blocks of steps, and takes turns with another process.
 
-Two of these, one by hand and one under orch, hand each other a baton: a byte through two FIFOs. So both meet the same
-machine, whatever else it does; one that trained for a minute and then the other would measure the minutes.
+Two of these processes, one by hand and one under orch, pass a byte to each other through two FIFOs. So both run under
+the same load of the machine, which would differ if one trained for a minute and then the other.
 
     python steps.py BATON_IN BATON_OUT TIMES BLOCKS
 """
@@ -19,14 +19,14 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
 STEPS = 32
-"""Timed in each block: at 30 ms a step about a second, in which a heartbeat's worth of reports leaves."""
+"""The timed steps of a block. At 30 ms per step they take about a second, in which progress is reported."""
 
 UNTIMED = 4
-"""Before them in each block: caches are cold after the wait."""
+"""The untimed steps at the start of a block, since caches are cold after the wait."""
 
 
 class Turns(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
-    """Waits for the baton, times a block, passes the baton on."""
+    """Waits for the byte, times a block, and passes the byte on."""
 
     def __init__(self, baton_in: str, baton_out: str, times: str, blocks: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Turns(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
         self._began = (0.0, 0.0)
 
     def on_train_batch_begin(self, batch: int, logs: object = None) -> None:  # noqa: ARG002 (Keras's names)
-        # From begin to begin: whatever any callback costs is between.
+        # The time is taken from begin to begin, so that it includes the cost of all callbacks.
         if self._step == STEPS + UNTIMED:
             wall, cpu = self._began
             self._blocks_done.append((time.perf_counter() - wall, time.process_time() - cpu))

@@ -1,4 +1,4 @@
-"""A coordinator of its own, driven by the command line as a person would drive it, over the lab or this machine."""
+"""A separate coordinator over the lab or this machine, which a test uses through the command line as a person does."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ WORKDIR = Path(__file__).parent / "workdir"
 
 
 class Cluster:
-    """`orch` with its own state, socket and host directory. `close` ends all of it, and proves it."""
+    """`orch` with its own state, socket and host directory. `close` ends everything, and checks that it did."""
 
     def __init__(self, directory: Path, lab: Lab | None = None) -> None:
         self.directory = directory
         self.lab = lab
-        self._short = tempfile.TemporaryDirectory(prefix="orch-t-")  # a socket's path is short
+        self._short = tempfile.TemporaryDirectory(prefix="orch-t-")  # a socket's path must be short
         self.env = {
             **os.environ,
             "ORCH_STATE_DIR": str(directory / "state"),
@@ -43,14 +43,14 @@ class Cluster:
     # -- what a person does --------------------------------------------------------------------------------
 
     def orch(self, *arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """One command, to its end."""
+        """Run a command to its end."""
         command = [sys.executable, "-m", "orchestrator.cli.main", *arguments]
         return subprocess.run(
             command, env=self.env, capture_output=True, text=True, timeout=timeout, check=False
         )
 
     def ok(self, *arguments: str, timeout: float = 60.0) -> str:
-        """The same, which must succeed; its stdout."""
+        """Run a command that must succeed, and return its stdout."""
         done = self.orch(*arguments, timeout=timeout)
         assert done.returncode == 0, (
             f"orch {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -67,7 +67,7 @@ class Cluster:
         types: Mapping[str, int | dict[str, int]] | None = None,
         **run: Any,
     ) -> str:
-        """A cluster spec for the fake trainer (or `script=`), one task per host of the lab, or all on this machine."""
+        """Write a spec for the fake trainer (or `script=`), with a task per lab host, or all on this machine."""
         more = checkpoint if isinstance(checkpoint, dict) else {}
         document: dict[str, Any] = {"version": 1, "name": name, "hosts": hosts or self.hosts(tasks)}
         if self.lab is not None:
@@ -108,12 +108,12 @@ class Cluster:
     # -- what it says --------------------------------------------------------------------------------------
 
     def run(self, name: str = "t") -> dict[str, Any]:
-        """The newest run of that name, as `orch status --json` shows it."""
+        """Return the newest run of that name, as `orch status --json` shows it."""
         document = json.loads(self.ok("status", name, "--json"))
         return dict(document["runs"][-1])
 
     def shown(self, name: str = "t") -> dict[str, Any] | None:
-        """The same without a command; None while no coordinator answers."""
+        """Return the same without a command; None while no coordinator answers."""
         try:
             document = self._client.get("/v1/status", {"name": name})
         except OrchestratorError:
@@ -126,7 +126,7 @@ class Cluster:
         return [event for event in found if kind in (None, event["kind"])]
 
     def wait(self, condition: Callable[[dict[str, Any]], bool], *, timeout: float = 40.0) -> dict[str, Any]:
-        """Until the run is so. Asks the coordinator itself: a command takes more CPU than what is waited for."""
+        """Wait for a condition. It asks the coordinator directly: a command would take too much CPU."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             run = self.shown()
@@ -151,14 +151,14 @@ class Cluster:
         return int(json.loads(self.ok("coordinator", "status", "--json"))["pid"])
 
     def coordinator(self) -> int | None:
-        """The same without a command; None while no coordinator answers."""
+        """Return the coordinator's pid without a command; None while no coordinator answers."""
         try:
             return int(self._client.get("/v1/coordinator")["pid"])
         except OrchestratorError:
             return None
 
     def kill_coordinator(self) -> None:
-        """As the kernel would: no farewell."""
+        """Kill the coordinator with SIGKILL, and wait for its end."""
         pid = self.coordinator_pid
         os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + 5
@@ -168,7 +168,7 @@ class Cluster:
             time.sleep(0.02)
 
     def marked(self) -> list[int]:
-        """Every process of every run of this cluster, found without its help."""
+        """Return every process of every run of this cluster, without asking orch."""
         found = []
         for entry in os.listdir("/proc"):
             try:
@@ -193,7 +193,7 @@ class Cluster:
 
 
 def digests(directory: Path) -> dict[str, str]:
-    """What is in each file under it, by its name."""
+    """Return the SHA-256 of each file in a directory, by its path."""
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob("*"))
@@ -202,7 +202,7 @@ def digests(directory: Path) -> dict[str, str]:
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """For what no coordinator can tell; a minute at most."""
+    """Wait, at most a minute, for a condition that no coordinator can report."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, f"not in a minute: {what}"

@@ -16,7 +16,7 @@ MakeLab = Callable[..., Lab]
 
 @pytest.fixture
 def make_lab() -> Iterator[MakeLab]:
-    """Makes labs, `make_lab(3, {0: {"MaxSessions": "1"}})`, and removes them."""
+    """Make labs, as in `make_lab(3, {0: {"MaxSessions": "1"}})`, and remove them afterwards."""
     made: list[Lab] = []
 
     def make(n_hosts: int, options: dict[int, dict[str, str]] | None = None) -> Lab:
@@ -30,7 +30,7 @@ def make_lab() -> Iterator[MakeLab]:
 
 @pytest.fixture
 def ssh(tmp_path: Path) -> SshTransport:
-    """A transport that reads nothing of the person who runs the tests."""
+    """A transport that reads no files of the user who runs the tests."""
     return SshTransport(
         tmp_path / "state/known_hosts", home=tmp_path, config_files=(tmp_path / ".ssh/config",)
     )
@@ -61,7 +61,7 @@ def local_cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def victim(cluster: Cluster) -> Iterator[Callable[[int], LabHost]]:
-    """Hosts that the test may cut; they are healed whatever happens, for the tests that follow."""
+    """Hosts that the test may cut. They are always healed, for the tests that follow."""
     taken: list[LabHost] = []
 
     def take(index: int) -> LabHost:

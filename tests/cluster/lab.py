@@ -1,9 +1,9 @@
-"""A lab of hosts on one machine, each with a real sshd, strict keys and directories of its own.
+"""A lab of hosts on one machine, each with a real sshd, strict host keys and its own directories.
 
-As root, a host is a network namespace on a bridge, and the head is the machine itself: its link can be cut, and
-single pairs or directions dropped. Otherwise a host is an sshd on a high loopback port, and nothing can be cut.
-Everything carries the process id in its name, so that several labs live side by side; what a crashed lab has
-left is swept by the next one. ORCH_LAB=loopback makes root take the second kind too.
+As root, a host is a network namespace on a bridge, and the head is the machine itself. A host's link can then be cut,
+and packets can be dropped for single pairs or directions. Otherwise a host is an sshd on a high loopback port, and
+nothing can be cut; ORCH_LAB=loopback selects this for root too. All names contain the process id, so several labs can
+run side by side. A lab also removes what a crashed lab has left.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _numbers = itertools.count()
 
 
 def can_cut() -> bool:
-    """Whether hosts are namespaces, with links that can be cut."""
+    """Return whether hosts are namespaces, whose links can be cut."""
     return os.geteuid() == 0 and os.environ.get("ORCH_LAB") != "loopback"
 
 
 def missing() -> list[str]:
-    """What the lab needs and this machine lacks."""
+    """Return the programs that the lab needs and this machine lacks."""
     needed = ["sshd", "ssh-keygen"] + (["ip", "iptables", "nsenter", "unshare"] if can_cut() else [])
     return [name for name in needed if _find(name) is None]
 
 
 def need_lab() -> None:
-    """Fail in CI, skip with a reason elsewhere, where no lab can be had."""
+    """Fail in CI, and skip the test elsewhere, if there can be no lab."""
     lacking = missing()
     if not lacking:
         return
@@ -56,7 +56,7 @@ def need_lab() -> None:
 
 
 class LabHost:
-    """One host: its sshd, its link, its directories."""
+    """A host of the lab, with its sshd, its link, and its directories."""
 
     def __init__(self, lab: Lab, index: int, options: Mapping[str, str]) -> None:
         self._lab = lab
@@ -87,7 +87,7 @@ class LabHost:
         return f"{name} {type_} {key}\n"
 
     def plan(self, **changes: object) -> HostPlan:
-        """The host as a plan would have it."""
+        """Return the host as in a plan."""
         fields: dict[str, object] = {
             "name": self.name,
             "address": self.address,
@@ -117,11 +117,11 @@ class LabHost:
         _run(*self._enter(), *command)
 
     def popen(self, *command: str) -> subprocess.Popen[bytes]:
-        """Start a command in the host's network; whoever asked ends it."""
+        """Start a command in the host's network. The caller must end it."""
         return subprocess.Popen([*self._enter(), *command], stdout=subprocess.PIPE)
 
     def start_sshd(self, **options: str) -> None:
-        """Start its sshd; `options` are sshd_config keywords and stay for later starts."""
+        """Start its sshd. `options` are sshd_config keywords, which later starts keep."""
         self._options |= options
         config = self.dir / "sshd_config"
         config.write_text("".join(f"{key} {value}\n" for key, value in self._settings().items()))
@@ -130,12 +130,12 @@ class LabHost:
         command = [*self._enter(), *self._with_own(), sshd, "-D", "-f", str(config), "-E", str(self.log)]
         deadline = time.monotonic() + READY_S
         while not self._came_up(command) and time.monotonic() < deadline:
-            time.sleep(0.1)  # a connection's process of the one before may hold the port for a moment
+            time.sleep(0.1)  # a connection of the sshd before may hold the port for a moment
         if self._sshd is None or self._sshd.poll() is not None:
             raise RuntimeError(f"sshd of {self.name} does not come up: {self.log.read_text()}")
 
     def own_directory(self, path: Path) -> Path:
-        """Give it a directory of its own at `path`, where others see theirs; it is returned. Starts sshd anew."""
+        """Mount a directory of its own over the shared `path`, and return it. This restarts sshd."""
         self._need_cut()
         path.mkdir(parents=True, exist_ok=True)
         self._own = path
@@ -144,37 +144,37 @@ class LabHost:
         return self.dir / "own"
 
     def stop_sshd(self) -> None:
-        """Stop it; sessions that are open stay open."""
+        """Stop sshd. Open sessions stay open."""
         if self._sshd is not None:
             self._sshd.kill()
             self._sshd.wait()
             self._sshd = None
 
     def restart_sshd(self, **options: str) -> None:
-        """With other sshd_config keywords."""
+        """Restart sshd, with other sshd_config keywords."""
         self.stop_sshd()
         self.start_sshd(**options)
 
     def new_host_key(self) -> None:
-        """Give it another host key, as a host that was set up anew."""
+        """Give it another host key, like a host that was installed anew."""
         self.host_key.unlink()
         self.host_key.with_suffix(".pub").unlink()
         _keygen(self.host_key)
         self.restart_sshd()
 
     def cut(self) -> None:
-        """Unplug it: no packet in or out, and nobody is told."""
+        """Cut its link, so that packets are lost silently in both directions."""
         self._need_cut()
         _run("ip", "link", "set", self._link, "down")
 
     def heal(self) -> None:
-        """Plug it in again, and forget what was dropped."""
+        """Restore its link, and remove the rules of `drop`."""
         self._need_cut()
         _run("ip", "link", "set", self._link, "up")
         self.run("iptables", "-F")
 
     def drop(self, *, source: str | None = None, to: str | None = None) -> None:
-        """Lose what comes from `source` and what goes to `to`, which are addresses."""
+        """Drop packets from the address `source`, and packets to the address `to`."""
         self._need_cut()
         if source is not None:
             self.run("iptables", "-A", "INPUT", "-s", source, "-j", "DROP")
@@ -186,7 +186,7 @@ class LabHost:
             pytest.skip("only root can cut a host: without namespaces there is no link")
 
     def _enter(self) -> list[str]:
-        # Not `ip netns exec`: that also mounts a /sys of its own, and the host would have no cgroups.
+        # `ip netns exec` would also mount a separate /sys, and the host would have no control groups.
         return [] if self.namespace is None else ["nsenter", f"--net=/run/netns/{self.namespace}", "--"]
 
     def _with_own(self) -> list[str]:
@@ -218,7 +218,7 @@ class LabHost:
         }
 
     def _came_up(self, command: list[str]) -> bool:
-        """Start it once; whether it answers. False where it ended at once."""
+        """Start sshd once, and return whether it answers."""
         with self.log.open("ab") as log:
             self._sshd = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -233,10 +233,10 @@ class LabHost:
 
 
 class Lab:
-    """Hosts, one client key, and a known_hosts file with the key of every host.
+    """Hosts, a client key, and a known_hosts file with the key of every host.
 
     Args:
-        n_hosts: How many.
+        n_hosts: the number of hosts.
         options: sshd_config keywords for single hosts, by their index.
     """
 
@@ -265,7 +265,7 @@ class Lab:
         (self.dir / "bin").mkdir()
         (self.dir / "bin" / "python3").symlink_to(os.path.realpath(sys.executable))
         if os.geteuid() == 0:
-            os.makedirs("/run/sshd", exist_ok=True)  # sshd's privilege separation wants it
+            os.makedirs("/run/sshd", exist_ok=True)  # sshd needs it for its privilege separation
         if self.can_cut:
             self._make_bridge()
         for index in range(n_hosts):
@@ -288,11 +288,11 @@ class Lab:
 
     @property
     def head_address(self) -> str:
-        """The head's address as the hosts see it."""
+        """The head's address for the hosts."""
         return f"{self._subnet}.1" if self.can_cut else "127.0.0.1"
 
     def record(self, pid: int) -> None:
-        """Remember a process of ours by its identity, also for whoever sweeps after a crash."""
+        """Remember a process by its identity, also for the lab that cleans up after a crash."""
         self._pids.append((pid, _start_time(pid)))
         _write(self.dir / "pids.json", self._pids)
 
@@ -321,7 +321,7 @@ class Lab:
 
 
 def sweep_crashed() -> None:
-    """Remove what labs have left whose process no longer lives."""
+    """Remove what the labs of dead processes have left."""
     with _locked("sweep"):
         for directory in Path(tempfile.gettempdir()).glob("orch-lab-*-*"):
             try:
@@ -329,7 +329,7 @@ def sweep_crashed() -> None:
                 if _start_time(owner["pid"]) == owner["started"]:
                     continue
             except (OSError, ValueError):
-                continue  # just being made, or not ours
+                continue  # it is being made, or is another user's
             recorded = directory / "pids.json"
             pids = json.loads(recorded.read_text()) if recorded.exists() else []
             _remove(directory, [(pid, started) for pid, started in pids], owner["tag"])
@@ -344,7 +344,7 @@ def _remove(directory: Path, pids: list[tuple[int, str]], tag: str | None) -> No
             os.kill(pid, signal.SIGKILL)
     if tag is not None:
         for namespace in _namespaces(tag):
-            # Whatever still holds the namespace was started in it: sshd's children, and what they left.
+            # The processes that hold the namespace were started in it: sshd's children and their descendants.
             inside = subprocess.run(
                 ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False
             )
@@ -353,13 +353,13 @@ def _remove(directory: Path, pids: list[tuple[int, str]], tag: str | None) -> No
                     os.kill(pid, signal.SIGKILL)
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True, check=False)
         for link in _links(tag):
-            # The kernel takes a namespace apart in its own time; its link would stay for as long.
+            # The kernel removes a namespace later, and its link would stay until then.
             subprocess.run(["ip", "link", "del", link], capture_output=True, check=False)
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def _marked(directory: Path) -> Iterator[int]:
-    """Processes whose ORCH_HOST_DIR lies in this lab: what was started over its sshds."""
+    """Yield the processes whose ORCH_HOST_DIR is in this lab: those that were started over its sshds."""
     marker = f"ORCH_HOST_DIR={directory}/".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
@@ -397,14 +397,14 @@ def _free_subnet() -> str:
 def _locked(name: str) -> Iterator[None]:
     path = (
         Path(tempfile.gettempdir()) / f"orch-lab-{name}-{os.getuid()}.lock"
-    )  # another user's cannot be opened
+    )  # the name contains the user, since another user's file could not be opened
     with open(path, "a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _start_time(pid: int) -> str:
-    """When the process started, in the kernel's clock ticks; empty where it is gone."""
+    """Return when a process started, in the kernel's clock ticks; empty where it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -418,7 +418,7 @@ def _letter(number: int) -> str:
 
 
 def _write(path: Path, value: object) -> None:
-    # In one move: whoever sweeps may look at any moment.
+    # The file is replaced atomically, since another lab may read it at any moment.
     temporary = path.with_suffix(".new")
     temporary.write_text(json.dumps(value))
     temporary.replace(path)

@@ -1,4 +1,4 @@
-"""Processes as the kernel knows them: whose they are, whether they live, where they listen."""
+"""What the kernel knows about processes: their parents, whether they live, where they listen."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 
 def parent(pid: int) -> int:
-    """Of a task, its shim."""
+    """Return the pid of a process's parent; that of a task is its shim."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def listens_at(pid: int) -> list[int]:
-    """The TCP ports where that process listens, in the network that it is in."""
+    """Return the TCP ports on which a process listens, in its own network namespace."""
     sockets = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):  # closed meanwhile
+        with contextlib.suppress(OSError):  # it was closed meanwhile
             sockets.add(os.readlink(descriptor))
     rows = [
         line.split()
@@ -32,7 +32,7 @@ def listens_at(pid: int) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """A zombie is none: where PID 1 does not reap, an orphan's entry stays for ever."""
+    """Return whether a process lives. A zombie does not: where PID 1 does not reap, an orphan's entry stays."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -40,7 +40,7 @@ def is_alive(pid: int) -> bool:
 
 
 def agents(host_dir: str | Path) -> list[int]:
-    """Agents of that host: they hold its bundle open and are nobody's task."""
+    """Return the pids of the agents of that host: processes of `python -I -c` that belong to no task."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdecimal():

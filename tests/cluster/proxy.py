@@ -1,7 +1,7 @@
-"""A TCP proxy that makes a good wire a bad one: delay, loss, a server that takes its time, resets.
+"""A TCP proxy that makes a connection bad: with delay, loss, a slow server, and resets.
 
-`tc netem` is no part of every kernel, and this needs no root. What is lost arrives later, and all behind it waits, as
-TCP's retransmissions make it look to whoever reads the stream.
+Not every kernel has `tc netem`, and this needs no root. Lost data arrives late and delays everything behind it, as
+TCP's retransmissions do for a reader of the stream.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from dataclasses import dataclass
 
 CHUNK_BYTES = 4096
 RETRANSMIT_S = 0.25
-"""What a lost segment costs on top of the delay, at the least; it doubles where it is lost again."""
+"""The least extra delay of a lost segment; it doubles each time the segment is lost again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """How bad it is."""
+    """How bad the connection is."""
 
     one_way_s: float = 0.0
     loss: float = 0.0
     hold_s: float = 0.0
-    """A new connection is accepted at once, and answered only after so long."""
+    """How long a new connection waits for an answer. It is accepted at once."""
     resets: Sequence[int] = ()
-    """The n-th connection is reset after so many bytes from its client; later ones live."""
+    """After how many bytes from the client the n-th connection is reset; later connections are not."""
 
 
 class Proxy:
-    """Listens on `address`, on a port of its own, until closed."""
+    """Listens on `address`, on a free port, until it is closed."""
 
     def __init__(self, target: tuple[str, int], wire: Wire, address: str = "127.0.0.1") -> None:
         self._target = target
@@ -49,7 +49,7 @@ class Proxy:
         _start(self._accept)
 
     def close(self) -> None:
-        """End it and all connections."""
+        """Close the proxy and all connections."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
@@ -91,7 +91,7 @@ class Proxy:
     def _carry(
         self, connection: _Connection, source: socket.socket, target: socket.socket, limit: int | None
     ) -> None:
-        """Until the end of the stream, or `limit` bytes: each chunk at its own time, none before another."""
+        """Forward bytes until the end of the stream, or `limit` bytes. Each piece is delayed; the order is kept."""
         line: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
         _start(_deliver, line, target)
         carried, due = 0, 0.0
@@ -128,11 +128,11 @@ class _Connection:
             sock.close()
 
     def reset(self) -> None:
-        """No farewell: both ends read ECONNRESET."""
+        """Reset both ends, so that each reads ECONNRESET."""
         for sock in (self.client, self.host):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RD)  # wakes who reads it; a reset needs the last one to let go
+                sock.shutdown(socket.SHUT_RD)  # wakes its reader; the last close sends the reset
             sock.close()
 
 

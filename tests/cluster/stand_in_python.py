@@ -1,4 +1,4 @@
-"""A Python of its own for one host: a virtual environment's directory with whatever is put into its site-packages."""
+"""A separate Python for a host: a virtual environment with the given content in its site-packages."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def make(directory: Path, *, sitecustomize: str = "", versions: dict[str, str] | None = None) -> Path:
-    """The path of its `python`. It sees the packages of the Python that runs the tests, behind its own.
+    """Make the environment, and return the path of its `python`. It also sees the packages of the tests' Python.
 
     Args:
-        directory: Where; made.
-        sitecustomize: A module that runs first in each of its processes, in those with -S and -I too.
-        versions: Packages that claim to be installed in another version than they are.
+        directory: where to make it.
+        sitecustomize: a module that runs first in each of its processes, even with -S and -I.
+        versions: packages that claim another version than the installed one.
     """
     base = Path(sys.executable).resolve()
     site = directory / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
@@ -27,7 +27,7 @@ def make(directory: Path, *, sitecustomize: str = "", versions: dict[str, str] |
         metadata.mkdir()
         (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     python = directory / "bin" / "python3"
-    # What its processes start is to be started by it too.
+    # Its processes must start others with this Python too.
     (site / "sitecustomize.py").write_text(f"import sys\nsys.executable = {str(python)!r}\n{sitecustomize}")
     # -S would leave out sitecustomize; nothing else depends on it.
     python.write_text(

@@ -1,4 +1,4 @@
-"""A host with a real agent on it, over real pipes, spoken to as the coordinator speaks to it."""
+"""A host with a real agent, to which a test talks over real pipes as the coordinator does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUN = "demo-20260101-1"
 
 
 def interpreter(version: str) -> str | None:
-    """A Python of that version on this machine."""
+    """Return the path of a Python of that version on this machine; None where there is none."""
     if f"{sys.version_info[0]}.{sys.version_info[1]}" == version:
         return sys.executable
     here = sorted(glob.glob(os.path.expanduser(f"~/.pyenv/versions/{version}.*/bin/python{version}")))
@@ -31,7 +31,7 @@ def interpreter(version: str) -> str | None:
 
 
 class Client:
-    """A connection to a fresh agent."""
+    """A connection to a new agent."""
 
     def __init__(self, host_dir: Path, python: str = sys.executable, heartbeat_s: float = 0.1) -> None:
         self.host = HostPlan("gpu-a", transport="local", python=python)
@@ -59,44 +59,44 @@ class Client:
                 self.replies[message["reply"]] = (message, blob)
 
     def hear(self) -> bool:
-        """Takes in what comes next. False at the end."""
+        """Read what comes next. Return False at the end."""
         data = self.channel.read(1 << 16)
         self._take(self.started.decoder.feed(data))
         return bool(data)
 
     def send(self, verb: str, blob: bytes = b"", **fields: Any) -> int:
-        """An order on its way; its id."""
+        """Send an order, and return its id."""
         self.number += 1
         order = {"order": verb, "id": self.number, "epoch": 1, "run": RUN, **fields}
         self.channel.write(encode(order, blob))
         return self.number
 
     def order(self, verb: str, blob: bytes = b"", **fields: Any) -> dict[str, Any]:
-        """The reply to an order."""
+        """Send an order, and return its reply."""
         return self.answer(self.send(verb, blob, **fields))[0]
 
     def answer(self, number: int) -> tuple[dict[str, Any], bytes]:
-        """The reply to the order of that id, and its blob."""
+        """Return the reply to the order of that id, and its blob."""
         while number not in self.replies:
             assert self.hear(), f"the agent ended: {self.channel.stderr_tail()}"
         return self.replies[number]
 
     def ok(self, verb: str, blob: bytes = b"", **fields: Any) -> dict[str, Any]:
-        """The same, where it is to be obeyed."""
+        """Send an order that must be obeyed, and return the answer."""
         reply = self.order(verb, blob, **fields)
         assert "ok" in reply, reply
         value: dict[str, Any] = reply["ok"]
         return value
 
     def error(self, verb: str, blob: bytes = b"", **fields: Any) -> str:
-        """The code of the error, where it is to be refused."""
+        """Send an order that must be refused, and return the error's code."""
         reply = self.order(verb, blob, **fields)
         assert "error" in reply, reply
         assert "Traceback" not in reply["error"]["message"]
         return str(reply["error"]["code"])
 
     def until(self, what: Callable[[list[dict[str, Any]]], Any]) -> list[dict[str, Any]]:
-        """The run's tasks in the first report from now on of which `what` is true."""
+        """Return the run's tasks in the first report from now on for which `what` is true."""
         seen = len(self.reports)
         while True:
             for report in self.reports[seen:]:
@@ -107,11 +107,11 @@ class Client:
             assert self.hear(), f"the agent ended; last report: {self.reports[-1:]}"
 
     def until_phase(self, phase: str) -> dict[str, Any]:
-        """The one task of the run, once it is in that phase."""
+        """Wait until the run's only task is in that phase, and return the task."""
         return self.until(lambda tasks: [task["phase"] for task in tasks] == [phase])[0]
 
     def push(self, **files: str) -> str:
-        """Code of which each keyword is a script: its digest."""
+        """Push code, in which each keyword is a script. Return its digest."""
         content = {f"{name}.py": text.encode() for name, text in files.items()}
         entries = [
             [path, hashlib.sha256(data).hexdigest(), 0o644, len(data)] for path, data in content.items()
@@ -123,11 +123,11 @@ class Client:
         return str(answer["digest"])
 
     def start(self, code: str, script: str = "train.py", **fields: Any) -> dict[str, Any]:
-        """Orders a plain task, generation 1 unless the fields say otherwise: the reply."""
+        """Order a task without the runtime, and return the reply. The generation is 1 unless the fields change it."""
         return self.order("start", **{**self.plain_task(code, script), **fields})
 
     def plain_task(self, code: str, script: str = "train.py") -> dict[str, Any]:
-        """The fields of such an order."""
+        """Return the fields of such an order."""
         return {
             "generation": 1,
             "task": "worker:0",
@@ -144,13 +144,13 @@ class Client:
         }
 
     def close(self) -> None:
-        """Ends the agent as a closing connection does, and waits for it."""
+        """End the agent as a closing connection does, and wait for it."""
         self.channel.close()
         self.channel._child.wait(20)
 
 
 def clean(host_dir: Path) -> None:
-    """Ends all that the test has left running."""
+    """Kill everything that the test has left running."""
     from orchestrator.daemon.shim import record as shim_record
 
     give_up_at = time.monotonic() + 10

@@ -1,4 +1,4 @@
-"""An agent in memory, at the other end of a FakeTransport: it says hello, answers as it is told, and reports."""
+"""An agent in memory, at the other end of a FakeTransport. It says hello, answers as configured, and reports."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ Answer = Callable[[dict[str, Any], bytes], Said]
 
 
 def always(answer: Said) -> Answer:
-    """The same answer, whatever the order says; None is no answer."""
+    """Give the same answer to every order; None is no answer."""
     return lambda *_: answer
 
 
 class FakeAgent:
-    """One host's. Each connection is served by a thread of the transport."""
+    """The agent of a host. A thread of the transport serves each connection."""
 
     def __init__(self) -> None:
         self.orders: list[dict[str, Any]] = []
         self.answers: dict[str, Answer] = {}
-        """By verb; a verb without one is answered with {}. None: no answer."""
+        """The answers by verb. A verb without one is answered with {}; None: no answer."""
         self.boot_id = "boot-1"
         self.connected_at: list[float] = []
         self.dies_at_once = False
@@ -53,7 +53,7 @@ class FakeAgent:
         return [order["order"] for order in self.orders[since:]]
 
     def wait_order(self, verb: str, *, count: int = 1, timeout_s: float = SOON_S) -> dict[str, Any]:
-        """The `count`th order of that verb."""
+        """Wait for the `count`th order of that verb, and return it."""
 
         def found() -> list[dict[str, Any]]:
             return [order for order in self.orders if order["order"] == verb]
@@ -65,7 +65,7 @@ class FakeAgent:
         return found()[count - 1]
 
     def report(self, runs: Mapping[str, list[Any]], **host: float) -> None:
-        """A heartbeat over the newest connection."""
+        """Send a heartbeat over the newest connection."""
         self.send({"report": {"host": host, "runs": dict(runs)}})
 
     def send(self, message: dict[str, Any]) -> None:
@@ -73,12 +73,12 @@ class FakeAgent:
         self.session.stdout.write(encode(message))
 
     def say(self, junk: bytes) -> None:
-        """What no agent would say."""
+        """Send bytes that no agent would send."""
         assert self.session is not None
         self.session.stdout.write(junk)
 
     def die(self) -> None:
-        """The agent's process is killed; its host and its tasks live on."""
+        """Kill the agent's process. Its host and tasks live on."""
         session, self.session = self.session, None
         if session is not None:
             session.stdout.end()
@@ -87,7 +87,7 @@ class FakeAgent:
     # -- the program -----------------------------------------------------------------------------------------
 
     def program(self, process: FakeProcess) -> int:
-        """What the transport runs for bootstrap.COMMAND."""
+        """Run the agent: the transport calls this for bootstrap.COMMAND."""
         reader = _Reader(process)
         process.stdout.write(b"orch-shell\n")
         reader.line()
@@ -156,7 +156,7 @@ class _Reader:
 
 
 class FakeHosts:
-    """Hosts with an agent each, behind one transport."""
+    """Hosts with one agent each, behind one transport."""
 
     def __init__(self, *names: str) -> None:
         self.plans = {name: HostPlan(name=name, transport="fake", address=name) for name in names}
@@ -174,7 +174,7 @@ class FakeHosts:
 
 
 def until(condition: Callable[[], object], what: str = "", *, timeout_s: float = SOON_S) -> None:
-    """Poll; AssertionError where it does not come."""
+    """Poll until the condition holds. Raises AssertionError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, what or "it did not come"

@@ -1,4 +1,4 @@
-"""A coordinator's API without a coordinator: the table of ARCHITECTURE.md over a real Unix socket."""
+"""A coordinator's API without a coordinator, over a real Unix socket, as ARCHITECTURE.md describes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 class FakeApi:
-    """Answers from `runs` and `events`. `on_status` runs before each look at the runs: the world goes on there."""
+    """Answers from `runs` and `events`. `on_status` runs before each status, so that a test can change the runs."""
 
     def __init__(self, socket_path: Path) -> None:
         self.socket_path = str(socket_path)
@@ -25,15 +25,15 @@ class FakeApi:
         self.posted: list[tuple[str, Json]] = []
         self.stacks: Json = {}
         self.checkpoints: Json = {}
-        """The answer to whatever is asked of checkpoints."""
+        """The answer to every request about checkpoints."""
         self.standing: Json = {}
-        """What has become of the host, in answer to a drain or undrain."""
+        """The state of the host, in answer to a drain or undrain."""
         self.on_status: Callable[[], None] = lambda: None
         self.on_kill: Callable[[Json], None] = lambda _run: None
         self.raw: bytes | None = None
-        """Sent in place of any answer."""
+        """The bytes to send in place of any answer."""
         self.refuse: tuple[int, Json] | None = None
-        """Status and error document in answer to any POST."""
+        """The status and error document to answer every POST with."""
         self.ending = False
         self._server = _Server(self.socket_path, _Handler)
         self._server.daemon_threads = True
@@ -49,7 +49,7 @@ class FakeApi:
         self.close()
 
     def close(self) -> None:
-        """The coordinator ends; its socket goes with it."""
+        """End the coordinator, and remove its socket."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -57,12 +57,12 @@ class FakeApi:
         Path(self.socket_path).unlink(missing_ok=True)
 
     def join_close(self) -> None:
-        """Wait until a `/v1/stop` is carried out."""
+        """Wait until a `/v1/stop` has been carried out."""
         if self._closer is not None:
             self._closer.join()
 
     def get(self, path: str, query: Json) -> tuple[int, Json]:
-        """Status and document."""
+        """Return the status and the document."""
         match path:
             case "/v1/coordinator":
                 return 200, {
@@ -78,7 +78,7 @@ class FakeApi:
             case "/v1/status":
                 self.on_status()
                 wanted = query.get("name")
-                # As the coordinator: a name means the newest run of it, a run id that very one.
+                # As in the coordinator, a name means its newest run, and a run id means that run.
                 named = [r for r in self.runs if wanted in (None, r["name"], r.get("run_id"))]
                 return 200, {"schema": 1, "runs": named if wanted is None else named[-1:]}
             case "/v1/events":
@@ -98,7 +98,7 @@ class FakeApi:
         return 404, _error("no-such-path", f"no such path: {path}")
 
     def post(self, path: str, body: Json) -> tuple[int, Json]:
-        """Status and document."""
+        """Return the status and the document."""
         self.posted.append((path, body))
         if self.refuse is not None:
             return self.refuse
@@ -171,7 +171,7 @@ def _error(code: str, message: str, *, hint: str | None = None, exit_code: int =
 
 
 def task_document(index: int = 0, **changes: object) -> Json:
-    """A worker that trains."""
+    """Return the document of a worker that trains."""
     return {
         "task": f"worker:{index}",
         "host": ("gpu-a", "gpu-b")[index],
@@ -193,7 +193,7 @@ def task_document(index: int = 0, **changes: object) -> Json:
 
 
 def run_document(**changes: object) -> Json:
-    """A run in its second generation, all well."""
+    """Return the document of a healthy run in its second generation."""
     return {
         "name": "mnist",
         "run_id": "mnist-20261120-1",
@@ -224,7 +224,7 @@ def run_document(**changes: object) -> Json:
 
 
 def first_cause_document(**changes: object) -> Json:
-    """What ended a generation of `run_document`'s run; a test compares its keys with the real one's."""
+    """Return what ended a generation of `run_document`'s run. A test compares its keys with the real ones."""
     return {
         "task": "worker:1",
         "host": "gpu-b",

@@ -1,6 +1,6 @@
-"""A directory that hangs as a shared one does whose server is gone: whoever touches it waits in the kernel.
+"""A directory that hangs like a shared one whose server is gone: whoever touches it waits in the kernel.
 
-A file system in user space that says hello and then answers nothing.
+It is a FUSE file system that answers the first request and nothing else.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import pytest
 
 _MINOR_MAX = 31
 _HEADER = struct.Struct("<IIQQIIII")
-"""len, opcode, unique, nodeid, uid, gid, pid, padding"""
+"""The fields are len, opcode, unique, nodeid, uid, gid, pid, padding."""
 
 
 @contextlib.contextmanager
 def hanging(path: Path) -> Iterator[None]:
-    """What lies at `path` is behind it until the end. Skips, with the reason, where nothing can be mounted."""
+    """Mount the file system over `path` until the end. Skip the test where nothing can be mounted."""
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
         pytest.skip("needs root and /dev/fuse to mount a directory that hangs")
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
@@ -39,7 +39,7 @@ def hanging(path: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "-l", str(path)], check=True)
-        os.close(device)  # who waits is told that it is gone
+        os.close(device)  # waiting processes get an error
 
 
 def _mount(device: int, path: Path) -> None:

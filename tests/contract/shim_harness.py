@@ -1,4 +1,4 @@
-"""A host directory with a real shim in it, spoken to as an agent speaks to it."""
+"""A host directory with a real shim, to which a test talks as an agent does."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ assert sys.argv[1] == "run", sys.argv
 sys.argv = sys.argv[2:]
 runpy.run_path(sys.argv[0], {"say": say, "hear": hear}, run_name="__main__")
 """
-"""The smallest runtime there can be: a script under it may say and hear, and does both itself."""
+"""The smallest possible runtime: the script itself sends with `say` and receives with `hear`."""
 
 
 def until(what: Callable[[], Any], why: str, wait_s: float = 20.0) -> Any:
-    """The first true value of `what`; fails with `why` where none comes in time."""
+    """Poll `what`, and return its first true value. Fails with `why` after `wait_s`."""
     give_up_at = time.monotonic() + wait_s
     while True:
         value = what()
@@ -63,7 +63,7 @@ class Agent:
         self.number = 0
 
     def hear(self) -> bool:
-        """Takes in what comes next. False at the end."""
+        """Read what comes next. Return False at the end."""
         data = self.sock.recv(65536)
         for message, _ in self.decoder.feed(data):
             if "report" in message:
@@ -73,7 +73,7 @@ class Agent:
         return bool(data)
 
     def order(self, verb: str, **fields: Any) -> dict[str, Any]:
-        """The reply to an order."""
+        """Send an order, and return its reply."""
         self.number += 1
         number = self.number
         self.sock.sendall(encode({"order": verb, "id": number, "epoch": 1, "generation": 2, **fields}))
@@ -82,7 +82,7 @@ class Agent:
         return self.replies[number]
 
     def until(self, what: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-        """The first report, from now on or the last one, of which `what` is true."""
+        """Return the last report, or the first from now on, for which `what` is true."""
         seen = max(0, len(self.reports) - 1)
         while True:
             for report in self.reports[seen:]:
@@ -95,14 +95,14 @@ class Agent:
         return self.until(lambda report: report["phase"] == phase)
 
     def until_closed(self) -> dict[str, Any]:
-        """The last report."""
+        """Read until the shim closes, and return the last report."""
         while self.hear():
             pass
         return self.reports[-1]
 
 
 class Host:
-    """A host directory, with one run's code and one generation of one task."""
+    """A host directory with the code of a run, and one generation of a task."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -144,7 +144,7 @@ class Host:
         interpreter: str = sys.executable,
         **fields: Any,
     ) -> dict[str, Any]:
-        """Starts a shim as an agent does: its answer."""
+        """Start a shim as an agent does, and return its answer."""
         self.write_start(script, **fields)
         return self.start_again(secrets, interpreter)
 
@@ -169,7 +169,7 @@ class Host:
         return Agent(str(self.generation_dir))
 
     def run(self, script: str, **fields: Any) -> Agent:
-        """Starts it, connects, and releases it as soon as it is ready."""
+        """Start a task, connect to its shim, and release it as soon as it is ready."""
         answer = self.start(script, **fields)
         assert "pid" in answer, answer
         agent = self.agent()
@@ -178,7 +178,7 @@ class Host:
         return agent
 
     def log(self) -> list[str]:
-        """All lines of the log, without their times."""
+        """Return all lines of the log, without their times."""
         lines = []
         for name in ("log.3", "log.2", "log.1", "log"):
             path = self.generation_dir / name
@@ -187,7 +187,7 @@ class Host:
         return lines
 
     def clean(self) -> None:
-        """Ends what the test has left, by identity."""
+        """Kill what the test has left, by identity."""
         found = process.marked("demo-1", 10**6, host_dir=str(self.path))
         for who in [*self.identities, *found]:
             process.signal(who, signal.SIGKILL)
@@ -200,12 +200,12 @@ def shim_pid(answer: dict[str, Any]) -> process.Identity | None:
 
 
 def gone(pid: int) -> bool:
-    """Whether no process of that number runs."""
+    """Return whether no process has that pid."""
     return process.identity(pid) is None
 
 
 def read_pid(path: Path) -> int:
-    """The pid that a script has written there, once it has."""
+    """Wait until a script has written its pid to a file, and return the pid."""
     text: str = until(
         lambda: path.exists() and path.read_text().endswith("\n") and path.read_text(), f"{path}"
     )
@@ -213,7 +213,7 @@ def read_pid(path: Path) -> int:
 
 
 def has_python(version: str) -> str | None:
-    """The path of that interpreter, where it runs."""
+    """Return the path of that interpreter; None where it does not run."""
     roots = [Path.home() / ".pyenv" / "versions"]
     found = [str(path) for root in roots for path in sorted(root.glob(f"{version}.*/bin/python{version}"))]
     for candidate in [f"python{version}", *found]:

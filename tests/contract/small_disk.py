@@ -12,26 +12,26 @@ import pytest
 
 
 class SmallDisk:
-    """Mounted at `path`."""
+    """A small file system, mounted at `path`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._ballast = path / "ballast"
 
     def fill(self) -> None:
-        """To the last byte."""
+        """Fill it to the last byte."""
         with contextlib.suppress(OSError), open(self._ballast, "wb", buffering=0) as file:
             while True:
                 file.write(b"\0" * 4096)
 
     def empty(self) -> None:
-        """There is room again."""
+        """Free the space again."""
         self._ballast.unlink()
 
 
 @contextlib.contextmanager
 def mounted(path: Path, *, megabytes: int = 1) -> Iterator[SmallDisk]:
-    """Skips, with the reason, where nothing can be mounted."""
+    """Mount a small file system. Skip the test where nothing can be mounted."""
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small file system")
     path.mkdir()

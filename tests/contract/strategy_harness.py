@@ -1,4 +1,4 @@
-"""The tasks of one run under any strategy, as their shims would start them: real processes, real TF_CONFIG."""
+"""The tasks of a run under any strategy, started as shims would: real processes, and a real TF_CONFIG."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.core.strategy import STRATEGIES
 from tests.unit.runtime.runtime_task import Task
 
 NOWHERE = 60.0
-"""Seconds that anything may take on a busy machine before a test gives up."""
+"""How long anything may take on a busy machine before a test gives up, in seconds."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -28,17 +28,17 @@ def free_ports(count: int) -> list[int]:
 
 
 def with_row(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of the runtime, with what the row of their strategy adds."""
+    """Return the runtime's options, with those that the row of their strategy adds."""
     row = STRATEGIES.get(options.get("strategy", ""))
     return strategy_options(row) | options if row else options
 
 
 class Member:
-    """One task and what it reports, kept as it comes."""
+    """A task, and all its messages."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        task.socket.settimeout(None)  # a busy machine may be silent for long; the test has a limit of its own
+        task.socket.settimeout(None)  # a busy machine may be silent for long; the test has its own limit
         self.heard: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._listen)
         self._reader.start()
@@ -51,7 +51,7 @@ class Member:
         return [message[key] for message in list(self.heard) if key in message]
 
     def step(self) -> int:
-        """The last that it told; -1 for none."""
+        """Return the last step that it reported; -1 for none."""
         return int((self.all_of("step") or [-1])[-1])
 
     def ended(self) -> int:
@@ -66,7 +66,7 @@ class Member:
 
 
 class Cluster:
-    """Tasks by name (`worker:0`); `start` again gives the same TF_CONFIG, as a restart alone does."""
+    """The tasks by name (`worker:0`). `start` starts one again with the same TF_CONFIG, like an individual restart."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Cluster:
         self.members: dict[str, Member] = {}
         self._all: list[Member] = []
         names = [f"{kind}:{index}" for kind, count in tasks.items() for index in range(count)]
-        # Imported at the same time, released together: as at the gate.
+        # All tasks import at the same time and are released together, as under orch.
         for name, task in [(name, self._begin(name)) for name in names]:
             self._release(name, task)
 
@@ -119,7 +119,7 @@ class Cluster:
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError(f"never: {what}; {self.told()}")
-            time.sleep(0.02)  # the world's events, not ours: other processes work
+            time.sleep(0.02)  # these are real processes, so a test can only poll
 
     def told(self) -> str:
         return json.dumps({name: member.heard[-3:] for name, member in self.members.items()})

@@ -1,4 +1,4 @@
-"""`python -m tests.sim [SEEDS] [--first SEED]`: many seeds, over all cores. Exit 1 where one breaks a rule."""
+"""`python -m tests.sim [SEEDS] [--first SEED]` simulates many seeds on all cores. Exit 1 if one breaks a rule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.sim.world import World, remove, scratch
 
 @dataclass
 class Result:
-    """Of one seed."""
+    """The result of one seed."""
 
     seed: int
     kind: str
@@ -34,7 +34,7 @@ class Result:
 
 
 def play(seed: int, *, trace: bool = False, kind: str | None = None) -> Result:
-    """One seed, whole."""
+    """Simulate one seed to its end, and return the result."""
     began_s = time.process_time()
     directory = scratch()
     workdir = os.path.join(directory, "work")
@@ -75,7 +75,7 @@ def _show(result: Result) -> None:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command line, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("seeds", nargs="?", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)

@@ -1,4 +1,4 @@
-"""The agent of one connection: stateless, fenced, gone with its connection. Its rules are `agent_state`'s."""
+"""The agent of one connection: stateless, fenced, and gone with its connection. It decides with `agent/state.py`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FENCED = (
 
 
 class Agent:
-    """Until its connection ends, or it is killed."""
+    """A fake agent. It lives until its connection ends, or it is killed."""
 
     def __init__(self, machine: Machine, epoch: int) -> None:
         self.machine = machine
@@ -47,7 +47,7 @@ class Agent:
         self.heartbeat_s: float | None = None
         self._run = ""
         self._heard: dict[tuple[str, int], tuple[dict[str, Any], float]] = {}
-        """What each shim said last, and when."""
+        """The last report of each shim, and when it came."""
         self._deferred: dict[tuple[str, int], list[tuple[Order, Answer]]] = {}
         self._inbox: list[bytes | None] = []
         self._reports = False
@@ -57,20 +57,20 @@ class Agent:
     # -- life ----------------------------------------------------------------------------------------------
 
     def vanish(self) -> None:
-        """With its machine: nobody is told."""
+        """Disappear with the machine, without closing the connection."""
         self.alive = False
         if self in self.machine.agents:
             self.machine.agents.remove(self)
 
     def end(self) -> None:
-        """Killed, or its connection has ended: the kernel closes what it had open."""
+        """End because it was killed or the connection has ended: the kernel closes the connection."""
         if self.alive:
             self.vanish()
             if self.out is not None:
                 self.out.send(None)
 
     def freeze(self, frozen: bool) -> None:
-        """SIGSTOP, SIGCONT."""
+        """Act on SIGSTOP or SIGCONT."""
         self.frozen = frozen
         if not frozen:
             inbox, self._inbox = self._inbox, []
@@ -79,7 +79,7 @@ class Agent:
             self._report()
 
     def receive(self, data: bytes | None) -> None:
-        """From the head."""
+        """Receive bytes from the head; None is the end."""
         if not self.alive:
             return
         if self.frozen:
@@ -91,14 +91,14 @@ class Agent:
                 self.take(order)
 
     def send(self, message: dict[str, Any]) -> None:
-        """To the head."""
+        """Send a message to the head."""
         if self.alive and self.out is not None:
             self.out.send(encode(message))
 
     # -- reports -------------------------------------------------------------------------------------------
 
     def changed(self, record: Record) -> None:
-        """Of a task: its phase, its shim's life."""
+        """Notice that a task has changed: its phase, or whether its shim lives."""
         deferred = self._deferred.pop(record.key, []) if record.shim is not None else []
         for order, answer in deferred:
             self._forward(record, order, answer)
@@ -136,7 +136,7 @@ class Agent:
         )
 
     def _learn(self, record: Record) -> bool:
-        """Hear the shim, or read what it left; whether its end is known."""
+        """Ask the shim, or read its exit record. Return whether the end of the task is known."""
         if record.task is not None and not record.lives:
             self._heard[record.key] = (self.machine.read(record), self.machine.clock())
             return True
@@ -158,14 +158,14 @@ class Agent:
     # -- orders --------------------------------------------------------------------------------------------
 
     def take(self, order: Order) -> None:
-        """One order, answered once."""
+        """Handle an order, and send its reply."""
         number = order.get("id")
         self.handle(
             order, lambda reply: self.send({"reply": number, **reply}) if number is not None else None
         )
 
     def handle(self, order: Order, answer: Answer) -> None:
-        """Fence it, do it."""
+        """Check the fencing of an order, and do it."""
         try:
             if order["order"] in FENCED:
                 refuse_superseded(str(order["run"]), self.machine.epoch, int(order["epoch"]))
@@ -217,7 +217,7 @@ class Agent:
         self._on_share(answer, lambda: self.world.share.verify(int(order["generation"])))
 
     def _on_share(self, answer: Answer, work: Callable[[], dict[str, Any]]) -> None:
-        """In a process of its own, which hangs where the directory does."""
+        """Do work in the checkpoint directory as a job, which hangs if the directory does."""
 
         def done() -> None:
             if self.machine.share_hangs and self.alive:
@@ -244,10 +244,10 @@ class Agent:
         self._job(self.world.chance.uniform(0.05, 1.5), lambda: self._started(record, answer))
 
     def _started(self, record: Record, answer: Answer) -> None:
-        """The shim does not need the agent any more; the machine it does."""
+        """Start the shim if the machine still runs. The agent may be gone by now."""
         machine = self.machine
         if not record.starting:
-            return  # the power went
+            return  # the machine has crashed meanwhile
         record.starting = False
         held = machine.ports_held
         record.port = next((int(p) for p in record.start["ports"] if int(p) not in held), None)

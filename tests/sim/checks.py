@@ -1,4 +1,4 @@
-"""What must hold after every event, and what no component could see: only the world sees both ends."""
+"""The rules that must hold after every event. No single component can check them, but the world sees all sides."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 
 def demand(holds: bool, name: str, sentence: str) -> None:
-    """Raise what does not hold."""
+    """Raise Violation where a rule does not hold."""
     if not holds:
         raise Violation(name, sentence)
 
 
 class Checks:
-    """Told of everything by everybody; remembers what it must."""
+    """Checks the rules. The other parts of the simulator tell it what happens."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.submitted = False
         self.killed = False
-        """Acknowledged."""
+        """Whether a kill was acknowledged."""
         self.chief_finished = False
         self.drained: set[str] = set()
-        """Hosts whose draining was acknowledged; no generation that begins later may have a task there."""
+        """The hosts whose drain was acknowledged. No generation that begins later may have a task there."""
         self._went_to = ""
         self._left: int | None = None
-        """The generation that somebody went back from, acknowledged: nothing of it is believed any more."""
+        """The generation before an acknowledged rollback. Its checkpoints must not count any more."""
         self._epochs: dict[str, int] = {}
         self._told: dict[str, dict[TaskId, dict[int, str]]] = {}
-        """By host and task, what the coordinator was told of each generation."""
+        """The last reported phase, by host, task and generation."""
         self._heard_at: dict[str, float] = {}
         self._verified: dict[str, int] = {}
         self._ever_verified = False
@@ -55,7 +55,7 @@ class Checks:
     # -- the hosts' side -----------------------------------------------------------------------------------
 
     def spawned(self, process: Process) -> None:
-        """I1, I2: nobody else of the run writes its directory, or is the same task on the same machine."""
+        """Check I1 and I2: no other process writes a new process's directory, or is the same task and generation."""
         for other in self.world.processes():
             if other is process or not other.alive or other.task != process.task:
                 continue
@@ -73,13 +73,13 @@ class Checks:
             )
 
     def saves(self, chief: Process) -> None:
-        """I1: a checkpoint goes where no other living process writes."""
+        """Check I1: no other living process writes to the directory of a new checkpoint."""
         for other in self.world.processes():
             same = other.directory == chief.directory and other.task.type != "evaluator"
             demand(other is chief or not other.alive or not same, "one-writer", f"{chief!r} and {other!r}")
 
     def handles(self, machine: Machine, order: dict[str, Any]) -> None:
-        """An agent does what a coordinator says: none that is older than one it has obeyed."""
+        """Check that a machine obeys no coordinator that is older than one it has obeyed."""
         epoch = int(order["epoch"])
         seen = self._epochs.get(machine.name, 0)
         demand(
@@ -88,7 +88,7 @@ class Checks:
         self._epochs[machine.name] = epoch
 
     def handled(self, machine: Machine, record: Record, order: dict[str, Any]) -> None:
-        """A shim does what is meant for its generation."""
+        """Check that a shim obeys only orders for its own generation."""
         demand(
             int(order["generation"]) == record.key[1],
             "older-generation",
@@ -96,7 +96,7 @@ class Checks:
         )
 
     def recorded(self, process: Process) -> None:
-        """An exit record is written once nothing lives, or what lives cannot be killed."""
+        """Check that an exit record is written only when no process lives that can be killed."""
         demand(
             not process.alive or process.unkillable,
             "recorded-alive",
@@ -104,12 +104,12 @@ class Checks:
         )
 
     def restored(self, chief: Process, step: int | None) -> None:
-        """I5: never below what was verified and still reads whole, and never silently from the start."""
+        """Check I5: training never resumes below a verified checkpoint that reads whole, nor silently at step 0."""
         if chief.task != self.world.chief:
             return
         given = [saved for saved in self.world.share.generations.get(chief.generation, []) if not saved.whole]
         if given:
-            return  # torn since it was given: no resume of the script's, which the coordinator must see
+            return  # it was torn after the seed, so the script cannot resume; the coordinator must notice that
         wants = self._seed_wants
         demand(
             wants is None or (step is not None and step >= wants),
@@ -123,13 +123,13 @@ class Checks:
         )
 
     def finished(self) -> None:
-        """The script is done."""
+        """Remember that the chief's script has ended with 0."""
         self.chief_finished = True
 
     # -- what the coordinator hears ------------------------------------------------------------------------
 
     def heard(self, host: str, tasks: list[dict[str, Any]]) -> None:
-        """A report arrived."""
+        """Remember a report that has arrived."""
         self._heard_at[host] = self.world.heap.now
         told = self._told.setdefault(host, {})
         told.clear()
@@ -137,26 +137,26 @@ class Checks:
             told.setdefault(TaskId.parse(task["task"]), {})[int(task["generation"])] = task["phase"]
 
     def posted(self, event: ev.Event) -> None:
-        """A fault of ours is said as a problem; here it is a failure."""
+        """Check that no event reports an internal error, which would be a bug of ours."""
         problem = getattr(event, "problem", None)
         demand(getattr(problem, "code", "") != "internal", "internal", str(problem))
 
     # -- what people ask -----------------------------------------------------------------------------------
 
     def goes_back(self, path: str) -> None:
-        """The mark is in the directory, and the coordinator is about to hear of it; it may die of that."""
+        """Remember a rollback that is marked in the directory. The coordinator may die before it hears of it."""
         self._went_to = path
         self._since_progress = self._blamed = 0
         self._verified = {path: step for path, step in self._verified.items() if self.world.share.find(path)}
 
     def went_back(self, left: int) -> None:
-        """Acknowledged."""
+        """Remember that the coordinator has acknowledged a rollback."""
         self._left = left
 
     # -- what the coordinator decides ----------------------------------------------------------------------
 
     def changed(self, before: Run, after: Run) -> None:
-        """After every turn."""
+        """Check the run after every turn of the loop."""
         try:
             check(after)
         except InvariantViolated as e:
@@ -249,7 +249,7 @@ class Checks:
             if now.phase is not TaskPhase.LOST or was.phase is TaskPhase.LOST or now.exit is None:
                 continue
             if now.exit.cause is not Cause.HOST_LOST or before.phase is not Phase.RUNNING:
-                continue  # of a generation that is being ended, its deadline decides
+                continue  # while a generation is being stopped, its own deadline decides
             silent_s = self.world.heap.now - max(self._heard_at.get(now.host, 0.0), self.world.head_since)
             waited = silent_s >= 0.99 * after.plan.timing.lost_after_s
             demand(waited, "lost-too-soon", f"{now.id} on {now.host} is given up after {silent_s:.1f} s")
@@ -289,7 +289,7 @@ class Checks:
         )
 
     def performed(self, run: Run, action: do.Action) -> None:
-        """Before an order is sent."""
+        """Check an action before its order is sent."""
         if isinstance(action, do.StartTask):
             self._starts(run, action)
         if isinstance(action, do.ReleaseTask) and run.plan.checkpoint is not None:
@@ -319,13 +319,13 @@ class Checks:
     # -- afterwards ----------------------------------------------------------------------------------------
 
     def after_a_crash(self, kept: list[Run], found: list[Run]) -> None:
-        """I6: what was acknowledged is there; the state is one that was written, whole."""
+        """Check I6: what was acknowledged is in the journal, and its state is one that was written."""
         demand(bool(found) or not self.submitted, "submit-lost", "an acknowledged run is not in the journal")
         if found and kept:
             demand(found[0] in kept, "journal-mixed", "the journal holds a state that was never written")
 
     def at_the_end(self, run: Run | None) -> None:
-        """All is healed, and time enough has passed."""
+        """Check the end, after all faults have healed and enough time has passed."""
         demand(run is not None, "submit-lost", "there is no run")
         assert run is not None
         told = f"{run.phase.value} ({run.intent}): {run.reason}"

@@ -1,4 +1,4 @@
-"""What a seed draws: sizes, times, what the script is like, and which faults there are."""
+"""Draws a scenario from a seed: sizes, times, the kind of script, and the faults."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from orchestrator.core.plan import (
 TASKS_MAX = 8
 
 KINDS = ("calm", "harmless", "harmless", "alone", "chaos", "chaos", "chaos", "chaos", "chaos", "chaos")
-"""calm: nothing happens. harmless: what must not end a training. alone: what ends only tasks that are restarted
-alone. chaos: everything."""
+"""calm: no faults. harmless: faults that must not end a training. alone: faults that end only tasks that are restarted
+alone. chaos: all faults."""
 
 SCRIPTS = ("good",) * 8 + ("fails-early", "fails-at-a-step", "restores-nothing", "good")
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One seed's world."""
+    """What a seed decides."""
 
     seed: int
     kind: str
@@ -43,17 +43,17 @@ class Scenario:
     clock_skew: float
     fault_every_s: float
     faults_s: float
-    """How long faults go on; then all is healed."""
+    """How long faults are injected; then all of them heal."""
     kill_at: float | None
     force_kill: bool
     dies_at_write: float
     """The chance that the coordinator dies at a write of the journal."""
     tears: float
-    """The chance that a checkpoint is torn although its writer believes in it."""
+    """The chance that a checkpoint is torn although its writer succeeded."""
 
     @property
     def bound_s(self) -> float:
-        """After the healing, the run must have ended by then."""
+        """How long after the healing the run may take to end."""
         plan, timing = self.plan, self.plan.timing
         training_s = self.steps / self.steps_per_s
         starting_s = timing.start_after_s + timing.lost_after_s + plan.restart.backoff_max_s
@@ -61,7 +61,7 @@ class Scenario:
 
 
 def draw(seed: int, workdir: str, kind: str | None = None) -> Scenario:
-    """The scenario of that seed; the same for ever, as long as this function is."""
+    """Return the scenario of a seed, which stays the same as long as this function does."""
     chance = Random(seed)
     kind = kind or chance.choice(KINDS)
     strategy, ids = _tasks(chance, kind)
@@ -86,7 +86,7 @@ def draw(seed: int, workdir: str, kind: str | None = None) -> Scenario:
     )
     plan = replace(plan, **_spare_parts(chance, plan)) if kind == "chaos" else plan
     steps_per_s = chance.choice((0.5, 2.0, 10.0))
-    # Each heartbeat costs the same: where they come often, less time is played, and every pace has its share.
+    # Each heartbeat costs the same to simulate, so scenarios with frequent heartbeats are shorter.
     hours = chance.uniform(0.5, 4.0) * (1.0 if timing.heartbeat_s >= 10.0 else 0.2)
     return Scenario(
         seed=seed,
@@ -137,7 +137,7 @@ def _place(chance: Random, ids: list[TaskId]) -> tuple[tuple[HostPlan, ...], tup
 
 
 def _spare_parts(chance: Random, plan: Plan) -> dict[str, Any]:
-    """Hosts that stand in for lost ones, or the leave to go on with fewer workers."""
+    """Draw a spare host, and the permission to continue with fewer workers."""
     parts: dict[str, Any] = {}
     if chance.random() < 0.3:
         slots = max(host.slots for host in plan.hosts)

@@ -1,4 +1,4 @@
-"""What goes wrong: a table of faults, each with how often, whom it may not harm, and how it heals."""
+"""The table of faults: how often each occurs, what it must not harm, and how it heals."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Heal = Callable[[], None]
 
 @dataclass(frozen=True)
 class Fault:
-    """One row."""
+    """A row of the table."""
 
     name: str
     weight: int
     happen: Callable[[World, float], Heal | None]
-    """Given how long it lasts."""
+    """Injects the fault, given how long it lasts, and returns how it heals."""
     harmless: bool = False
     alone: bool = False
-    """Ends only a task that is restarted alone."""
+    """Whether it ends only tasks that are restarted alone."""
 
 
 def _machine(world: World) -> Machine:
@@ -134,7 +134,7 @@ def _unkillable(world: World, _lasts_s: float) -> Heal | None:
     def heal() -> None:
         process.unkillable = False
         if process.alive and not process.shim.alive:
-            process.end(signal=9)  # the kernel lets it go, and the SIGKILL that waited for it is done
+            process.end(signal=9)  # the uninterruptible wait is over, and the pending SIGKILL is delivered
 
     return heal
 
@@ -252,7 +252,7 @@ FAULTS = (
 
 
 class Injector:
-    """Draws faults until it is told to heal."""
+    """Injects random faults until it is told to heal."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -271,7 +271,7 @@ class Injector:
         scenario, chance = self._world.scenario, self._world.chance
         wait_s = chance.expovariate(1 / scenario.fault_every_s)
         if scenario.kind != "chaos":
-            wait_s += 900.0  # one after the other: together they may well do harm
+            wait_s += 900.0  # these faults must not overlap: several at once may do harm
         self._world.heap.after(wait_s, self._strike)
 
     def _strike(self) -> None:
@@ -300,7 +300,7 @@ class Injector:
             heal()
 
     def heal(self) -> None:
-        """All of it, for good."""
+        """Heal all faults, and inject no more."""
         self._over = True
         for heal in list(self._heals):
             self._heal(heal)

@@ -1,4 +1,4 @@
-"""The coordinator: the real loop, journal, executor and wire over fake links, until it dies at a write."""
+"""The coordinator: the real loop, journal, executor and wire over fake links. It may die at any write."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ CONNECT_TIMEOUT_S = 20.0
 
 
 class Died(BaseException):
-    """The coordinator was killed just there."""
+    """The coordinator was killed at this point."""
 
 
 class SimJournal(Journal):
-    """The real one, in a scratch file, and the place where coordinators die."""
+    """The real journal in a temporary file. At its writes, the coordinator may die."""
 
     def __init__(self, world: World, path: str) -> None:
         self._world = world
         self.tear: tuple[int, int] | None = None
-        """Where the write-ahead log is torn: somewhere in what the last write added."""
+        """The range of the write-ahead log in which it is torn: what the last write added."""
         self.kept: list[Run] = []
-        """What may be found afterwards: the last state that was written, and one that was being written."""
+        """The states that may be found afterwards: the last one written, and one that was being written."""
         super().__init__(path)
 
     def commit(self, run: Run, event: Event, notes: Sequence[Note]) -> None:
-        """As the real one, or not, or half of it."""
+        """Commit as the real journal does, or die before, after or in the middle of it."""
         if self._world.disk_full:
             raise JournalError("the disk of the journal is full")
         fate = self._world.fate_of_write()
@@ -77,7 +77,7 @@ class SimJournal(Journal):
             raise Died
 
     def survive(self, path: str) -> str:
-        """The files as a crash leaves them, elsewhere; this connection is given up."""
+        """Copy the files as a crash leaves them to `path`, and close this journal."""
         shutil.copy(self.path, path)
         if os.path.exists(self.path + "-wal"):
             shutil.copy(self.path + "-wal", path + "-wal")
@@ -93,49 +93,49 @@ def _size(path: str) -> int:
 
 
 class NoLogs(LogCopier):
-    """Copies nothing: the logs' bytes decide nothing."""
+    """Copies nothing, since the content of logs does not matter here."""
 
     def __init__(self) -> None:
         pass
 
     def reported(self, link: HostLink, run_id: str, epoch: int, report: HostReported) -> None:
-        """Nothing is asked for."""
+        """Do nothing."""
 
     def is_behind(self, run_id: str, tasks: Any) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
     def forget(self, run_id: str, tasks: Any) -> None:
-        """Nothing is known."""
+        """Do nothing."""
 
 
 class Job:
-    """The executor's workers: jobs that take a while, in this one thread."""
+    """The executor's workers: each job takes a while, in the one thread of the simulator."""
 
     def __init__(self, head: Head) -> None:
         self._head = head
 
     def submit(self, work: Callable[..., Any], /, *args: Any) -> None:
-        """As ThreadPoolExecutor."""
+        """Do the work after a random delay, if the coordinator still lives."""
         head = self._head
         head.world.heap.after(
             head.world.chance.uniform(0.05, 2.0), lambda: work(*args) if head.alive else None
         )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """As ThreadPoolExecutor."""
+        """Do nothing."""
 
 
 class SimPerformer(Executor):
-    """Stacks are asked of all at once, in threads: here nobody answers."""
+    """The executor without stacks: the real one collects them in threads."""
 
     def stacks(self, run: Run) -> dict[str, str]:
-        """No evidence."""
+        """Return no stacks for any task."""
         return {str(task.id): "no stacks" for task in run.tasks}
 
 
 class SimLink(HostLink):
-    """The real link's protocol, without its threads."""
+    """A link with the real one's protocol, but without its threads."""
 
     def __init__(self, head: Head, host: HostPlan, listener: Listener, pace: Pace) -> None:
         self.host = host
@@ -159,14 +159,14 @@ class SimLink(HostLink):
     # -- as HostLink ---------------------------------------------------------------------------------------
 
     def attach(self, run_id: str, watch: Watch) -> None:
-        """Serve that run too."""
+        """Serve another run too."""
         self._watches[run_id] = watch
         if self._open is not None:
             self._ask_to_watch(run_id, watch)
             self._listener.up(run_id, self.host.name, self._open.hello)
 
     def detach(self, run_id: str) -> bool:
-        """Serve that run no more."""
+        """Stop serving a run."""
         watch = self._watches.pop(run_id, None)
         if watch is not None:
             self.send({"order": "unwatch", "run": run_id, "epoch": watch.epoch})
@@ -178,12 +178,12 @@ class SimLink(HostLink):
     def send(
         self, order: Mapping[str, Any], blob: bytes = b"", on_reply: Callable[[Reply], None] | None = None
     ) -> None:
-        """Dropped where there is no connection."""
+        """Send an order, or drop it where there is no connection."""
         if self._open is not None:
             self._open.send(order, blob, on_reply)
 
     def ask(self, order: Mapping[str, Any], blob: bytes = b"", *, timeout_s: float = 60.0) -> Reply:
-        """At once, of an agent that can be reached: the waiting was done by the job that asks."""
+        """Ask an agent that can be reached, and return its reply at once: the job that asks has waited already."""
         machine, connection = self.machine, self._open
         if connection is None or connection.agent.frozen or not connection.agent.alive:
             raise LinkDown(f"{self.host.name} does not answer")
@@ -197,12 +197,12 @@ class SimLink(HostLink):
         return Reply(ok=told[0]["ok"], error=None, blob=b"")
 
     def reset(self, why: str) -> None:
-        """Connect anew."""
+        """Reconnect."""
         if self._open is not None:
             self._broke(self._open, why)
 
     def close(self) -> None:
-        """What runs there goes on."""
+        """Close the link. What runs on the host continues."""
         self._closed = True
         if self._open is not None:
             self._open.close()
@@ -267,7 +267,7 @@ class SimLink(HostLink):
         self.send({"order": "watch", "run": run_id, "epoch": watch.epoch, "heartbeat_s": watch.heartbeat_s})
 
     def heard(self, connection: Connection, data: bytes | None) -> None:
-        """From the agent; None is the end."""
+        """Handle bytes from the agent; None is the end."""
         if self._open is not connection or not self.head.alive:
             return
         connection.heard_at = self.world.heap.now
@@ -284,7 +284,7 @@ class SimLink(HostLink):
                 connection.replied(message, blob)
 
     def broke(self) -> None:
-        """A reset, as the world does it: both ends learn of it."""
+        """Reset the connection, so that both ends learn of it."""
         if self._open is not None:
             connection = self._open
             connection.down.break_off()
@@ -309,7 +309,7 @@ class SimLink(HostLink):
 
 
 class Connection:
-    """One SSH connection with its agent."""
+    """An SSH connection and its agent."""
 
     def __init__(self, link: SimLink) -> None:
         world, machine = link.world, link.machine
@@ -341,25 +341,25 @@ class Connection:
         self._waiting: dict[int, Callable[[Reply], None] | None] = {}
 
     def send(self, order: Mapping[str, Any], blob: bytes, on_reply: Callable[[Reply], None] | None) -> None:
-        """One frame."""
+        """Send an order as one frame."""
         number = next(self._ids)
         self._waiting[number] = on_reply
         self.down.send(encode({**order, "id": number}, blob))
 
     def replied(self, message: Mapping[str, Any], blob: bytes) -> None:
-        """To who asked."""
+        """Hand a reply to whoever asked."""
         on_reply = self._waiting.pop(message["reply"], None)
         if on_reply is not None:
             on_reply(Reply(ok=message.get("ok"), error=message.get("error"), blob=blob))
 
     def close(self) -> None:
-        """The head's kernel still sends what is in flight, and the end; what comes is dropped."""
+        """Close the head's end. Its kernel still sends what is in flight; what arrives is dropped."""
         self.down.send(None)
         self.up.dead = True
 
 
 class Head:
-    """One process of the coordinator."""
+    """A process of the coordinator."""
 
     def __init__(self, world: World, path: str) -> None:
         self.world = world
@@ -396,7 +396,7 @@ class Head:
         return link
 
     def take_up(self) -> None:
-        """As `Coordinator.take_up`."""
+        """Do what `Coordinator.take_up` does."""
         self.loop.take_up(self.journal.runs(), self.epoch)
         for run in self.loop.runs.values():
             names = unproven(run) if run.phase.is_terminal else [host.name for host in run.hosts]
@@ -409,12 +409,12 @@ class Head:
         self.world.heap.after(0.0, self.turn)
 
     def turn(self) -> None:
-        """One turn of the loop."""
+        """Do one turn of the loop."""
         if self.alive:
             self.world.guarded(self, lambda: self.loop.turn(0.0))
 
     def look(self) -> None:
-        """When the loop would wake by itself."""
+        """Compute when the loop would wake by itself."""
         sleep_s = self.loop.sleep_s()
         self.due_at = (
             float("inf") if sleep_s is None else self.world.heap.now + sleep_s / self.clock.rate + 1e-6
@@ -430,7 +430,7 @@ class Head:
         self.world.checks.changed(before, after)
 
     def die(self, whole_machine: bool) -> None:
-        """Killed. The kernel closes its connections, unless it dies too."""
+        """Kill the coordinator. Its kernel closes the connections, unless the whole machine dies."""
         self.alive = False
         for link in self.links:
             connection = link._open

@@ -1,4 +1,4 @@
-"""Time: one heap of what happens next, and the clocks that machines read, each at a rate of its own."""
+"""Time: a heap of what happens next, and the machines' clocks, each of which runs at its own rate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Violation(AssertionError):
-    """Something that must never be; `check` names the rule, the text says where it broke."""
+    """A rule was broken. `check` names the rule, and the text says how."""
 
     def __init__(self, check: str, sentence: str) -> None:
         super().__init__(f"{check}: {sentence}")
@@ -16,7 +16,7 @@ class Violation(AssertionError):
 
 
 class Heap:
-    """True time, in seconds. What is due at the same instant happens in the order in which it was asked for."""
+    """True time in seconds. Things that are due at the same time happen in the order in which they were added."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -24,26 +24,26 @@ class Heap:
         self._numbers = itertools.count()
 
     def at(self, at: float, thunk: Callable[[], None]) -> None:
-        """Let it happen then."""
+        """Call `thunk` at that time."""
         heapq.heappush(self._items, (max(at, self.now), next(self._numbers), thunk))
 
     def after(self, delay_s: float, thunk: Callable[[], None]) -> None:
-        """Let it happen later."""
+        """Call `thunk` after a delay."""
         self.at(self.now + delay_s, thunk)
 
     @property
     def next_at(self) -> float:
-        """When the next thing happens; infinity for never."""
+        """When the next thing happens; infinity if nothing is left."""
         return self._items[0][0] if self._items else float("inf")
 
     def pop(self) -> Callable[[], None]:
-        """Go there."""
+        """Move to the time of the next thing, and return it."""
         self.now, _, thunk = heapq.heappop(self._items)
         return thunk
 
 
 class Clock:
-    """A monotonic clock of one boot or one process: it begins somewhere, and runs a little fast or slow."""
+    """A monotonic clock of a boot or a process. It has its own start, and runs slightly fast or slow."""
 
     def __init__(self, heap: Heap, rate: float, begins: float = 0.0) -> None:
         self._heap = heap
@@ -54,5 +54,5 @@ class Clock:
         return self._heap.now * self.rate + self._offset
 
     def when(self, reading: float) -> float:
-        """The true time at which it shows that."""
+        """Return the true time at which the clock has that reading."""
         return (reading - self._offset) / self.rate

@@ -1,4 +1,4 @@
-"""One host: its boots, its pids (which are given again), its disk, and the tasks that ran on it."""
+"""A host: its boots, its pids (which are reused), its disk, and the tasks that ran on it."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ FOREIGN_MAX = 64
 
 @dataclass
 class Record:
-    """The directory of one generation of one task, and the shim that lives in it."""
+    """The directory of a generation of a task, and its shim."""
 
     start: dict[str, Any]
     port: int | None = None
     shim: Shim | None = None
-    """None until it has come; then for ever, dead or not."""
+    """None until the shim has started. It stays set after the shim's death."""
     identity: Identity | None = None
     process: Process | None = None
     task: dict[str, Any] | None = None
-    """exit.json."""
+    """The exit record, as in exit.json."""
     ended_at: float = 0.0
     boot_id: str = ""
     burying: bool = False
     starting: bool = False
-    """An agent's job is about to start the shim."""
+    """Whether an agent's job is about to start the shim."""
     was_ready: bool = False
 
     @property
@@ -45,30 +45,30 @@ class Record:
 
     @property
     def is_silent(self) -> bool:
-        """Its shim is gone, or never came, and has left no record."""
+        """Whether its shim is gone or never started, and there is no exit record."""
         return self.task is None and not self.lives and not self.starting
 
     @property
     def lives(self) -> bool:
-        """Whether its shim does."""
+        """Whether its shim lives."""
         return self.shim is not None and self.shim.alive
 
 
 @dataclass
 class Machine:
-    """What of it survives a reboot is the disk: `records` and `epoch`."""
+    """A host. Only its disk survives a reboot: `records` and `epoch`."""
 
     world: World
     plan: HostPlan
     boot: int = 1
     up: bool = True
     cut_up: bool = False
-    """Nothing of it reaches the head."""
+    """Whether nothing that it sends reaches the head."""
     cut_down: bool = False
     cut_peers: bool = False
     epoch: int = 0
     looked_up_to: int = -1
-    """The highest generation that a sweep has looked for here, to its end."""
+    """The highest generation that a completed sweep has covered here."""
     records: dict[tuple[str, int], Record] = field(default_factory=dict)
     agents: list[Agent] = field(default_factory=list)
     start_fails: bool = False
@@ -94,21 +94,21 @@ class Machine:
     # -- pids ----------------------------------------------------------------------------------------------
 
     def new_pid(self, assignee: Process | Shim) -> Identity:
-        """Starts a process."""
+        """Give a new process a pid, and return its identity."""
         pid = self._next_pid
         self._next_pid += 1
         self._pids[pid] = assignee
         return self._identity(pid)
 
     def free_pid(self, who: Identity) -> None:
-        """It has ended."""
+        """Free the pid of a process that has ended."""
         self._pids.pop(who.pid, None)
 
     def _identity(self, pid: int) -> Identity:
-        return Identity(self.boot_id, pid, pid)  # of two boots, the worst case: the same start time
+        return Identity(self.boot_id, pid, pid)  # the worst case: two boots with the same start times
 
     def signal(self, who: Identity) -> bool:
-        """SIGKILL to that very process, as `process.signal` does it. False where it is gone."""
+        """Send SIGKILL to exactly that process, as `process.signal` does. Return False where it is gone."""
         if who.pid not in self._pids or self._identity(who.pid) != who:
             return False
         assignee = self._pids[who.pid]
@@ -120,7 +120,7 @@ class Machine:
     # -- life ----------------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """The power goes. Nobody is told."""
+        """Lose power. Nothing is told to anyone."""
         self.up = False
         for agent in list(self.agents):
             agent.vanish()
@@ -131,7 +131,7 @@ class Machine:
         self._pids.clear()
 
     def come_back(self) -> None:
-        """Another boot: the pids begin anew, and strangers have those that ours had."""
+        """Boot again. The pids start over, and foreign processes get the pids that ours had."""
         self.up = True
         self.boot += 1
         self.clock = self._new_clock()
@@ -141,11 +141,11 @@ class Machine:
 
     @property
     def living(self) -> list[Process]:
-        """Processes of tasks, whoever knows of them."""
+        """All living processes of tasks, whether anyone knows of them or not."""
         return [r.process for r in self.records.values() if r.process is not None and r.process.alive]
 
     def bury(self, record: Record) -> None:
-        """A shim has died without a record: what is left is killed, by recorded identity, and the record written."""
+        """Kill what a shim has left that died without an exit record, by recorded identity, and write the record."""
         if record.task is not None or record.lives or not self.up:
             return
         if record.process is not None and record.process.identity is not None:
@@ -157,27 +157,27 @@ class Machine:
         self.keep(record, shim_record.ended_task(task, cause, swept="cgroup", left=[], ago_s=ago_s))
 
     def keep(self, record: Record, task: dict[str, Any], ended_at: float | None = None) -> None:
-        """exit.json is on disk."""
+        """Write exit.json."""
         record.task = task
         record.ended_at = self.clock() if ended_at is None else ended_at
         record.boot_id = self.boot_id
         self.changed(record)
 
     def read(self, record: Record) -> dict[str, Any]:
-        """exit.json, as `record.read_exit` gives it."""
+        """Return exit.json, as `record.read_exit` does."""
         assert record.task is not None
         same_boot = record.boot_id == self.boot_id
         ago_s = max(0.0, self.clock() - record.ended_at) if same_boot else None
         return {**record.task, "exit": {**record.task["exit"], "ago_s": ago_s}}
 
     def changed(self, record: Record) -> None:
-        """What the agents here must report at once."""
+        """Tell the agents about a change that they must report at once."""
         for agent in list(self.agents):
             agent.changed(record)
 
     @property
     def ports_held(self) -> set[int]:
-        """By shims and tasks that live."""
+        """The ports that living shims and tasks hold."""
         return {r.port for r in self.records.values() if r.port is not None and (r.lives or _runs(r))}
 
 

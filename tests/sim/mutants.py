@@ -1,6 +1,6 @@
-"""`python -m tests.sim.mutants [NAME …]`: plausible mistakes, each made in a copy; the simulator must find each.
+"""`python -m tests.sim.mutants [NAME …]` makes plausible mistakes, each in a copy; the simulator must find each.
 
-Exit 1 with the names of those that survive, or whose old text is not there any more.
+It exits with 1 and the names of those that survive, or whose old text no longer exists.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Mutant:
-    """One mistake: in that file, `old` becomes `new`."""
+    """A mistake: in that file, `old` becomes `new`."""
 
     name: str
     file: str
     old: str
     new: str
     kind: str = "chaos"
-    """Of the seeds that are tried."""
+    """The kind of scenario to try."""
     seeds: int = 60
 
 
@@ -220,7 +220,7 @@ MUTANTS = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant. `by` is empty where it survives, as far as TIMEOUT_S went."""
+    """The result for a mutant. `by` is empty where it survives, or was not caught within TIMEOUT_S."""
 
     mutant: Mutant
     by: str
@@ -260,7 +260,7 @@ def _play(copy: str, mutant: Mutant) -> str:
             command, cwd=copy, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return ""  # too slow here to be judged, which is no catch
+        return ""  # a timeout does not count as caught
     if ran.returncode == 0:
         return ""
     found = [line for line in ran.stdout.splitlines() if line.startswith("broken: ")]
@@ -268,7 +268,7 @@ def _play(copy: str, mutant: Mutant) -> str:
 
 
 def main(names: list[str]) -> int:
-    """All, or those whose name begins with one of these."""
+    """Try all mutants, or those whose name begins with one of `names`. Return the exit code."""
     chosen = [m for m in MUTANTS if not names or any(m.name.startswith(name) for name in names)]
     survivors = []
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:

@@ -1,7 +1,7 @@
-"""What people ask of a run that goes on, beside its end: to drain a host, and to go back to a checkpoint.
+"""The requests of a person to a running run, apart from a kill: drain a host, and roll back to a checkpoint.
 
-As `Coordinator` does it. A person sees an error where the coordinator dies of it, or its disk is full, and asks no
-more: what was not acknowledged may or may not have been done.
+They do what `Coordinator` does. If the coordinator dies or its disk is full, a person gets an error and does not ask
+again: a request without an acknowledgement may or may not have been done.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 AGAIN_S = 10.0
-"""Until it is asked again what must be done in the end."""
+"""The delay before a request is repeated that must succeed in the end."""
 
 
 def drain(world: World, _lasts_s: float) -> Callable[[], None] | None:
-    """Drain one of the hosts, if the run can do without it; let it in again afterwards."""
+    """Drain a host if the run can do without it, and return the undrain."""
     run = world.run_now
     if run is None or run.phase.is_terminal:
         return None
@@ -35,7 +35,7 @@ def drain(world: World, _lasts_s: float) -> Callable[[], None] | None:
 
 
 def _undrain(world: World, host: str) -> None:
-    """Until it is acknowledged: a host less may be one too few for ever."""
+    """Undrain a host, and repeat until it is acknowledged: otherwise the run may lack a host for ever."""
     world.checks.drained.discard(host)
     run = world.run_now
     if run is not None and run.phase.is_terminal:
@@ -45,7 +45,7 @@ def _undrain(world: World, host: str) -> None:
 
 
 def go_back(world: World, _lasts_s: float) -> None:
-    """Go back to one of the checkpoints that read whole. The mark in the directory comes first, the event later."""
+    """Roll back to one of the checkpoints that read whole. The mark in the directory comes before the event."""
     run, saves = world.run_now, world.share.whole_ones()
     if run is None or run.phase.is_terminal or not saves:
         return
@@ -70,7 +70,7 @@ def go_back(world: World, _lasts_s: float) -> None:
 
 
 def _ask(world: World, event: Callable[[float], Event]) -> bool:
-    """Whether the coordinator has acknowledged it."""
+    """Send a request, and return whether the coordinator has acknowledged it."""
     head, run = world.head, world.run_now
     if head is None or run is None:
         return False

@@ -1,4 +1,4 @@
-"""A task and its shim. The shim's decisions are the real ones; what they ask for is done to a fake process."""
+"""A task and its shim. The shim's decisions are the real ones, and its actions apply to a fake process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNAVAILABLE = "tensorflow.python.framework.errors_impl.UnavailableError: the pee
 
 
 class Process:
-    """The user's script under the runtime, or plain."""
+    """The process of a user's script, with or without the runtime."""
 
     def __init__(self, shim: Shim, env: dict[str, str]) -> None:
         self.shim = shim
@@ -51,11 +51,11 @@ class Process:
 
     @property
     def trains(self) -> bool:
-        """It does what it should, as far as it is concerned."""
+        """Whether it would train, if its peers do."""
         return self.alive and self.released and not (self.frozen or self.stuck)
 
     def _after(self, delay_s: float, thunk: Callable[[], None]) -> None:
-        """As `thunk`, unless it is dead by then; when it thaws, where it is frozen."""
+        """Call `thunk` after a delay if it still lives. While it is frozen, the call waits."""
 
         def due() -> None:
             if self.alive and self.frozen:
@@ -66,7 +66,7 @@ class Process:
         self.world.heap.after(delay_s, due)
 
     def freeze(self, frozen: bool) -> None:
-        """SIGSTOP, SIGCONT."""
+        """Act on SIGSTOP or SIGCONT."""
         self.frozen = frozen
         if not frozen:
             waits, self._waits = self._waits, []
@@ -81,28 +81,28 @@ class Process:
         self.shim.tell(RuntimeReady(self.machine.clock()))
 
     def go(self, env: dict[str, str]) -> None:
-        """Released: TF_CONFIG is there."""
+        """Act on the release, which brings TF_CONFIG."""
         self.released = True
         config = json.loads(env.get("TF_CONFIG") or "null")
         self.world.training.join(self, config)
 
     def ask_to_stop(self) -> None:
-        """The runtime ends it, unless it is stuck where no Python runs."""
+        """Let the runtime stop it, unless it is stuck where no Python runs."""
         if not self.stuck and self.world.chance.random() < 0.8:
             self._after(self.world.chance.uniform(0.01, 1.0), lambda: self.end(signal=15))
 
     def fail(self, line: str, code: int = 1) -> None:
-        """The script's own end."""
+        """End by the script itself."""
         self.error = {"kind": "exception", "message": line} if code == 1 else None
         self._lines = [line] if line else []
         self.end(code=code)
 
     def fail_later(self, delay_s: float, line: str, code: int, still: Callable[[], bool]) -> None:
-        """As `fail`, where that still holds then."""
+        """Call `fail` after a delay, if `still` holds then."""
         self._after(delay_s, lambda: self.fail(line, code) if still() else None)
 
     def killed(self) -> None:
-        """SIGKILL has reached it. A process with much memory takes some time to go."""
+        """Act on SIGKILL. A process with much memory takes some time to die."""
         if self.unkillable or self.dying:
             return
         self.dying = True
@@ -112,7 +112,7 @@ class Process:
             self.world.heap.after(self.world.chance.uniform(0.01, 1.5), lambda: self.end(signal=9))
 
     def end(self, code: int | None = None, signal: int | None = None) -> None:
-        """The end, however it came."""
+        """End, for whatever reason."""
         if not self.alive:
             return
         self.alive = False
@@ -123,12 +123,12 @@ class Process:
 
     @property
     def last_lines(self) -> list[str]:
-        """Of its log."""
+        """The last lines of its log."""
         return self._lines
 
 
 class Shim:
-    """`shim_state`, with something to act upon."""
+    """A shim: it executes what `shim/state.py` decides."""
 
     def __init__(self, machine: Machine, record: Record) -> None:
         self.machine = machine
@@ -152,28 +152,28 @@ class Shim:
     def tell(
         self, event: shim_state.Event, answer: Answer | None = None, order: dict[str, Any] | None = None
     ) -> None:
-        """Decides on it, now or when it thaws."""
+        """Decide on an event, now or once it is no longer frozen."""
         if self.alive:
             self._events.append((event, answer, order or {}))
             if not self.frozen and not self._busy:
                 self._decide()
 
     def order(self, order: dict[str, Any], answer: Answer) -> None:
-        """From an agent."""
+        """Take an order from an agent."""
         grace_s = float(order.get("grace_s", 0.0))
         at = self.machine.clock()
         event = Ordered(at, str(order["order"]), int(order["epoch"]), int(order["generation"]), grace_s)
         self.tell(event, answer, order)
 
     def freeze(self, frozen: bool) -> None:
-        """SIGSTOP, SIGCONT to the shim alone: its task runs on."""
+        """Act on SIGSTOP or SIGCONT to the shim alone. Its task continues."""
         self.frozen = frozen
         if not frozen and self.alive:
             self.tell(Ticked(self.machine.clock()))
             self.machine.changed(self.record)
 
     def killed(self) -> None:
-        """SIGKILL to the shim: its task dies with it, and no record is written."""
+        """Act on SIGKILL to the shim. Its task dies with it, and no exit record is written."""
         process = self.record.process
         self.vanish()
         self.machine.free_pid(self.identity)
@@ -182,7 +182,7 @@ class Shim:
         self.machine.changed(self.record)
 
     def vanish(self) -> None:
-        """Gone, with its task where the machine goes."""
+        """Disappear; if the machine has crashed, together with the task."""
         self.alive = False
         process = self.record.process
         if process is not None and process.alive and not self.machine.up:
@@ -191,7 +191,7 @@ class Shim:
         self.abandon()
 
     def abandon(self) -> None:
-        """Who waits for an answer is told that it has gone."""
+        """Answer waiting orders that the shim is gone."""
         waiting, self._events = self._events, deque()
         for event, answer, order in waiting:
             if answer is not None and isinstance(event, Ordered):
@@ -277,7 +277,7 @@ class Shim:
         self.abandon()
 
     def task(self) -> dict[str, Any]:
-        """The TASK of a report."""
+        """Return the TASK of a report."""
         process = self.record.process
         step = None
         if process is not None and process.gang is not None:
@@ -293,7 +293,7 @@ class Shim:
 
 
 def gone(order: dict[str, Any]) -> dict[str, Any]:
-    """The agent's answer in the place of a shim that has ended: of a stop, it is what was asked for."""
+    """Return the agent's answer in place of a shim that has ended. A stop has then succeeded."""
     if order["order"] == "stop":
         return {"ok": {}}
     return {"error": {"code": "gone", "message": f"{order['task']} ended before it answered", "hint": None}}

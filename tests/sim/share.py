@@ -1,4 +1,4 @@
-"""The shared directory: a generation's checkpoints, whole or torn, and what `seed` and `verify` find there."""
+"""The shared checkpoint directory: the checkpoints, whole or torn, and the answers of `seed` and `verify`."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from typing import Any
 
 @dataclass
 class Saved:
-    """One checkpoint. It is torn until its last byte is there, and may be torn later."""
+    """A checkpoint. It is torn until its last byte is written, and may be torn again later."""
 
     step: int
     whole: bool = False
     nth: int = 0
-    """Of all that were ever saved: their order in time, which is not that of their steps."""
+    """Its number among all checkpoints in the order of saving, which differs from the order of their steps."""
 
 
 class Share:
-    """By generation. What a real `seed` would answer, with the marker that makes it idempotent."""
+    """The checkpoints by generation, and the answers of `seed`, which a marker makes idempotent."""
 
     def __init__(self) -> None:
         self.generations: dict[int, list[Saved]] = {}
         self.ever_saved = False
         self._seeds: dict[int, dict[str, Any]] = {}
         self._pins: dict[int, Saved] = {}
-        """Of each generation that somebody went back to, the copy of what was chosen."""
+        """The pinned copy of the chosen checkpoint, by the generation that a person rolled back to."""
         self._aside: set[int] = set()
         self._cuts: dict[int, int] = {}
-        """Of a generation, and of those before it, counts what was saved up to there."""
+        """By generation: in it and those before it, only checkpoints up to this number count."""
         self._saves = itertools.count(1)
 
     @staticmethod
     def path(generation: int, step: int | None = None) -> str:
-        """As the adapters name it."""
+        """Return the path of a generation or a checkpoint, as the adapters name it."""
         directory = f"/shared/sim/gen-{generation:06d}"
         return directory if step is None else f"{directory}/ckpt-{step}"
 
     def save(self, generation: int, step: int) -> Saved:
-        """One more, of which nothing is there yet. The three newest of a generation are kept."""
+        """Begin to save a checkpoint. The three newest of a generation are kept."""
         saves = self.generations.setdefault(generation, [])
         saves.append(Saved(step, nth=next(self._saves)))
         self.ever_saved = True
@@ -46,12 +46,12 @@ class Share:
         return saves[-1]
 
     def _of(self, generation: int) -> list[Saved]:
-        """What is there of a generation, oldest first."""
+        """Return the checkpoints of a generation, oldest first."""
         pin = self._pins.get(generation)
         return ([pin] if pin is not None else []) + self.generations.get(generation, [])
 
     def find(self, path: str) -> Saved | None:
-        """The checkpoint of that name, if it is there and counts; one that reads whole before one that does not."""
+        """Return the checkpoint of that path if it exists and counts, preferring one that reads whole."""
         found = [
             saved
             for generation in self.generations | self._pins
@@ -65,7 +65,7 @@ class Share:
         return generation not in self._aside and saved.nth <= cut
 
     def go_back(self, generation: int, saved: Saved) -> list[int]:
-        """As `lineage.go_back`: the mark that all that is newer counts no more."""
+        """Mark everything newer as set aside, as `lineage.go_back` does."""
         newer = [number for number in self.generations if number > generation]
         self._aside = {number for number in self._aside if number < generation} | set(newer)
         self._cuts = {number: nth for number, nth in self._cuts.items() if number < generation}
@@ -74,7 +74,7 @@ class Share:
         return sorted(newer, reverse=True)
 
     def whole_ones(self) -> list[tuple[int, Saved]]:
-        """What a person may go back to: of each generation, oldest first, what reads whole and counts."""
+        """Return the checkpoints that a person may roll back to, oldest generation first."""
         return [
             (generation, saved)
             for generation in sorted(self.generations)
@@ -83,7 +83,7 @@ class Share:
         ]
 
     def newest(self, generation: int) -> tuple[Saved | None, list[dict[str, str]]]:
-        """The newest in its directory that reads whole, and what was passed over for it."""
+        """Return the newest checkpoint of a generation that reads whole, and the newer ones that were rejected."""
         return self._newest(generation, self.generations.get(generation, []))
 
     def _newest(self, generation: int, saves: list[Saved]) -> tuple[Saved | None, list[dict[str, str]]]:
@@ -95,7 +95,7 @@ class Share:
         return None, rejected
 
     def seed(self, generation: int, *, keep: int) -> dict[str, Any]:
-        """The reply of the order: `ok`, or an error."""
+        """Return the reply to a `seed` order: `ok`, or an error."""
         if generation in self._seeds:
             return {"ok": self._seeds[generation]}
         highest = max(self.generations, default=0)
@@ -127,12 +127,12 @@ class Share:
         return {"ok": ok}
 
     def given(self, generation: int) -> int | None:
-        """What that generation was made from; None for nothing."""
+        """Return the step that a generation was seeded with; None for nothing."""
         step: int | None = self._seeds.get(generation, {}).get("global_step")
         return step
 
     def verify(self, generation: int) -> dict[str, Any]:
-        """The reply of the order."""
+        """Return the reply to a `verify` order."""
         found, rejected = self.newest(generation)
         told = None
         if found is not None:

@@ -1,4 +1,4 @@
-"""A small, fixed part of the simulator. `make sim` runs as much as there is time for, `make mutants` that it bites."""
+"""A small, fixed part of the simulation. `make sim` runs more seeds; `make mutants` proves that it finds mistakes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.sim.mutants import MUTANTS, ROOT, hunt
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Coordinators die by the hundred here; what they log is of no use."""
+    """Silence the logs of the many coordinators that die here."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -32,7 +32,7 @@ def test_a_seed_is_the_same_world_each_time() -> None:
 
 
 def test_faults_happen() -> None:
-    """A simulator in which nothing happens would be green for ever."""
+    """A simulator in which nothing happens would always pass."""
     assert sum(play(seed, kind="chaos").faults for seed in range(3)) > 5
 
 

@@ -1,4 +1,4 @@
-"""What TensorFlow does: tasks that find each other by TF_CONFIG train together, save, end, and die of each other."""
+"""What TensorFlow does: tasks that find each other through TF_CONFIG train and save together, and fail together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Gang:
-    """Those whose TF_CONFIG names the same chief. Its position moves while all whom it needs are well."""
+    """The tasks whose TF_CONFIG names the same chief. They make progress while all tasks that they need are well."""
 
     def __init__(self, training: Training, config: dict[str, Any] | None) -> None:
         self._training = training
@@ -37,11 +37,11 @@ class Gang:
         return min(self.members.values(), key=lambda p: p.task, default=None)
 
     def is_needed(self, task: TaskId) -> bool:
-        """Whether nothing moves without it."""
+        """Return whether there is no progress without that task."""
         return self._world.scenario.plan.strategy != "parameter_server" or task.type in ("chief", "ps")
 
     def join(self, process: Process) -> None:
-        """It has been released, and looks for its peers at the addresses that it was given."""
+        """Let a released process look for its peers at the addresses in its TF_CONFIG."""
         for address in self.addresses():
             self._meet(process, *address)
         self.members[process.task] = process
@@ -51,7 +51,7 @@ class Gang:
         self.update()
 
     def addresses(self) -> list[tuple[TaskId, str, int]]:
-        """Task, data address, port."""
+        """Return (task, data address, port) of each member in TF_CONFIG."""
         cluster = (self.config or {}).get("cluster", {})
         found = []
         for type_, listed in cluster.items():
@@ -61,7 +61,7 @@ class Gang:
         return found
 
     def _meet(self, process: Process, peer: TaskId, address: str, port: int) -> None:
-        """Whoever holds that port is taken for the peer."""
+        """Check who holds the peer's port: TensorFlow would take it for the peer."""
         machine = self._training.machine_at(address)
         for record in machine.records.values():
             holder = record.process
@@ -79,7 +79,7 @@ class Gang:
             )
 
     def _gang_of(self, process: Process, holder: Process) -> int:
-        """The generation of the gang, of which one that was restarted alone is no member."""
+        """Return the generation of the gang. A task that was restarted alone has a newer one."""
         if not self.is_needed(process.task):
             return holder.generation
         return max(process.generation, holder.generation)
@@ -108,7 +108,7 @@ class Gang:
         self._world.heap.after(delay_s, first_step)
 
     def step_of(self, process: Process) -> int | None:
-        """What its runtime reports."""
+        """Return the step that the runtime of a process reports."""
         serves = self._world.scenario.plan.strategy == "parameter_server" and process.task.type != "chief"
         if serves or not self.began or process.task.type == "evaluator":
             return None
@@ -133,7 +133,7 @@ class Gang:
         return len(machines) == 1 or not any(machine.cut_peers for machine in machines.values())
 
     def update(self) -> None:
-        """Something has changed: of a process, a machine, the network between machines."""
+        """React to a change of a process, a machine, or the network between machines."""
         self._settle()
         self._runs = self._is_well()
         self._version += 1
@@ -190,7 +190,7 @@ class Gang:
     # -- dying of each other -------------------------------------------------------------------------------
 
     def ended(self, process: Process, code: int | None) -> None:
-        """One of them is gone."""
+        """React to the end of a member."""
         if self.members.get(process.task) is not process:
             return
         chance = self._world.chance
@@ -207,7 +207,7 @@ class Gang:
         return self._world.scenario.plan.strategy == "parameter_server" and process.task.type == "worker"
 
     def _follow(self) -> None:
-        """Who is needed and has died takes the others with it; who is only away may do so."""
+        """Let members fail if one that they need has died. If it is only unreachable, they may fail."""
         dead = [p for p in self.members.values() if not p.alive and self.is_needed(p.task)]
         away = [p for p in self.members.values() if p.machine.cut_peers or not p.machine.up]
         chance = self._world.chance
@@ -229,7 +229,7 @@ class Gang:
 
 
 class Training:
-    """All gangs. Found by the address of their chief."""
+    """All gangs, by the address of their chief."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -237,13 +237,13 @@ class Training:
         self._by_address: dict[str, Machine] = {}
 
     def machine_at(self, address: str) -> Machine:
-        """By its data address."""
+        """Return the machine with that data address."""
         if not self._by_address:
             self._by_address = {m.plan.data_address: m for m in self.world.machines.values()}
         return self._by_address[address]
 
     def join(self, process: Process, config: dict[str, Any] | None) -> None:
-        """It has been released."""
+        """Add a released process to its gang."""
         if process.task.type == "evaluator":
             process.gang = Gang(self, None)
             return
@@ -256,21 +256,21 @@ class Training:
         gang.join(process)
 
     def ended(self, process: Process, code: int | None) -> None:
-        """A process has."""
+        """React to the end of a process."""
         if process.gang is not None:
             process.gang.ended(process, code)
         if code == 0 and process.task == self.world.chief:
             self.world.checks.finished()
-            for other in self.world.processes():  # the evaluator has seen the last checkpoint
+            for other in self.world.processes():  # an evaluator ends after the last checkpoint
                 if other.task.type == "evaluator" and other.released:
                     other.fail_later(self.world.chance.uniform(0.5, 5.0), "", 0, lambda: True)
 
     def changed(self, process: Process) -> None:
-        """It was frozen, or thawed."""
+        """React to a process that was frozen or continued."""
         if process.gang is not None:
             process.gang.update()
 
     def network_changed(self) -> None:
-        """A machine was cut off, or is back."""
+        """React to a machine that was cut off or is back."""
         for gang in list(self.gangs.values()):
             gang.update()

@@ -1,4 +1,4 @@
-"""Wires: bytes in order, late, stalled while their direction is cut, lost only with the whole connection."""
+"""Wires: they deliver bytes in order and late, stall while they are cut, and lose bytes only with the connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.sim.heap import Heap
 
 
 class Wire:
-    """One direction of one connection. `None` in the queue is its end."""
+    """One direction of a connection. None in the queue is its end."""
 
     def __init__(
         self,
@@ -33,11 +33,11 @@ class Wire:
         self.dead = False
 
     def send(self, data: bytes | None) -> None:
-        """It arrives after what was sent before it."""
+        """Send bytes, which arrive after everything that was sent before."""
         if self.dead:
             return
         late_s = self._latency_s
-        if self._chance.random() < 0.01:  # sent again
+        if self._chance.random() < 0.01:  # TCP retransmits
             late_s = min(20.0 * late_s, self._late_max_s)
         self._ready_at = max(self._ready_at, self._heap.now + late_s * self._chance.random())
         self._queue.append((self._ready_at, data))
@@ -45,12 +45,12 @@ class Wire:
             self._arm(self._ready_at)
 
     def heal(self) -> None:
-        """The cut is over: TCP sends again, when its timer says so."""
+        """End a cut. TCP retransmits when its timer expires."""
         if self._queue and not self._armed and not self.dead:
             self._arm(self._heap.now + self._chance.uniform(0.1, 8.0))
 
     def break_off(self) -> None:
-        """What is in flight is lost, but for the beginning of a frame that nobody can use."""
+        """Lose what is in flight. The beginning of a frame may still arrive."""
         if self.dead:
             return
         self.dead = True

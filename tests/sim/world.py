@@ -1,4 +1,4 @@
-"""One seed's world: one heap, one thread. Faults go on for a while; then all heals, and the end must come."""
+"""The simulated world of a seed, with one heap and one thread. Faults occur for a while; then the run must end."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ RUN_ID = "sim-20260101-000000"
 LAST_EVENTS = 60
 SPINS_MAX = 2000
 SPIN_S = 0.05
-"""More turns in such a time are a loop without end: a deadline that has come and changes nothing."""
+"""More than SPINS_MAX turns in this time are an endless loop: an expired deadline that changes nothing."""
 
 
 class World:
-    """Everything but the coordinator is fake, and the coordinator's world is this."""
+    """The world around a real coordinator. Everything else is fake."""
 
     def __init__(
         self, scenario: Scenario, directory: str, trace: Callable[[str], None] | None = None
@@ -67,49 +67,49 @@ class World:
     # -- what others ask -----------------------------------------------------------------------------------
 
     def say(self, sentence: str) -> None:
-        """For the last events of a failure."""
+        """Record what happens, to be shown after a failure."""
         line = f"{self.heap.now:10.2f}  {sentence}"
         self.last.append(line)
         if self._trace is not None:
             self._trace(line)
 
     def processes(self) -> list[Process]:
-        """All that ever ran."""
+        """Return all processes that ever ran."""
         return [
             r.process for m in self.machines.values() for r in m.records.values() if r.process is not None
         ]
 
     def processes_living(self) -> list[Process]:
-        """All that live."""
+        """Return all living processes."""
         return [process for process in self.processes() if process.alive]
 
     def tears(self) -> bool:
-        """Whether a checkpoint is torn although its writer believes in it."""
+        """Draw whether a checkpoint is torn although its writer succeeded."""
         return self._healed_at is None and self.chance.random() < self.scenario.tears
 
     def fate_of_write(self) -> str:
-        """Of a write of the journal."""
+        """Draw what happens at a write of the journal."""
         if self._healed_at is not None or self.chance.random() >= self.scenario.dies_at_write:
             return "lives"
         return self.chance.choice(("before", "torn", "after"))
 
     def dies_between(self) -> bool:
-        """Whether the coordinator dies between the journal and an action."""
+        """Draw whether the coordinator dies between a commit and an action."""
         return self._healed_at is None and self.chance.random() < self.scenario.dies_at_write / 2
 
     def no_bundle(self) -> Bundle:
-        """Agents are here already."""
+        """Fail: the fake agents need no bundle."""
         raise NotImplementedError
 
     @property
     def run_now(self) -> Run | None:
-        """As the coordinator believes, or last believed."""
+        """The run as the current coordinator knows it; None while there is none."""
         return self.head.loop.runs.get(RUN_ID) if self.head is not None else None
 
     # -- the coordinator's life ----------------------------------------------------------------------------
 
     def guarded(self, head: Head, work: Callable[[], object]) -> bool:
-        """Do it as the coordinator: False where that is its end."""
+        """Do work of the coordinator. Return False where it dies of it."""
         self.turns += 1
         at, count = self._spins
         self._spins = (at, count + 1) if self.heap.now < at + SPIN_S else (self.heap.now, 0)
@@ -128,7 +128,7 @@ class World:
         return True
 
     def head_dies(self, *, whole_machine: bool) -> None:
-        """Killed, and started again after a while, with what it left on the disk."""
+        """Kill the coordinator, and start one again after a while with what is on the disk."""
         head = self.head
         if head is None:
             return
@@ -160,11 +160,11 @@ class World:
         try:
             if self.guarded(head, head.take_up) and not found:
                 self._submit(head)
-        except JournalError:  # it says so and ends; whoever started it starts it again
+        except JournalError:  # it reports the error and ends, and is started again
             self.head_dies(whole_machine=False)
 
     def _submit(self, head: Head) -> None:
-        """As `Coordinator._submit`, and as a user who asks until it is acknowledged."""
+        """Do what `Coordinator._submit` does, until it is acknowledged."""
         run = new_run(RUN_ID, self.scenario.plan, epoch=head.epoch, at=head.clock())
 
         def work() -> None:
@@ -178,7 +178,7 @@ class World:
             self.heap.after(5.0, lambda: self._submit(head) if head is self.head else None)
 
     def _kill(self) -> None:
-        """The user's verb, until it is acknowledged."""
+        """Kill the run, and repeat until it is acknowledged."""
         head = self.head
         if head is None or RUN_ID not in head.loop.runs:
             self.heap.after(10.0, self._kill)
@@ -189,7 +189,7 @@ class World:
             if self.guarded(head, lambda: head.loop.decide(RUN_ID, event)):
                 self.checks.killed = True
                 if self._healed_at is None and self.chance.random() < 0.4:
-                    self.head_dies(whole_machine=False)  # when an acknowledgement is worth most
+                    self.head_dies(whole_machine=False)  # right after an acknowledgement, which must hold
                 return
         except JournalError:
             pass
@@ -198,7 +198,7 @@ class World:
     # -- time ----------------------------------------------------------------------------------------------
 
     def play(self) -> None:
-        """To the end, which must come."""
+        """Simulate until the run has ended, or its bound has passed."""
         self._head_begins([])
         if self.scenario.kill_at is not None:
             self.heap.at(self.scenario.kill_at, self._kill)
@@ -217,7 +217,7 @@ class World:
         self._healed_at = self.heap.now
         self._injector.heal()
         if self.scenario.plan.restart.on_stall == "notify":
-            for process in self.processes_living():  # who asked to be told of a stall acts on it
+            for process in self.processes_living():  # a person who is notified of a stall acts on it
                 if process.stuck:
                     process.killed()
 
@@ -233,11 +233,11 @@ class World:
 
 
 def scratch() -> str:
-    """A directory for journals; in memory, where there is such a place: an fsync is then no wait for a disk."""
+    """Make a directory for journals; in memory where possible, so that fsync does not wait for a disk."""
     where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     return tempfile.mkdtemp(prefix="orch-sim-", dir=where)
 
 
 def remove(directory: str) -> None:
-    """The scratch."""
+    """Remove the directory."""
     shutil.rmtree(directory, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""A trainer without TensorFlow: real sockets between the tasks, real checkpoint files, the same manners in failing.
+"""A trainer without TensorFlow, but with real sockets, real checkpoint files, and TensorFlow's way of failing.
 
-It keeps a connection to every peer and dies of a broken one as TensorFlow does, with an UnavailableError a second
-later; it takes SIGTERM for a notice and trains on; it finds its port taken with TensorFlow's words. With `--lockstep`
-no step ends before all have done it, so that a peer that is cut off holds up everyone, as an all-reduce does.
+It keeps a connection to every peer, and ends with an UnavailableError shortly after one breaks. It takes SIGTERM as a
+notice and trains on. If its port is taken, it fails with TensorFlow's message. With `--lockstep` a step ends only when
+all tasks have done it, so a peer that is cut off holds up all others, as in an all-reduce.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def save(step: int) -> None:
 
 
 class Gang:
-    """Connections to all peers; a broken one ends this process as TensorFlow would end it."""
+    """The connections to all peers. A broken one ends this process, as in TensorFlow."""
 
     def __init__(self, lockstep: bool = False, lonely: bool = False, lose_port: bool = False) -> None:
         self.lockstep = lockstep
@@ -104,7 +104,7 @@ class Gang:
             connection.sendall(GREETING)
             self._accepted.append(connection)
             if self.lockstep and self.index == 0:
-                continue  # read by the steps
+                continue  # `step` reads it
             threading.Thread(target=self._watch, args=(connection,), daemon=True).start()
 
     def _connect(self) -> None:
@@ -113,7 +113,7 @@ class Gang:
                 continue
             host, _, port = address.rpartition(":")
             while True:
-                # Until its release a shim listens on a task's port, to hold it: only a greeting is the peer.
+                # Before the release, the shim listens on a task's port to reserve it. Only the peer sends a greeting.
                 with contextlib.suppress(OSError):
                     connection = socket.create_connection((host, int(port)), timeout=5)
                     if connection.recv(1) == GREETING:
@@ -128,11 +128,11 @@ class Gang:
             self._chief_watch = watch if i == 0 else self._chief_watch
 
     def wait_for_the_chiefs_end(self) -> None:
-        """Only where nothing is done in lockstep."""
+        """Wait for the end of the chief. Do not use it with lockstep."""
         self._chief_watch.join()
 
     def step(self) -> None:
-        """All-reduce, of nothing: the chief hears everyone, then everyone hears the chief."""
+        """Synchronise like an all-reduce: the chief waits for all others, and then they wait for the chief."""
         if not self.lockstep:
             return
         try:
@@ -169,7 +169,7 @@ class Gang:
 
 
 def give_away(port: int) -> None:
-    """Another process takes it in the moment between the shim's letting go and the bind."""
+    """Let another process take the port between the shim's close and our bind."""
     taker = subprocess.Popen([sys.executable, "-S", "-c", TAKER, str(port)], stdout=subprocess.PIPE)
     taker.stdout.readline()
     print(f"port {port} is lost", flush=True)

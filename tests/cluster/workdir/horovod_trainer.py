@@ -1,4 +1,4 @@
-"""As people write for Horovod: init, broadcast what rank 0 has restored, sum something at each step, rank 0 saves."""
+"""A typical Horovod script: rank 0 restores, broadcasts and saves, and all ranks sum something at each step."""
 
 import argparse
 import os

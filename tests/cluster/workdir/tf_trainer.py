@@ -1,4 +1,4 @@
-"""A tiny model under MultiWorkerMirroredStrategy and tf.train.CheckpointManager, that fails as it is told to."""
+"""A tiny model under MultiWorkerMirroredStrategy with tf.train.CheckpointManager. Its options make it fail."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def main() -> int:
             return SAVED_AND_ASKS_TO_BE_STARTED_AGAIN
     print(f"done at step {options.steps}", flush=True)
     if options.late_failure and not trainer.is_chief:
-        trainer.step()  # one batch more than the chief has: TensorFlow waits for it, and raises when it is gone
+        trainer.step()  # one step more than the chief: TensorFlow waits for it, and raises once it is gone
     return 0
 
 

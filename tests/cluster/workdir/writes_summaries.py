@@ -1,4 +1,4 @@
-"""Trains nothing, and writes TensorBoard's files as a training does, without TensorFlow."""
+"""Writes TensorBoard's files as a training does, but trains nothing and needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator import runtime
 
 
 def main() -> int:
-    # How TensorBoard is told to do without TensorFlow, whose import would be most of the test's time.
+    # This makes TensorBoard work without TensorFlow, whose import would take most of the test's time.
     sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")
     first = 10 * int(os.environ["ORCH_RESTARTS"])
     writer = EventFileWriter(os.path.join(os.environ["ORCH_LOG_DIR"], "train"))

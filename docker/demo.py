@@ -121,7 +121,7 @@ class Demo:
         self._docker.compose("up", "--detach", "--wait")
 
     def train(self) -> list[str]:
-        """The run, with a host killed on the way; what to remember of it."""
+        """Train, kill a host on the way, and return the sentences that sum it up."""
         self.tell(f"on the head: orch up {SPEC} --follow")
         self._following = self._docker.spawn("exec", "-T", "head", "orch", "up", SPEC, "--follow")
         run = self._wait(f"step {KILL_AT_STEP}", TRAIN_S, lambda run: _step(run) >= KILL_AT_STEP)
@@ -202,7 +202,7 @@ def _brief(run: Mapping[str, Any] | None) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0 where the run came back and succeeded, 1 where not, 130 after Ctrl-C."""
+    """Run the demo. Return 0 if the run recovered and succeeded, 1 if not, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(
         description="Trains across containers, one of which is killed on the way."
     )

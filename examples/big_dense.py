@@ -31,7 +31,7 @@ def build() -> keras.Model:
 
 
 def training(strategy, batch):
-    """A model under this strategy, and a function that trains it by one step on random numbers."""
+    """Build a model under this strategy, and return it with a function that trains one step on random numbers."""
     with strategy.scope():
         model = build()
         optimizer = keras.optimizers.SGD(1e-3)
@@ -50,7 +50,7 @@ def training(strategy, batch):
 
 
 def seconds(action, times):
-    """The fastest of several: other work on the machine only ever makes it slower. The first is not counted."""
+    """Return the fastest of several runs, since other work on the machine only slows them down, after a warm-up."""
     action()
     measured = []
     for _ in range(times):

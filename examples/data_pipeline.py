@@ -33,7 +33,7 @@ SIDE = 32
 
 
 def write_files(folder, count, images):
-    """The digits as PNG in `count` TFRecord files: what somebody's data set would look like."""
+    """Write the digits as PNG images into `count` TFRecord files, like a real data set."""
     digits = load_digits()
     paths = [os.path.join(folder, f"digits-{i:02d}.tfrecord") for i in range(count)]
     for i, path in enumerate(paths):
@@ -59,7 +59,7 @@ def parse(record):
 
 
 def opened(path, storage_ms):
-    """A file's records; 32 of them at a time come after a pause, in which the processor is free for others."""
+    """Return a file's records. Each 32 of them come after a pause, in which the processor is free for other work."""
 
     def late(records):
         time.sleep(storage_ms / 1e3)

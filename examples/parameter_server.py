@@ -45,7 +45,7 @@ def build() -> keras.Model:
 
 
 def evaluate(directory: str, last: int) -> None:
-    """The accuracy of each checkpoint of the chief's as it comes, up to that of the last step."""
+    """Print the accuracy of each checkpoint that the chief saves, up to that of the last step."""
     digits = load_digits()
     images = (digits.images[..., None] / 16.0).astype("float32")
     model = build()

@@ -30,7 +30,7 @@ def lab_of(cluster: Cluster) -> Lab:
 
 
 def refused(cluster: Cluster, spec: str, *, exit_code: int = 1) -> str:
-    """What `orch up` says; the run has ended, and nothing of it is left."""
+    """Check that `orch up` fails and leaves nothing behind, and return what it says."""
     done = cluster.orch("up", spec, timeout=60)
     assert done.returncode == exit_code, done.stderr
     assert cluster.run()["phase"] == "FAILED"

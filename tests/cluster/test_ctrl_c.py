@@ -28,7 +28,7 @@ INTERRUPTED = 130
 def staying(
     cluster: Cluster, *arguments: str, terminal: int | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """A command that does not end by itself, in a process group of its own, as a terminal has them."""
+    """Start a command that does not end by itself, in its own process group, as in a terminal."""
     command = subprocess.Popen(
         [sys.executable, "-m", "orchestrator.cli.main", *arguments],
         env={**cluster.env, "TERM": "xterm"},

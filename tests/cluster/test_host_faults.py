@@ -30,7 +30,7 @@ def lab_of(cluster: Cluster) -> Lab:
 
 
 def agents_of(host_dir: str | Path) -> list[int]:
-    """The agents of that host: its bundle's, and nobody's task."""
+    """Return the pids of the agents of that host: processes of its bundle that belong to no task."""
     found = []
     for entry in os.listdir("/proc"):
         with contextlib.suppress(OSError):
@@ -45,7 +45,7 @@ def agents_of(host_dir: str | Path) -> list[int]:
 
 @contextlib.contextmanager
 def unkillable(pid: int) -> Iterator[None]:
-    """The process is in an uninterruptible wait: the first kernel control groups' freezer lets no signal through."""
+    """Put a process into an uninterruptible wait: the freezer of control groups v1 lets no signal through."""
     group = FREEZER / f"orch-test-{os.getpid()}"
     if os.geteuid() != 0 or not (FREEZER / "cgroup.procs").exists():
         pytest.skip("NO FREEZER OF CONTROL GROUPS v1 HERE: no process can be made unkillable")

@@ -102,7 +102,7 @@ def test_row_32_when_most_hosts_vanish_it_is_the_head_that_is_cut_off(
 
 
 def zombie(cluster: Cluster, host: LabHost, *args: str) -> tuple[dict[str, Any], Path]:
-    """A chief that trains on behind a cut, and the directory that it writes into."""
+    """Cut off a chief that trains on. Return its run, and the directory that it writes into."""
     spec = cluster.spec(*args, tasks=1, hosts=cluster.hosts(3)[:1], timing=QUICK)
     cluster.ok("up", spec)
     before = cluster.wait_step(20)
@@ -179,7 +179,7 @@ def test_row_28_a_zombie_chief_can_remove_only_its_own_backup(
 
 
 def behind(cluster: Cluster, proxies: list[Proxy]) -> list[dict[str, Any]]:
-    """The hosts of a spec whose sshds are reached through the proxies."""
+    """Return the hosts for a spec, whose sshds are reached through the proxies."""
     lab = lab_of(cluster)
     for host, proxy in zip(lab.hosts, proxies, strict=False):
         key = host.known_hosts_line.partition(" ")[2]

@@ -69,7 +69,7 @@ def test_a_killed_worker_costs_steps_and_not_the_run(
 
 
 def shown(cluster: Cluster, name: str, *args: str, **run: Any) -> str:
-    """A spec that users are shown, with these arguments, and with waits that suit a test."""
+    """Write one of the specs for users, with these arguments and shorter waits, and return its path."""
     document = yaml.safe_load((SPECS / name).read_text())
     timing = {"heartbeat": "0.5s", "unreachable_after": "5s", "lost_after": "10s", "stall_after": "7s"}
     document["run"].update(

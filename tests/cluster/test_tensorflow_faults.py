@@ -31,14 +31,14 @@ def spec(cluster: Cluster, script: str, *args: str, **run: Any) -> str:
 
 
 def ended(cluster: Cluster, *phases: str) -> dict[str, Any]:
-    """The run at its end, which must be one of these."""
+    """Wait for the end of the run, which must be one of `phases`."""
     run = cluster.wait_phase("SUCCEEDED", "FAILED", timeout=150)
     assert run["phase"] in phases, cluster.ok("events", "t") + cluster.ok("logs", "t", "--tail", "60")
     return run
 
 
 def resumed_at(cluster: Cluster) -> int:
-    """The step that its one restart went on from."""
+    """Return the step from which its only restart resumed."""
     (resumed,) = cluster.events(kind="resumed")
     return int(resumed["data"]["global_step"])
 

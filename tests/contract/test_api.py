@@ -116,7 +116,7 @@ def test_row_51_directory_and_socket_are_private(rig: Rig) -> None:
 
 
 def _as_nobody(work: Callable[[], str]) -> str:
-    """What `work` returns in a process of another user."""
+    """Run `work` in a process of another user, and return what it returns."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -445,7 +445,7 @@ def test_row_34_on_a_full_state_disk_changes_are_refused_at_once_and_looks_are_a
 
 
 def _fill_what_the_journal_has_left(rig: Rig) -> None:
-    """What happens goes into the last free page until one is refused; the loop holds it and goes on."""
+    """Post events until the journal refuses one; the loop holds it and goes on."""
     agent = rig.hosts.agents["a"]
     for number in range(200):
         before = rig.coordinator.loop.seq

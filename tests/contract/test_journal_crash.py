@@ -36,7 +36,7 @@ def commit(journal: Journal, number: int) -> None:
 
 
 def kept(journal: Journal) -> int:
-    """The number that all three tables agree on; 0 where there is none yet."""
+    """Check that all three tables agree on one number, and return it; 0 where there is none yet."""
     runs = journal.runs()
     history = journal.history(a_run().run_id)
     notes = [event["message"] for event in journal.events(limit=1_000_000)]

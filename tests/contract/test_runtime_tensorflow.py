@@ -108,7 +108,7 @@ def gang() -> Iterator[Callable[..., Gang]]:
 
 
 def seeded(root: Path, generation: int, workers: int) -> tuple[dict[str, Any], list[Path]]:
-    """What the coordinator does before a generation: the chief's directory, and scratch for the others."""
+    """Make the chief's directory and the other workers' scratch, as the coordinator does before a generation."""
     answer = seed.seed(str(root / "shared"), generation)
     directories = [Path(answer["path"])]
     for index in range(1, workers):

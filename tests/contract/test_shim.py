@@ -424,7 +424,7 @@ def test_the_shim_is_small_and_starts_fast(host: Host) -> None:
 
 
 def memory_group(name: str) -> Path | None:
-    """A group with a memory limit below the one we are in, whichever hierarchy has the controller."""
+    """Make a control group with a memory limit, in the hierarchy that has the controller; None if impossible."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "memory":

@@ -108,7 +108,7 @@ def read_exactly(channel: Channel, size: int) -> bytes:
 
 
 def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """Runs `work` beside the test; the list gets its result, or what it raised."""
+    """Run `work` in a thread. The list gets its result, or what it raised."""
     results: list[object] = []
 
     def run() -> None:

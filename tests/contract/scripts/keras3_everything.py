@@ -34,7 +34,7 @@ predicted = model.predict(x[:30], batch_size=8, verbose=0)
 
 
 def trained(steps_per_execution: int) -> list[float]:
-    """The same training, told to the last digit; eight steps are three times three but for one."""
+    """Repeat the training, and return its exact result. Eight steps leave an incomplete third execution of three."""
     keras.utils.set_random_seed(4)
     with strategy.scope():
         fresh = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])

@@ -77,7 +77,7 @@ def test_psutil_of_the_head_works_from_its_archive(tmp_path: Path) -> None:
 
 
 def _imports(tree: ast.Module, name: str) -> list[tuple[str, bool]]:
-    """(module, whether it is imported when the module is) of all that is imported, for types only left out."""
+    """Return each imported module, and whether it is imported at import time. Imports for types are left out."""
     found: list[tuple[str, bool]] = []
     _collect(tree.body, True, found)
     assert found or name.endswith("__init__.py"), name

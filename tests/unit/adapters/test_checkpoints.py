@@ -19,7 +19,7 @@ FIXTURES = Path(__file__).parents[2] / "fixtures" / "checkpoints"
 
 
 def generation(root: Path, number: int, *fixtures: str, age_s: float = 0.0) -> Path:
-    """A generation's directory that holds copies of fixtures, saved one after the other."""
+    """Make a generation's directory with copies of fixtures, saved one after the other."""
     directory = Path(places.directory_of(str(root), number))
     directory.mkdir(parents=True)
     for fixture in fixtures:

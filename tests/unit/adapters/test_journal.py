@@ -124,7 +124,7 @@ def test_of_the_ended_runs_the_newest_are_given_and_all_that_go_on(journal: Jour
 
 
 def an_unproven(run: Run) -> Run:
-    """It has ended, and nobody has looked what is left of it on `b`."""
+    """Return the run after its end, without the proof from host `b`."""
     return in_phase(replace(run, generation=1, generation_last=1), Phase.KILLED, proof={"a": Swept()})
 
 
@@ -317,7 +317,7 @@ INSERT INTO meta VALUES ('version', '1'), ('epoch', '7');
 
 
 def of_version_1(path: str) -> list[Run]:
-    """A journal as the first version wrote it: one run goes on, two have ended; its log is not folded back."""
+    """Write a journal of version 1 with one active and two ended runs, and a write-ahead log that is not merged."""
     runs = [in_phase(a_run(f"t-20260101-00000{n}"), phase) for n, phase in enumerate(ONE_GOES_ON)]
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA journal_mode=WAL")

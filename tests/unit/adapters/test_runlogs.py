@@ -143,7 +143,7 @@ def test_text_that_is_no_utf8_or_no_line_of_ours_is_shown(logs: RunLogs) -> None
 
 
 def script(*steps: Callable[[], object]) -> Callable[[], bool]:
-    """A `pause` that lets something happen each time, and at the last one says that the run has ended."""
+    """Return a `pause` that does one step per call, and with the last step says that the run has ended."""
     left = list(steps)
 
     def pause() -> bool:

@@ -20,7 +20,7 @@ PROVEN = {
 
 
 def kills(api: FakeApi, proof: dict[str, Any]) -> None:
-    """A run that stops, and is KILLED at the third look from then."""
+    """Let a kill stop the run, and make it KILLED at the third status after that."""
 
     def kill(found: dict[str, Any]) -> None:
         found.update(phase="STOPPING", reason="2 tasks are asked to end")

@@ -48,7 +48,7 @@ def journaled(desk: Desk, *runs: Run) -> None:
 
 
 def pulled(desk: Desk, plan: Plan, *steps: int, by: str = RUN) -> str:
-    """What was pulled of a run; the place of it."""
+    """Store checkpoints that were pulled from a run, and return their directory."""
     assert plan.checkpoint is not None
     store = CheckpointStore(desk.paths.state_dir, plan.name, plan.checkpoint.dir, 3)
     for step in steps:

@@ -20,7 +20,7 @@ from orchestrator.core.model import (
 
 
 def state_of(phase: Phase, **own: Any) -> PhaseState:
-    """What belongs to the phase; `own` is other than usual."""
+    """Return the state of a phase, with the usual values except `own`."""
     match phase:
         case Phase.PENDING:
             return Pending(**own)
@@ -37,5 +37,5 @@ def state_of(phase: Phase, **own: Any) -> PhaseState:
 
 
 def in_phase(run: Run, phase: Phase, **own: Any) -> Run:
-    """The same run there."""
+    """Return the run in that phase."""
     return replace(run, phase_state=state_of(phase, **own))

@@ -19,7 +19,7 @@ def a_run(name: str = "t-1", *, phase: Phase = Phase.RUNNING, checkpoint: bool =
 
 
 def plan_on(*gpus: int, name: str = "t", host: str = "a", spare: tuple[int, ...] = ()) -> Plan:
-    """A task with these GPUs of the one machine, and a spare host that has those others of it."""
+    """Return a plan with one task on these GPUs of a machine, and a spare host with other GPUs of it."""
     hosts = [HostPlan(host, address="10.0.0.1", gpus=(*gpus,))]
     hosts += [HostPlan("s", address="10.0.0.1", gpus=spare, spare=True)] if spare else []
     task = TaskPlan(TaskId("worker", 0), host, gpus)

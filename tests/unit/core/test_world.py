@@ -34,7 +34,7 @@ def _killed_by_the_user(world: World) -> None:
 
 
 def _kill(world: World) -> None:
-    """A person asks again until somebody answers."""
+    """Kill the run; while no coordinator lives, try again."""
     if not world.alive:
         world.after(0.5, lambda: _kill(world))
         return

@@ -52,7 +52,7 @@ class Transcript:
         self.reports: dict[str, dict[TaskId, ev.TaskReport]] = {}
 
     def play(self) -> tuple[str, str]:
-        """(what the file says, what the core answers)."""
+        """Return the text of the file, and the text with the core's answers."""
         expected = self.path.read_text(encoding="utf-8")
         answered: list[str] = []
         for line in expected.splitlines():
@@ -167,7 +167,7 @@ class Transcript:
         return self._wish(at, verb, rest)
 
     def _wish(self, at: float, verb: str, rest: list[str]) -> ev.Event:
-        """What a person asks for."""
+        """Parse a person's request."""
         match verb, rest:
             case "kill", force:
                 return ev.KillRequested(at, force=bool(force))
@@ -202,7 +202,7 @@ class Transcript:
         return ev.HostReported(at, host, tuple(known.values()))
 
     def _directory(self, at: float, host: str, told: dict[str, str]) -> ev.HostReported:
-        """The host's report as it was, with what it says of the checkpoint directory."""
+        """Return the host's last report, with what it says about the checkpoint directory."""
         return replace(
             self._report(at, host, []),
             dir_silent_s=float(told.get("silent", "0")),

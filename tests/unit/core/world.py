@@ -153,7 +153,7 @@ class World:
             self._execute(action)
 
     def crash(self, back_after_s: float = 3.0) -> None:
-        """The coordinator is killed: what it had decided is in the journal, what was on its way to it is lost."""
+        """Kill the coordinator. Its decisions are in the journal; messages on the way to it are lost."""
         self.alive = False
         for machine in self.machines.values():
             machine.connection = 0
@@ -234,7 +234,7 @@ class World:
     # -- hosts ---------------------------------------------------------------------------------------------
 
     def living(self) -> dict[TaskId, list[int]]:
-        """Generations of each task that live, on hosts that are not cut off."""
+        """Return the living generations of each task, on hosts that are not cut off."""
         found: dict[TaskId, list[int]] = {}
         for machine in self.machines.values():
             for task, process in machine.all():
@@ -275,7 +275,7 @@ class World:
         self._hear(machine, ev.HostReported(self.now, machine.name, reports))
 
     def _advance(self, machine: Machine) -> None:
-        """What the scripts have done by now."""
+        """Let the scripts do what they have done by now."""
         for task, process in machine.all():
             step = self._step_of(process)
             if step is None or process.exit is not None:
@@ -290,7 +290,7 @@ class World:
                 process.exit = Exit(cause=Cause.SCRIPT, code=0, at=self.now)
 
     def _step_of(self, process: Process) -> int | None:
-        """A gang that has lost a member stands still."""
+        """Return the step of a process. A gang that has lost a member makes no progress."""
         gang = [p for m in self.machines.values() for _, p in m.all() if p.generation == process.generation]
         broken = (p.exit.at for p in gang if p.exit is not None and p.exit.code != 0)
         return process.step(min([self.now, *broken]))

@@ -78,7 +78,7 @@ class Host:
         return Reply({}, None, b"")
 
     def train(self, generation: int, fixture: str = "manager", *, saved_at: float = 1_700_000_000.0) -> Path:
-        """What a script leaves in its generation's directory."""
+        """Save a checkpoint in a generation's directory, as a script does."""
         directory = Path(places.directory_of(str(self.root), generation))
         shutil.rmtree(directory / fixture, ignore_errors=True)
         shutil.copytree(FIXTURES / fixture, directory / fixture)
@@ -97,7 +97,7 @@ class Lab:
         self.said: list[str] = []
 
     def run(self, *order: str) -> Run:
-        """A run with one worker on each of these hosts; the first has the chief."""
+        """Return a run with one worker on each of these hosts; the first has the chief."""
         plan = make_plan(list(order or "ab"), checkpoint=True, start_after_s=0.0)
         assert plan.checkpoint is not None
         plan = replace(plan, checkpoint=replace(plan.checkpoint, dir=CHECKPOINTS, shared=False))
@@ -322,5 +322,5 @@ def test_what_is_under_way_for_a_run_that_is_over_is_given_up(lab: Lab) -> None:
 
 
 def places_of(lab: Lab, generation: int) -> Path:
-    """A generation's directory on host a."""
+    """Return a generation's directory on host a."""
     return Path(places.directory_of(str(lab.a.root), generation))

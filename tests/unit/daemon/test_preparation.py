@@ -171,7 +171,7 @@ def test_the_gpus_that_the_run_does_not_have_are_nobodys_business(
 
 
 def on_gpus(run: Run, gpus: tuple[int, ...]) -> Run:
-    """The run, with those GPUs for its task."""
+    """Return the run, with those GPUs for its task."""
     (task,) = run.plan.tasks
     return replace(run, plan=replace(run.plan, tasks=(replace(task, gpus=gpus),)))
 

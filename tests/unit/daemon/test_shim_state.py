@@ -29,7 +29,7 @@ from orchestrator.daemon.shim.state import (
 
 
 def tell(state: State, *events: Any) -> tuple[State, list[Do]]:
-    """The state after the events, and what the last of them asked for."""
+    """Return the state after the events, and the actions of the last one."""
     actions: list[Any] = []
     for event in events:
         state, actions = decide(state, event)

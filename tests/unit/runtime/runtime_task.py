@@ -44,7 +44,7 @@ class Task:
         self.socket.sendall(json.dumps(order).encode() + b"\n")
 
     def until(self, key: str) -> dict[str, Any]:
-        """The next message that has this key."""
+        """Wait for the next message that has this key."""
         for line in self.messages:
             message: dict[str, Any] = json.loads(line)
             if key in message:
@@ -56,12 +56,12 @@ class Task:
         self.order(go={"env": env or {}})
 
     def ended(self) -> int:
-        """The exit code; its output is in `out` and `err`."""
+        """Wait for the end, and return the exit code. The output is in `out` and `err`."""
         self.out, self.err = self.process.communicate(timeout=100)
         return self.process.returncode
 
     def said(self) -> list[dict[str, Any]]:
-        """Everything that it still says, up to its end, but for its beats."""
+        """Return its remaining messages up to its end, without heartbeats."""
         return [message for message in map(json.loads, self.messages) if "heartbeat" not in message]
 
     def close(self) -> None:

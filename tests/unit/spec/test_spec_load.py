@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def diagnostics(folder: Path, content: str | bytes) -> list[str]:
-    """What is said of a cluster.yaml, without the file's name."""
+    """Return the diagnostics of a cluster.yaml, without the file's name."""
     file = folder / "cluster.yaml"
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     try:
@@ -51,12 +51,12 @@ def changed(old: str, new: str) -> str:
 
 
 def run(more: str) -> str:
-    """The good spec with more lines under `run`; they begin in line 10, column 3."""
+    """Return the good spec with more lines under `run`; they begin in line 10, column 3."""
     return GOOD + "".join(f"  {line}\n" for line in more.splitlines())
 
 
 def host_b(keys: str) -> str:
-    """The good spec with another second host; its keys begin in line 5, column 6."""
+    """Return the good spec with another second host; its keys begin in line 5, column 6."""
     return changed("{name: gpu-b, address: 10.0.0.12, gpus: 4}", "{" + keys + "}")
 
 

@@ -87,19 +87,19 @@ def _request(method, scope, key, value=None):
 
 
 def allreduce(tensor, op=Sum):
-    """The sum over all ranks; `op` is Sum."""
+    """Return the sum over all ranks; `op` is Sum."""
     assert op == Sum
     return _together(tensor, sum)
 
 
 def broadcast(tensor, root_rank):
-    """The value of rank 0."""
+    """Return the value of rank 0."""
     assert root_rank == 0
     return _together(tensor, lambda values: values[0])
 
 
 def _together(value, combine):
-    """Rank 0 hears all, combines, and answers all. A peer that is gone is Horovod's error on everybody."""
+    """Let rank 0 combine all values and send the result. A lost peer raises Horovod's error on every rank."""
     try:
         if rank() == 0:
             value = combine([value, *(_hear(peer) for peer in _peers)])

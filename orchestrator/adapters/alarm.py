@@ -20,7 +20,7 @@ class Alarms:
         self._changed = threading.Condition()
         self._pending: dict[object, tuple[float, Callable[[], object]]] = {}
         self._looks_at = math.inf
-        """When the thread wakes next (monotonic). A cancelled alarm does not move it: waking early costs more."""
+        """When the thread wakes next (monotonic). A cancelled alarm leaves it alone: it is not worth a wake-up."""
         self._started = False
 
     @contextmanager

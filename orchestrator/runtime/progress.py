@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.runtime.link import Link
 
 INTERVAL_S = 0.25
-"""Between two messages. More would be useless: the agent's heartbeat carries one, and people do not read faster."""
+"""The time between two messages. More would be useless: a heartbeat carries one, and people do not read faster."""
 
 _PACE_WEIGHT = 0.4
 """The weight of the newest interval in the pace. The average keeps the number that people see from flickering."""

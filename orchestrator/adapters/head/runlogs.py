@@ -318,7 +318,7 @@ def _parse(raw: bytes, task: str, generation: int, time_before: float) -> LogLin
         try:
             time = float(parts[0])
         except ValueError:
-            pass  # a cut line whose text looks like a stamp; it is shown whole, below
+            pass  # the text only looks like a stamped line, and is returned whole below
         else:
             text = parts[2].decode("utf-8", "replace") if len(parts) == 3 else ""
             return LogLine(time, task, generation, parts[1].decode(), text)

@@ -13,7 +13,7 @@ _OURS = "orch"
 
 
 class Cgroup:
-    """The control group of one task. Apart from `open_for_child`, no method raises where the group is gone."""
+    """The control group of one task. Apart from opening and joining it, no method raises where the group is gone."""
 
     def __init__(self, path: str) -> None:
         self.path = path

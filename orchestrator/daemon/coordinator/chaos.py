@@ -41,6 +41,6 @@ def inject(link: HostLink | None, run: Run, fault: Fault) -> None:
 
 
 def _is_on_our_disk(link: HostLink, state_dir: str) -> bool:
-    """By device, which means the same wherever one kernel says it: also over SSH to this machine, and in containers."""
+    """Compare device numbers, which are the same for one kernel, also over SSH to this machine and in containers."""
     there, here = link.hello, os.stat(state_dir).st_dev
     return there.get("boot_id") == process.boot_id() and there.get("host_dir_device") == here

@@ -17,7 +17,7 @@ from benchmarks import proc
 from benchmarks.figure import Figure, NotMeasured
 from benchmarks.lab import DEFAULT_TIMING, cluster_of, lab_of
 from orchestrator.adapters.head.client import Client
-from orchestrator.cli.handover import taken_up
+from orchestrator.cli.handover import adopted
 from orchestrator.core.errors import CoordinatorUnreachable
 from tests.cluster.cluster import Cluster
 
@@ -83,7 +83,7 @@ def _adopt(cluster: Cluster) -> float:
     while time.monotonic() < began + TIMEOUT_S:
         try:
             epoch = client.get("/v1/coordinator")["epoch"]
-            tasks, _, silent = taken_up(client.get("/v1/status"), epoch)
+            tasks, _, silent = adopted(client.get("/v1/status"), epoch)
         except CoordinatorUnreachable:
             tasks, silent = 0, ()
         if tasks == HOSTS * SLOTS and not silent:

@@ -1,4 +1,4 @@
-"""First causes as text. Pure functions, as in `render`."""
+"""Format first causes as text. Pure functions, as in `render`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from orchestrator.cli.terminal import cut, fold, printable
 Document = render.Document
 
 _NAMED_MAX = 4
-"""How many followers are named; of the others the number."""
+"""How many followers are named; the others are counted."""
 
 _LABEL_WIDTH = 9
 
 
 def why(document: Document, paint: Paint, *, width: int | None = None) -> str:
-    """The whole of `orch why`. `width`: the terminal's columns; None leaves lines whole."""
+    """Return the whole text of `orch why`. `width`: the terminal's columns; None leaves lines whole."""
     causes = document.get("first_causes") or []
     is_known = document.get("phase") is not None
     blocks = [render.headline(document, paint) if is_known else paint(render.title(document), "bold")]
@@ -30,34 +30,36 @@ def why(document: Document, paint: Paint, *, width: int | None = None) -> str:
 
 
 def _now(document: Document, causes: list[Any], paint: Paint, width: int | None) -> list[str]:
-    """How it is now, where that is not what the newest cause says already."""
+    """Return the current state, where the newest cause does not say it already."""
     phase, reason = document.get("phase"), str(document.get("reason") or "")
     if phase is None:
-        return [] if causes else ["nothing had gone wrong when the coordinator last wrote"]
+        return [] if causes else ["No failure is recorded"]
+    if render.is_only_the_step(document):
+        return [] if causes else ["No failure so far"]
     if causes:
         if reason.startswith(str(causes[-1].get("sentence"))):
             return []
-        lines = _wrapped("now", f"training: {reason}" if phase == "RUNNING" else reason, paint, width)
+        lines = _wrapped("now", reason, paint, width)
     else:
-        well = {"RUNNING": "training; nothing has gone wrong: ", "SUCCEEDED": "nothing went wrong: "}
-        lines = fold(well.get(str(phase), "") + reason, width and width - 2)
-    return lines + _wrapped("you can", (document.get("problem") or {}).get("hint"), paint, width)
+        healthy = {"RUNNING": "No failure so far; ", "SUCCEEDED": "No failure; "}
+        lines = fold(healthy.get(str(phase), "") + reason, width and width - 2)
+    return lines + _wrapped("hint", (document.get("problem") or {}).get("hint"), paint, width)
 
 
 def block(cause: Document, paint: Paint, width: int | None = None) -> list[str]:
-    """One first cause: the sentence, when, what it means, who followed, what was done, what you can do, the lines."""
+    """Return one first cause: the sentence, when, what it means, the followers, what orch did, the advice, the log."""
     lines = [paint(line, "red", "bold") for line in fold(str(cause.get("sentence")), width and width - 2)]
     lines += _wrapped("when", _when(cause), paint, width)
     lines += _wrapped("means", cause.get("means"), paint, width)
     lines += _wrapped("others", _followed(cause), paint, width)
-    lines += _wrapped("done", cause.get("done"), paint, width)
-    lines += _wrapped("you can", cause.get("advice"), paint, width)
+    lines += _wrapped("then", cause.get("done"), paint, width)
+    lines += _wrapped("hint", cause.get("advice"), paint, width)
     shown = last_lines(cause, paint, width)
     return [*lines, *([""] if shown else []), *shown]
 
 
 def last_lines(cause: Document, paint: Paint, width: int | None = None) -> list[str]:
-    """`worker:1 | text`, cut to the terminal."""
+    """Return the last log lines as `worker:1 | text`, cut to the terminal."""
     who = paint(f"{cause['task']} |", "dim") + " " if cause.get("task") else ""
     taken = len(f"{cause.get('task')} | ") + 2 if who else 2
     texts = [printable(line) for line in cause.get("last_lines") or []]
@@ -69,7 +71,7 @@ def _when(cause: Document) -> str:
     if cause.get("ended_time") is not None:
         facts.append(datetime.fromtimestamp(cause["ended_time"]).strftime("%Y-%m-%d %H:%M:%S"))
     facts.append(f"generation {cause.get('generation')}")
-    facts.append(f"class: {cause.get('cause')}")
+    facts.append(f"class {cause.get('cause')}")
     return ", ".join(facts)
 
 
@@ -90,7 +92,7 @@ def _follower(found: Document) -> str:
 
 
 def _wrapped(label: str, text: object, paint: Paint, width: int | None) -> list[str]:
-    """A labelled paragraph with a hanging indent; nothing where there is nothing to say."""
+    """Return a labelled paragraph with a hanging indent; nothing for an empty text."""
     if not text:
         return []
     indent = " " * _LABEL_WIDTH

@@ -1,4 +1,4 @@
-"""`orch up --follow`: the logs as they come, and below them, on a terminal, how far it is."""
+"""`orch up --follow`: print the logs as they arrive; on a terminal, keep the run's status below them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def follow(
     logs_on_stderr: bool,
     attached: bool,
 ) -> Mapping[str, Any]:
-    """Until the run ends; its last status. `attached`: it ran before, and only its last lines are shown first."""
+    """Follow the run until it ends. Return its last status. `attached`: it ran before; start with its last lines."""
     live = _live(session) if session.out_is_terminal and not logs_on_stderr else None
     put: Callable[[str], None] = session.say if logs_on_stderr else session.put
     say: Callable[[str], None] = session.say
@@ -78,7 +78,7 @@ def _live(session: Session) -> Live:
 
 
 def _above(live: Live) -> Callable[[str], None]:
-    """Prints over the live part."""
+    """Return a function that prints above the live part."""
     from rich.text import Text
 
     return lambda text: live.console.print(Text.from_ansi(text), soft_wrap=True)
@@ -90,5 +90,5 @@ def _show(live: Live, watch: Watch, session: Session) -> None:
     if "phase" in watch.run:
         text = render.run(watch.run, session.paint, width=session.width)
         if watch.is_away:
-            text += f"\n\n  {session.paint('this is how it was: the coordinator does not answer', 'yellow')}"
+            text += f"\n\n  {session.paint('Coordinator not answering; last known state', 'yellow')}"
         live.update(Text.from_ansi(f"\n{text}"), refresh=True)

@@ -1,7 +1,7 @@
-"""One coordinator ends and another takes over, perhaps of another version; the tasks do not notice.
+"""Hand over from one coordinator to the next, possibly of another version, while the tasks keep running.
 
-All that can be known beforehand is looked at before the old one is asked to end: a new one that could not begin would
-leave the runs unwatched.
+Whatever can be checked in advance is checked before the old one is asked to end: if the new one could not start,
+nobody would watch the runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.adapters.head.systemd import Systemd
 from orchestrator.cli import quantities, render
-from orchestrator.cli.session import Session
+from orchestrator.cli.session import Session, is_not_running
 from orchestrator.cli.starting import (
     START_TIMEOUT_S,
     another_runs,
@@ -31,12 +31,12 @@ STOP_TIMEOUT_S = 30.0
 _LOOK_EVERY_S = 0.05
 
 _LIVE = ("STARTING", "READY", "RELEASED", "RUNNING", "UNREACHABLE")
-"""Phases of tasks that have, or may have, a process."""
+"""Phases of tasks that have or may have a process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What came of it. `waiting`: hosts of active runs that have not been heard yet."""
+    """The result. `waiting`: hosts of active runs that have not reported yet."""
 
     old: Mapping[str, Any] | None
     new: Mapping[str, Any]
@@ -47,7 +47,7 @@ class Handover:
     waiting: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the document for `--json`."""
         keys = ("pid", "epoch", "version")
         return {
             "schema": 1,
@@ -62,15 +62,16 @@ class Handover:
 
     @property
     def sentence(self) -> str:
-        """The same for people."""
+        """The result for people."""
         tasks, hosts = quantities.plural(self.tasks, "task"), quantities.plural(self.hosts, "host")
-        return f"adopted {tasks} on {hosts} in {self.seconds:.1f} s; restarts {self.restarts}"
+        restarts = quantities.plural(self.restarts, "restart")
+        return f"Adopted {tasks} on {hosts} in {self.seconds:.1f} s; {restarts}"
 
 
 def hand_over(session: Session, *, timeout_s: float) -> Handover:
-    """End the coordinator that runs, start this program's, wait until it has heard of every task.
+    """Replace the running coordinator by one of this program, and wait until all tasks have reported to it.
 
-    Refused where this program could not go on with the journal; nothing has changed then.
+    Raises Refused, before anything has changed, where this program cannot use the journal.
     """
     client = session.client()
     old = _running(session)
@@ -78,15 +79,15 @@ def hand_over(session: Session, *, timeout_s: float) -> Handover:
     before = _restarts(client.get("/v1/status")) if old else {}
     began = session.now()
     if old is None:
-        session.say("no coordinator is running")
+        session.say("No coordinator is running")
     if old is not None and old.get("service"):
         new = _through_systemd(session, old)
     else:
-        new = succeed(session, old) if old is not None else ensure_coordinator(session)[0]
-    return await_taken_up(session, old, new, before, began=began, timeout_s=timeout_s)
+        new = start_successor(session, old) if old is not None else ensure_coordinator(session)[0]
+    return wait_until_adopted(session, old, new, before, began=began, timeout_s=timeout_s)
 
 
-def await_taken_up(
+def wait_until_adopted(
     session: Session,
     old: Mapping[str, Any] | None,
     new: Mapping[str, Any],
@@ -95,7 +96,7 @@ def await_taken_up(
     began: float,
     timeout_s: float,
 ) -> Handover:
-    """Wait until the new coordinator has heard of every task. `before`: each run's restarts until then."""
+    """Wait until every task has reported to the new coordinator. `before`: the restarts of each run until then."""
     while True:
         try:
             document = session.client().get("/v1/status")
@@ -104,7 +105,7 @@ def await_taken_up(
                 session.pause(_LOOK_EVERY_S)  # busy with the runs
                 continue
             raise _gone(session, new) from e
-        tasks, hosts, silent = taken_up(document, int(new.get("epoch") or 0))
+        tasks, hosts, silent = adopted(document, int(new.get("epoch") or 0))
         if not silent or session.now() >= began + timeout_s:
             break
         session.pause(_LOOK_EVERY_S)
@@ -117,8 +118,8 @@ def _gone(session: Session, new: Mapping[str, Any]) -> CoordinatorUnreachable:
     path = session.paths.coordinator_log
     said = "".join(f"\n  {line}" for line in log_tail(path, 0))
     return CoordinatorUnreachable(
-        f"the new coordinator (pid {new.get('pid')}) does not answer any more; the end of its log:{said}",
-        hint=f"the tasks go on; `orch coordinator start` begins another one; its log: {path}",
+        f"the new coordinator (pid {new.get('pid')}) stopped answering; the end of its log:{said}",
+        hint=f"the tasks keep running; `orch coordinator start` starts another one; the log: {path}",
     )
 
 
@@ -126,7 +127,7 @@ def _running(session: Session) -> dict[str, Any] | None:
     try:
         return session.client().get("/v1/coordinator")
     except CoordinatorUnreachable as e:
-        if not isinstance(e.__cause__, (FileNotFoundError, ConnectionRefusedError)):
+        if not is_not_running(e):
             raise
         return None
 
@@ -140,24 +141,24 @@ def _answers(session: Session) -> bool:
 
 
 def check_successor(session: Session, old: Mapping[str, Any] | None) -> None:
-    """Refused where a coordinator of this program could not take the place of that one."""
-    untouched = f"; the coordinator that runs (pid {old.get('pid')}) was not touched" if old else ""
+    """Raise Refused where a coordinator of this program cannot replace the running one."""
+    untouched = f"; the running coordinator (pid {old.get('pid')}) is unchanged" if old else ""
     theirs = (old or {}).get("state_dir")
     if theirs is not None and theirs != session.paths.state_dir:
         raise Refused(
-            f"the coordinator that runs keeps its journal in {theirs}, and this would start one in "
+            f"the running coordinator's journal is in {theirs}, and a new one would use "
             f"{session.paths.state_dir}{untouched}",
             hint=f"ORCH_STATE_DIR={theirs} orch coordinator restart",
         )
     try:
-        # Whatever it is made of must be there: an upgrade may have lost a library.
+        # All of its modules must import: an upgrade may have left a library out.
         import orchestrator.daemon.coordinator.api
         import orchestrator.daemon.coordinator.main  # noqa: F401
         from orchestrator.adapters.head.journal import peek
     except ImportError as e:
         raise Refused(
             f"a coordinator of this orch {__version__} cannot start: {e}{untouched}",
-            hint="install orch again, with its dependencies",
+            hint="reinstall orch with its dependencies",
         ) from e
     try:
         peek(session.paths.journal)
@@ -165,29 +166,29 @@ def check_successor(session: Session, old: Mapping[str, Any] | None) -> None:
         raise Refused(f"{e.message}{untouched}", hint=e.hint) from e
 
 
-def succeed(session: Session, old: Mapping[str, Any], *, command: list[str] | None = None) -> dict[str, Any]:
-    """The document of the coordinator that follows the old one. Where none does the error says which one goes on.
+def start_successor(
+    session: Session, old: Mapping[str, Any], *, command: list[str] | None = None
+) -> dict[str, Any]:
+    """Start a successor, and return its document. Where it fails the error says which coordinator is running.
 
-    The successor itself asks the old one to end, when nothing of its own could fail any more.
+    The successor itself asks the old one to end, once nothing of its own start can fail any more.
     """
     pid, log_from = old.get("pid"), log_size(session)
     child = spawn(command or [*coordinator_command(), "--after", str(pid)], session)
-    session.say(
-        f"a new coordinator (pid {child.pid}) takes over from pid {pid} …"
-    )  # from here on it does, without us
+    # From here on the handover needs this command no more.
+    session.say(f"A new coordinator (pid {child.pid}) takes over from pid {pid} …")
     deadline = session.now() + START_TIMEOUT_S + STOP_TIMEOUT_S
     while True:
-        code = child.poll()  # before the look: what it did, it did by then
+        code = child.poll()  # before the request: what an ended child did is then visible in the answer
         found = _found(session)
         if found is not None and found.get("pid") != pid:
             return found
         if code is not None and found is not None and not found.get("ending"):
-            raise did_not_start(
-                session, log_from, f"ended with exit code {code}", goes_on=f"pid {pid} goes on"
-            )
+            still = f"the old coordinator (pid {pid}) keeps running"
+            raise did_not_start(session, log_from, f"exited with code {code}", still=still)
         if code is not None and found is None and not another_runs(session):
             session.say(
-                f"the new coordinator (pid {child.pid}) ended with exit code {code}, after the old one"
+                f"Both coordinators have ended; the new one (pid {child.pid}) exited with code {code}"
             )
             return ensure_coordinator(session)[0]
         if session.now() >= deadline:
@@ -204,29 +205,29 @@ def _found(session: Session) -> dict[str, Any] | None:
 
 def _not_followed(session: Session, pid: object, successor: int, *, lives: bool) -> WaitTimedOut:
     patience_s = START_TIMEOUT_S + STOP_TIMEOUT_S
-    follows = f"; pid {successor} waits, and follows it when it has ended" if lives else ""
+    follows = f"; the new one (pid {successor}) waits for it" if lives else ""
     return WaitTimedOut(
-        f"the coordinator (pid {pid}) has not been followed in {patience_s:g} s{follows}",
-        hint=f"it may be killed (kill -9 {pid}): the tasks go on; the log of both: {session.paths.coordinator_log}",
+        f"the old coordinator (pid {pid}) has not ended after {patience_s:g} s{follows}",
+        hint=f"kill -9 {pid} is safe, the tasks keep running; the log of both: {session.paths.coordinator_log}",
     )
 
 
 def end_coordinator(session: Session, pid: object) -> None:
-    """Ask it to end, and wait until it has let go of the journal: what it was told before, it still does."""
-    with contextlib.suppress(CoordinatorUnreachable):  # the answer may be lost; what counts is that it ends
+    """Ask the coordinator to end, and wait until it has released the journal. It completes earlier requests first."""
+    with contextlib.suppress(CoordinatorUnreachable):  # the answer may be lost; only the end matters
         session.client().post("/v1/stop")
     deadline = session.now() + STOP_TIMEOUT_S
     while another_runs(session) or _answers(session):
         if session.now() >= deadline:
             raise WaitTimedOut(
-                f"the coordinator (pid {pid}) still lives after {STOP_TIMEOUT_S:g} s",
-                hint=f"it may be killed (kill -9 {pid}): the tasks go on",
+                f"the coordinator (pid {pid}) is still running after {STOP_TIMEOUT_S:g} s",
+                hint=f"kill -9 {pid} is safe, the tasks keep running",
             )
         session.pause(_LOOK_EVERY_S)
 
 
-def taken_up(document: Mapping[str, Any], epoch: int) -> tuple[int, int, tuple[str, ...]]:
-    """Of a status document: tasks and hosts that this epoch has heard of, and which hosts with tasks it has not."""
+def adopted(document: Mapping[str, Any], epoch: int) -> tuple[int, int, tuple[str, ...]]:
+    """Return how many tasks and hosts have reported to this epoch, and the hosts with tasks that have not."""
     tasks = 0
     heard: set[str] = set()
     silent: dict[str, None] = {}
@@ -251,37 +252,36 @@ def _restarts(document: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _through_systemd(session: Session, old: Mapping[str, Any]) -> dict[str, Any]:
-    """One that systemd keeps is systemd's to restart; the unit names the program that begins."""
+    """Restart a coordinator that is a systemd unit through systemd. The unit says which program is started."""
     unit = restart_unit(session, str(old["service"]))
     deadline = session.now() + START_TIMEOUT_S
     while session.now() < deadline:
         found = _running(session)
         if found is not None and found.get("pid") != old.get("pid"):
             if found.get("version") != __version__:
-                session.say(
-                    f"{unit} started orch {found.get('version')}, and this is {__version__}: "
-                    "`orch service install` writes the unit anew"
+                session.warn(
+                    f"{unit} started orch {found.get('version')}, and this "
+                    f"command is {__version__}; `orch service install` updates the unit"
                 )
             return found
         session.pause(_LOOK_EVERY_S)
     raise CoordinatorUnreachable(
-        f"{unit} does not answer after {START_TIMEOUT_S:g} s", hint=f"journalctl --unit {unit} says more"
+        f"{unit} did not answer within {START_TIMEOUT_S:g} s", hint=f"see `journalctl --unit {unit}`"
     )
 
 
 def say_other_version(session: Session, coordinator: Mapping[str, Any] | None) -> None:
-    """One line where the coordinator is of another version than this command."""
+    """Print a hint where the coordinator and this command are of different versions."""
     version = (coordinator or {}).get("version")
     if version is not None and version != __version__:
-        session.say(
-            session.paint_err("hint: ", "cyan", "bold")
-            + f"the coordinator is orch {version} and this is orch {__version__}; "
-            "`orch coordinator restart` hands over, and no task is touched"
+        session.hint(
+            f"the coordinator is orch {version} and this command is {__version__}; "
+            "`orch coordinator restart` replaces it and leaves the tasks running"
         )
 
 
 def restart_unit(session: Session, named: str) -> str:
-    """Restart the unit that a coordinator says it belongs to (`user/NAME` or `system/NAME`); the unit's name."""
+    """Restart the unit that a coordinator belongs to (`user/NAME` or `system/NAME`), and return its name."""
     manager, _, unit = named.partition("/")
     Systemd(session.environ, system=manager == "system").ctl("restart", unit)
     return unit

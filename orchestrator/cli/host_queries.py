@@ -1,4 +1,4 @@
-"""What commands share that ask hosts themselves, without a coordinator: where to ask, and whether to go on."""
+"""Shared by the commands that query hosts without a coordinator."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from orchestrator.daemon.connection.query import Answer, Asker
 
 TIMEOUT_S = 90.0
-"""For one host, its questions and all. The size of a large run's directory takes its time."""
+"""For one host and all its queries. Measuring a large run's directory takes time."""
 
 
 def plans_of(files: Sequence[str]) -> list[tuple[Plan, Mapping[str, str]]]:
-    """The plans of cluster specs, each with the values of its secrets. SpecError."""
+    """Return the plans of cluster specs, each with the values of its secrets. Raises SpecError."""
     from orchestrator.spec.plan import load_plan
 
     return [load_plan(file) for file in files]
 
 
 def asker(session: Session) -> Asker:
-    """With the keys and transports that a coordinator of this session would have."""
+    """Return an Asker with the keys and transports of this session's coordinator."""
     from pathlib import Path
 
     from orchestrator.adapters import bundle
@@ -41,23 +41,23 @@ def asker(session: Session) -> Asker:
 
 
 def say_problems(session: Session, answers: Sequence[Answer]) -> list[str]:
-    """Name the hosts that could not be asked, and why; their names."""
+    """Print why hosts could not be queried, and return their names."""
     failed = []
     for answer in answers:
         if answer.problem is not None:
-            hint = f"; {answer.problem.hint}" if answer.problem.hint else ""
-            session.say(f"{answer.problem}{hint}")
+            session.warn(str(answer.problem))
+            session.hint(answer.problem.hint)
             failed.append(answer.host.name)
     return failed
 
 
-def is_somebody_there(session: Session) -> bool:
-    """Whether a question could be answered."""
+def is_interactive(session: Session) -> bool:
+    """Return whether a person can answer a question."""
     return sys.stdin.isatty() and session.err.isatty()
 
 
 def confirm(session: Session, question: str) -> bool:
-    """Ask on the terminal; what is no yes is a no."""
+    """Ask on the terminal. Everything but yes is a no."""
     session.err.write(f"{question} [y/N] ")
     session.err.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

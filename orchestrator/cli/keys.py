@@ -1,4 +1,4 @@
-"""Single keys from a terminal, without Enter."""
+"""Read single keys from a terminal, without Enter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 
 class Keys:
-    """A context in which `wait` sees each key; the terminal is put back afterwards, whatever happens."""
+    """A context in which `wait` returns each key. The terminal's mode is restored at its end."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -31,10 +31,10 @@ class Keys:
             termios.tcsetattr(self._stream, termios.TCSADRAIN, self._before)
 
     def wait(self, seconds: float) -> str:
-        """The next key, or "" when that time has passed."""
+        """Return the next key, or "" after this time."""
         if self._before is None:
             time.sleep(seconds)
             return ""
         ready, _, _ = select.select([self._stream], [], [], seconds)
-        # One byte of the descriptor: the stream would swallow what is typed for the shell behind it.
+        # One byte of the descriptor: the stream would also read ahead what is typed for the shell.
         return os.read(self._stream.fileno(), 1).decode("ascii", "replace") if ready else ""

@@ -1,4 +1,4 @@
-"""Log lines for people: each with its task, and on a terminal each task in its colour."""
+"""Format log lines for people: each with its task, and on a terminal each task in its own colour."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _TASK_COLOURS = ("cyan", "magenta", "blue", "yellow", "green", "bright_cyan", "b
 _STYLES: dict[str, tuple[str, ...]] = {"o": (), "e": (), "g": ("yellow",), OWN: ("red", "bold")}
 
 _TEXT_MIN = 240
-"""Characters that a line on a terminal may have in any case."""
+"""Characters of a line that are shown on any terminal, however narrow."""
 
 
 class LogPainter:
-    """Gives each task the next colour, and its prefix the width of the longest so far.
+    """Format log lines: each task in the next colour, its prefix as wide as the longest so far.
 
-    `columns`: of the terminal, where endless lines are to be cut.
+    `columns`: the terminal's width where very long lines are cut; None leaves all lines whole.
     """
 
     def __init__(self, paint: Paint, tasks: tuple[str, ...] = (), *, columns: int | None = None) -> None:
         self._paint = paint
-        # gRPC's errors have thousands of characters, of which the first say what.
+        # gRPC's errors have thousands of characters; the first ones name the error.
         self._text_max = None if columns is None else max(_TEXT_MIN, 2 * columns)
         self._colours: dict[str, str] = {}
         self._width = 0
@@ -33,7 +33,7 @@ class LogPainter:
             self._colour(task)
 
     def line(self, line: LogLine) -> str:
-        """`worker:0 | text`."""
+        """Format one line: `worker:0 | text`."""
         own = line.stream == OWN
         colour = "red" if own else self._colour(line.task)
         prefix = self._paint(f"{line.task:<{self._width}} |", colour)
@@ -49,7 +49,7 @@ _STREAMS = {"o": "stdout", "e": "stderr", "g": "gap", OWN: "orch"}
 
 
 def document(line: LogLine, run_id: str) -> dict[str, Any]:
-    """One JSON line of `orch logs --json`."""
+    """Return one JSON line of `orch logs --json`."""
     time = datetime.fromtimestamp(line.time, timezone.utc).isoformat(timespec="microseconds")
     return {
         "time": time.replace("+00:00", "Z"),

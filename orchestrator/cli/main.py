@@ -1,6 +1,6 @@
-"""`orch`: finds the command, runs it, and turns what went wrong into a sentence and an exit code.
+"""The entry point of `orch`: find the command, run it, and turn an error into a sentence and an exit code.
 
-A command's module is imported when it is called, and not before: `orch status` is used in prompts and loops.
+A command's module is imported only when the command is called: `orch status` is used in prompts and loops.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator import __version__
-from orchestrator.cli.session import NobodyReads, Session, hang_up
+from orchestrator.cli.help import Group, version_option
+from orchestrator.cli.session import Session, StdoutClosed, discard
 from orchestrator.core.errors import InvariantViolated, OrchestratorError, SpecError
 
 if TYPE_CHECKING:
@@ -21,55 +22,63 @@ if TYPE_CHECKING:
 
 PURPOSES = {
     "Run": {
-        "validate": "Check cluster specs; all diagnostics at once.",
-        "plan": "What a cluster spec resolves to, task by task.",
-        "up": "Start a run, or say that it runs already.",
-        "kill": "End runs, and prove that nothing is left.",
+        "validate": "Check cluster specs; print every error with its line.",
+        "plan": "Show what a cluster spec resolves to, task by task.",
+        "up": "Start a run.",
+        "kill": "Stop runs, and verify that no process is left.",
     },
-    "Look": {
-        "status": "What runs, how far it is, and why it waits.",
-        "why": "What went wrong first, who followed, what was done.",
-        "logs": "What the tasks print, merged by time.",
-        "events": "What happened to a run, and when.",
-        "stacks": "Where each task's Python is right now.",
-        "tensorboard": "Bring a run's TensorBoard files here, and show them.",
+    "Inspect": {
+        "status": "Show runs, their progress, and what they wait for.",
+        "why": "Show why a run failed or restarted, and what to do.",
+        "logs": "Show the output of the tasks, merged by time.",
+        "events": "Show what happened to a run, and when.",
+        "stacks": "Show the Python stacks of the tasks.",
+        "tensorboard": "Fetch a run's TensorBoard files and serve them here.",
     },
     "Repair": {
-        "ckpt": "Checkpoints: list, verify, pin, go back to one.",
-        "drain": "Take a host out: its tasks move at the next checkpoint.",
-        "undrain": "Let a drained or quarantined host in again.",
+        "ckpt": "List, verify, pin and roll back checkpoints.",
+        "drain": "Move a run off a host at its next checkpoint.",
+        "undrain": "Let a drained or quarantined host take tasks again.",
         "recover": "Rebuild a lost journal from the hosts.",
-        "gc": "Find and remove what is left of runs that nobody knows.",
-        "chaos": "Hurt a run that allows it, and measure how it comes back.",
+        "gc": "Find and remove orphans: what unknown runs left behind.",
+        "chaos": "Inject faults into a run, and measure its recovery.",
     },
     "Set up": {
-        "trust": "Show hosts' keys, and add them to the known ones.",
-        "coordinator": "Run, start, stop, restart and show the coordinator.",
-        "service": "The coordinator as a systemd unit.",
-        "schema": "The JSON Schema of cluster.yaml, for editors.",
-        "completion": "Print the shell's completion script.",
+        "trust": "Show the hosts' SSH keys, and add them to known_hosts.",
+        "coordinator": "Run, start, stop, restart or show the coordinator.",
+        "service": "Run the coordinator as a systemd unit.",
+        "schema": "Print the JSON Schema of cluster.yaml, for editors.",
+        "completion": "Print the completion script of a shell.",
     },
 }
-"""What people come for, and the commands that serve it: the order of `orch --help`."""
+"""The commands by purpose, in the order of `orch --help`."""
 
 COMMANDS = [name for commands in PURPOSES.values() for name in commands]
 
+_EXAMPLES = (
+    ("orch up cluster.yaml --follow", "Start a run, and show its progress and logs"),
+    ("orch status", "Show all runs"),
+    ("orch why mnist", "Show why the run mnist failed or restarted"),
+)
+
 _ACTS = ("up", "kill", "drain", "undrain", "recover", "gc", "chaos", "trust")
-"""Commands that may have had more to do when nobody read on."""
+"""Commands that change something, and may not have finished when their output could not be written."""
 
 INTERRUPTED = 130
-NOBODY_READS = 141
-"""As a shell shows a process that SIGPIPE has ended."""
+STDOUT_CLOSED = 141
+"""What a shell shows for a process that SIGPIPE ended."""
 BUG = 70
 
 
-class LazyGroup(click.Group):
-    """Knows its commands' names, and imports the one that is called."""
+class LazyGroup(Group):
+    """The commands by name. Only the one that is called is imported."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        """Return all names, without an import."""
         return COMMANDS
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the command of this name."""
         if cmd_name not in COMMANDS:
             return None
         command = import_module(f"orchestrator.cli.commands.{cmd_name}").command
@@ -77,107 +86,111 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """From the table: help must not import everything."""
+        """Write the table: `orch --help` must not import every command."""
         width = max(map(len, COMMANDS))  # one column for all sections
         for purpose, commands in PURPOSES.items():
             with formatter.section(purpose):
-                formatter.write_dl([(name.ljust(width), told) for name, told in commands.items()])
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """As `format_commands`; with the group's own options."""
+        """Complete from the table too, and from the group's own options."""
         from click.shell_completion import CompletionItem
 
-        table = {name: told for commands in PURPOSES.values() for name, told in commands.items()}
+        table = {name: text for commands in PURPOSES.values() for name, text in commands.items()}
         found = [
-            CompletionItem(name, help=told) for name, told in table.items() if name.startswith(incomplete)
+            CompletionItem(name, help=text) for name, text in table.items() if name.startswith(incomplete)
         ]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Suggest the closest name for an unknown one. click's own suggestions would import every command."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as e:
             from difflib import get_close_matches
 
             close = get_close_matches(args[0], COMMANDS, n=1)
-            # click's own suggestions import every command.
             hint = f"; did you mean `orch {close[0]}`?" if close else ""
             raise click.UsageError(f"no such command: {args[0]!r}{hint}", ctx) from e
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, "--version", prog_name="orch", message="%(prog)s %(version)s")
+@click.command(
+    cls=LazyGroup,
+    params=[version_option(f"orch {__version__}")],
+    context_settings={"help_option_names": ["-h", "--help"]},
+    examples=_EXAMPLES,
+)
 def cli() -> None:
-    """TensorFlow training over plain SSH hosts: starts it, watches it, brings it back, says why."""
+    """Run TensorFlow training on plain SSH hosts: start it, watch it, restart it after failures, say why.
+
+    `orch COMMAND --help` describes one command, with examples.
+    """
 
 
 def run(argv: Sequence[str], session: Session) -> int:
-    """Run one command line and return its exit code. The only place where errors become text."""
+    """Run one command line, and return its exit code. The only place where errors become text."""
     try:
         code = cli.main(list(argv), prog_name="orch", standalone_mode=False, obj=session)
     except SpecError as e:
-        # One diagnostic a line, each `file:line:column: …`, as compilers write them and editors read them.
+        # One diagnostic per line, `file:line:column: …`, as compilers print them and editors read them.
         session.say(str(e))
-        if e.hint:
-            _say_hint(session, e.hint)
+        session.hint(e.hint)
         return e.exit_code
     except OrchestratorError as e:
         _say_error(session, str(e), e.hint)
         return e.exit_code
     except click.exceptions.NoArgsIsHelpError as e:
-        session.say(e.format_message())  # whoever names no command wants to know which there are
+        session.say(e.format_message())  # the help: no command was named
         return e.exit_code
     except click.ClickException as e:
-        _say_error(session, e.format_message(), _usage_hint(e))
+        _say_error(session, _in_lower_case(e.format_message()), _usage_hint(e))
         return e.exit_code
     except click.Abort:
-        session.say("interrupted")
+        session.say("Interrupted")
         return INTERRUPTED
-    except NobodyReads:
-        hang_up(session.out)
-        return _without_readers(argv, session)
+    except StdoutClosed as e:
+        discard(session.out)
+        return _without_stdout(argv, session, e.reason)
     except (InvariantViolated, Exception) as e:
         return _say_bug(session, e)
     return code if isinstance(code, int) else 0
 
 
-def _without_readers(argv: Sequence[str], session: Session) -> int:
-    """`orch logs | head`: that nobody reads on is no error, unless something was to be done as well."""
-    acting = (
-        next((word for word in argv if word in _ACTS), None) if not {"-h", "--help"} & set(argv) else None
-    )
-    if acting is None:
+def _without_stdout(argv: Sequence[str], session: Session, reason: str | None) -> int:
+    """Return the exit code. A closed pipe (`orch logs | head`) is no error, unless the command was to act."""
+    helping = bool({"-h", "--help"} & set(argv))
+    acting = None if helping else next((word for word in argv if word in _ACTS), None)
+    if reason is None and acting is None:
         return 0
-    _say_error(
-        session,
-        f"`orch {acting}` ended where its output was closed",
-        "what was still to be done was not done; `orch status` shows how far it came",
+    message = (
+        f"cannot write to stdout: {reason}" if reason else f"stdout was closed before `orch {acting}` ended"
     )
-    return NOBODY_READS
+    hint = "the command may not have finished; `orch status` shows the runs" if acting else None
+    _say_error(session, message, hint)
+    return 1 if reason else STDOUT_CLOSED
 
 
 def main() -> None:
-    """The entry point of `orch`."""
+    """Run this process's command line."""
     sys.exit(run(sys.argv[1:], Session.of_process()))
 
 
 def _say_error(session: Session, message: str, hint: str | None) -> None:
-    # Never two lines that a terminal takes for one, and never none.
     session.say(session.paint_err("error: ", "red", "bold") + (message or "unknown"))
-    if hint:
-        _say_hint(session, hint)
-
-
-def _say_hint(session: Session, hint: str) -> None:
-    session.say(session.paint_err("hint: ", "cyan", "bold") + hint)
+    session.hint(hint)
 
 
 def _usage_hint(error: click.ClickException) -> str | None:
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return None
-    return f"`{error.ctx.command_path} --help` shows how it is used"
+    return f"`{error.ctx.command_path} --help` shows its arguments and options"
+
+
+def _in_lower_case(message: str) -> str:
+    """Return click's sentence as ours read behind `error:`: no capital, no full stop."""
+    return f"{message[:1].lower()}{message[1:].removesuffix('.')}"
 
 
 def _say_bug(session: Session, error: BaseException) -> int:
@@ -186,7 +199,7 @@ def _say_bug(session: Session, error: BaseException) -> int:
     _say_error(
         session,
         f"this is a bug in orch {__version__}: {type(error).__name__}: {error}",
-        "please report it with the lines below; running tasks are not touched by it",
+        "please report it with the lines below; running tasks are not affected",
     )
     session.say("".join(traceback.format_exception(error)).rstrip())
     return BUG

@@ -1,4 +1,4 @@
-"""What is left of runs: in one place each, on a host or in our own state directory. For `orch gc`."""
+"""Orphans: what runs that no journal knows left behind, on hosts and in the state directory. For `orch gc`."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan, Plan
 
 HERE = "(this machine)"
-"""The host of what lies in our own state directory."""
+"""Shown as the host of what is in our own state directory."""
 
 KEPT = "kept"
-"""The state of what stays unless the user names it."""
+"""The state of what is removed only if the user names it."""
 
 _GOING = ".removed"
-"""The end of a name whose removal has begun: no store has it."""
+"""The suffix of a directory whose removal has begun. No store has such a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What is left of one run in one place."""
+    """What one run left in one place."""
 
     run: str
     host: str
     what: str
     state: str
-    """`dead`; `alive`: it has processes, and nobody watches them; `driven`: by a coordinator, now or until lately;
-    `kept`: checkpoints that the next `orch up` goes on from."""
+    """`dead`; `alive`: it has processes, and no coordinator watches them; `driven`: a coordinator drives it or did so
+    a moment ago; `kept`: checkpoints from which the next `orch up` resumes."""
     bytes: int = 0
     age_s: float | None = None
     epoch: int = 0
     pids: tuple[int, ...] = ()
     plan: HostPlan | None = None
     path: str = ""
-    """Of what lies here."""
+    """Of what is in our own state directory."""
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the document for `--json`."""
         return {
             "run": self.run,
             "host": self.host,
@@ -62,41 +62,41 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What our journal knows. `there`: there is one."""
+    """What our journal knows. `there`: whether a journal exists."""
 
     kept: tuple[Kept, ...]
     there: bool
 
     @property
     def run_ids(self) -> frozenset[str]:
-        """Every run, ended or not: of the ended ones the hosts keep the newest for their logs."""
+        """Every run, ended or not. The hosts keep the newest ended ones for their logs."""
         return frozenset(one.run.run_id for one in self.kept)
 
     @property
     def hosts(self) -> list[HostPlan]:
-        """Of all its runs."""
+        """The hosts of all runs."""
         return [host for one in self.kept for host in one.run.plan.hosts]
 
 
 def known(session: Session) -> Known:
-    """Refused where the journal cannot be read: what it knows would be taken for nobody's."""
+    """Read the journal. Raises Refused where it cannot be read: its runs would look like orphans."""
     from orchestrator.adapters.head.journal import peek
 
     path = session.paths.journal
     try:
         return Known(tuple(peek(path)), os.path.exists(path))
     except JournalError as e:
-        raise Refused(f"which runs are ours cannot be told: {e.message}", hint=e.hint) from e
+        raise Refused(f"cannot tell orphans from known runs: {e.message}", hint=e.hint) from e
 
 
 def look_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
-    """What our state directory has of runs that the journal knows no more, and checkpoints of those that are over.
+    """Find what the state directory holds of runs that the journal does not know, and checkpoints of ended runs.
 
-    The journal is asked last: a run that began while the hosts were asked is not taken for nobody's.
+    The journal is read last: a run that started while the hosts were queried is no orphan.
 
     Args:
-        session: whose state directory it is.
-        plans: of the specs that the user named; their checkpoints are no more nobody's than those of a known run.
+        session: Its state directory is searched.
+        plans: Of the specs that the user named. Their checkpoints are kept like those of a known run.
     """
     state_dir = session.paths.state_dir
     logs, stores = RunLogs(state_dir).runs(), holdings(state_dir)
@@ -118,7 +118,7 @@ def look_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
 
 
 def _runs_by_store(state_dir: str, ours: Known) -> dict[str, Run]:
-    """For each place of checkpoints the run that it is for: one that goes on, else the newest."""
+    """Return for each checkpoint store its run: the active one, else the newest."""
     found: dict[str, Run] = {}
     for one in sorted(ours.kept, key=lambda one: not one.run.phase.is_terminal):
         root = _root(state_dir, one.run.plan)
@@ -134,16 +134,16 @@ def _root(state_dir: str, plan: Plan) -> str | None:
 
 
 def _of_store(session: Session, store: Holding, run: Run | None, *, is_named: bool) -> Item:
-    """An ended run goes on from its last checkpoint when it is submitted again, so that is not thrown away unasked."""
+    """Return the item of a store. The next `orch up` of an ended run resumes from it, so it is kept by default."""
     name = os.path.basename(store.root)
     if store.count == 0:
-        what, state = "parts of a checkpoint that never came whole", "dead"
+        what, state = "an incomplete copy of a checkpoint", "dead"
     else:
         what = quantities.plural(store.count, "checkpoint")
         what += f" up to step {store.global_step}" if store.global_step is not None else ""
         state = KEPT if run is not None or is_named else "dead"
     if run is not None:
-        what += f", of a run that is {run.phase.value}"
+        what += f" of a {run.phase.value} run"
     return _here(session, run.run_id if run is not None else store.run or name, what, state, store.root)
 
 
@@ -165,14 +165,14 @@ def _measure(directory: str) -> tuple[int, float]:
 
 
 def remove_here(session: Session, item: Item) -> str | None:
-    """Remove what lies here; why it could not be."""
+    """Remove what is in our state directory. Return why it failed, or None."""
     state_dir = session.paths.state_dir
     run = _runs_by_store(state_dir, known(session)).get(item.path)
     if run is not None and not run.phase.is_terminal:
-        return f"{run.run_id} has begun meanwhile, and these are its checkpoints"
+        return f"{run.run_id} has started meanwhile and uses these checkpoints"
     going = f"{item.path}.{os.getpid()}{_GOING}"
     try:
-        os.rename(item.path, going)  # at once: a run that begins now finds all of it, or nothing
+        os.rename(item.path, going)  # atomic: a run that starts now finds all of it or nothing
         shutil.rmtree(going)
     except OSError as e:
         return f"{e.filename}: {e.strerror}"

@@ -1,15 +1,15 @@
-"""Times, sizes, paces and counts, as people read them."""
+"""Format times, sizes, rates and counts for people."""
 
 from __future__ import annotations
 
 
 def clock_time(iso: str) -> str:
-    """`2026-11-20 12:00:03` of an ISO 8601 instant."""
+    """Format an ISO 8601 time: `2026-11-20 12:00:03`."""
     return iso[:19].replace("T", " ")
 
 
 def duration(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 5 s`, `2 h 5 min`, `3 d 4 h`."""
+    """Format a duration: `0.4 s`, `12 s`, `3 min 5 s`, `2 h 5 min`, `3 d 4 h`."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -25,7 +25,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """`812 MiB`, `1.2 GiB`."""
+    """Format a number of bytes: `812 MiB`, `1.2 GiB`."""
     value, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1000:
@@ -35,10 +35,10 @@ def size(count: float) -> str:
 
 
 def pace(steps_per_s: float) -> str:
-    """`0.042`, `3.4`, `120`: three digits that mean something."""
+    """Format a rate: `0.042`, `3.4`, `120`."""
     return f"{steps_per_s:.0f}" if steps_per_s >= 99.5 else f"{steps_per_s:.2g}"
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 restart`, `2 restarts`."""
+    """Format a count: `1 restart`, `2 restarts`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,7 +1,8 @@
-"""Documents to text. Pure functions: what the coordinator said in, lines for people out."""
+"""Format the coordinator's documents as text for people. Pure functions."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ _HOST_STYLE = {
     "drained": "yellow",
     "spare": "dim",
 }
-"""States of hosts that are said even where all is well."""
+"""The states of hosts that are always shown."""
 
 ENDED_MAX = 5
 """How many ended runs have a line in the status of all."""
@@ -37,23 +38,22 @@ Document = Mapping[str, Any]
 
 
 def is_active(run: Document) -> bool:
-    """Whether it can still change."""
+    """Return whether the run has not ended."""
     return run.get("phase") not in TERMINAL_PHASES
 
 
 def status(document: Document, paint: Paint, *, width: int | None = None) -> str:
-    """All runs of a status document: first what is active, or ended last, in full; of the others a line each."""
+    """Format a status document: the active runs (or the last ended one) in full, the others on a line each."""
     runs = list(document.get("runs") or [])
     if not runs:
-        return "no runs; `orch up FILE` starts one"
+        return "No runs yet; `orch up FILE` starts one"
     full = [found for found in runs if is_active(found)] or [runs[-1]]
     ended = [found for found in reversed(runs) if not is_active(found) and found not in full]
     blocks = [run(found, paint, width=width) for found in full]
     if ended:
-        lines = [
-            paint("ended before:", "dim"),
-            *(f"  {headline(found, paint)}" for found in ended[:ENDED_MAX]),
-        ]
+        lines = [paint("Ended runs:", "dim")]
+        for found in ended[:ENDED_MAX]:
+            lines += indent(fold(headline(found, paint), width and width - 2, indent="  "))
         if len(ended) > ENDED_MAX:
             lines.append(f"  and {len(ended) - ENDED_MAX} more; `orch status NAME` shows one")
         blocks.append("\n".join(lines))
@@ -61,14 +61,14 @@ def status(document: Document, paint: Paint, *, width: int | None = None) -> str
 
 
 def run(run: Document, paint: Paint, *, width: int | None = None) -> str:
-    """One run: phase, what went wrong first, reason, checkpoint, tasks, and what is wrong.
+    """Format one run: phase, first cause, reason, checkpoint, tasks, and problems.
 
     `width`: the terminal's columns; None leaves sentences on one line.
     """
-    lines = [headline(run, paint), *indent(sentences(run, paint, width))]
+    lines = [*fold(headline(run, paint), width, indent="  "), *indent(sentences(run, paint, width))]
     checkpoint = checkpoint_line(run.get("checkpoint"))
     if checkpoint:
-        lines.append(f"  {checkpoint}")
+        lines += indent(fold(checkpoint, width and width - 2, indent="  "))
     if is_active(run):
         lines += ["", *indent(task_table(run.get("tasks") or [], paint))]
     else:
@@ -80,8 +80,10 @@ def run(run: Document, paint: Paint, *, width: int | None = None) -> str:
 
 
 def sentences(run: Document, paint: Paint, width: int | None = None) -> list[str]:
-    """What went wrong first, and the reason of the phase; what both say is said once."""
+    """Return the first cause and the reason of the phase. What both contain is shown once."""
     reason, cause = str(run.get("reason") or ""), run.get("first_cause")
+    if is_only_the_step(run):
+        reason = ""  # the first line has it
     if not cause or run.get("phase") == "SUCCEEDED":
         return fold(reason, width and width - 2, indent="  ") if reason else []
     sentence, done = str(cause.get("sentence")), str(cause.get("done") or "")
@@ -93,14 +95,19 @@ def sentences(run: Document, paint: Paint, width: int | None = None) -> list[str
     return [*lines, *(fold(rest, width and width - 2, indent="  ") if rest else [])]
 
 
+def is_only_the_step(run: Document) -> bool:
+    """Return whether the reason says nothing but the position."""
+    return run.get("reason") == f"step {run.get('global_step')}"
+
+
 def labelled(label: str, text: object, paint: Paint, style: str, width: int | None = None) -> list[str]:
-    """`label text`, the label in its colour; folded to what two columns of indent leave of the terminal."""
+    """Return `label text`, the label in colour, folded to the terminal's width less two columns of indent."""
     first, *others = fold(f"{label} {text}", width and width - 2, indent="  ")
     return [paint(label, style) + first.removeprefix(label), *others]
 
 
 def headline(run: Document, paint: Paint) -> str:
-    """`mnist-20261120-1  RUNNING  generation 2, 1 restart, step 120, 3.4 steps/s`."""
+    """Return the first line: `mnist-20261120-1  RUNNING  generation 2, 1 restart, step 120, 3.4 steps/s`."""
     facts = []
     if run.get("generation"):
         facts.append(f"generation {run['generation']}")
@@ -117,24 +124,24 @@ def headline(run: Document, paint: Paint) -> str:
 
 
 def title(run: Document) -> str:
-    """Its id; it starts with the name."""
+    """Return the run's id; it starts with the name."""
     return str(run.get("run_id") or run.get("name") or "?")
 
 
 def phase(name: object, paint: Paint) -> str:
-    """A phase, in the colour of how bad it is. Yellow: on its way."""
+    """Return the phase in its colour; yellow for phases that pass."""
     text = str(name or "?")
     return paint(text, *_PHASE_STYLE.get(text, ("yellow",)))
 
 
 def checkpoint_line(checkpoint: Document | None) -> str:
-    """`checkpoint: step 100, verified, 12 s old, /shared/mnist/gen-000002/ckpt-100`, or nothing."""
+    """Return `checkpoint: step 100, verified, 12 s old, /shared/mnist/gen-000002/ckpt-100`, or nothing."""
     if not checkpoint:
         return ""
     step = checkpoint.get("global_step")
     facts = ["step unknown" if step is None else f"step {step}"]
     if checkpoint.get("removed"):
-        facts.append("verified while it trained, and removed at its end")
+        facts.append("verified, then removed by the script at its end")
     else:
         facts.append("verified" if checkpoint.get("verified") else "not verified")
     if checkpoint.get("age_s") is not None:
@@ -144,13 +151,13 @@ def checkpoint_line(checkpoint: Document | None) -> str:
     return "checkpoint: " + ", ".join(facts)
 
 
-_COLUMNS = ("TASK", "HOST", "PHASE", "PID", "STEP", "STEPS/S", "CPU", "MEM", "HEARD")
-_RIGHT = frozenset({"PID", "STEP", "STEPS/S", "CPU", "MEM", "HEARD"})
+_COLUMNS = ("TASK", "HOST", "PHASE", "PID", "STEP", "STEPS/S", "CPU", "MEM", "HEARTBEAT")
+_RIGHT = frozenset({"PID", "STEP", "STEPS/S", "CPU", "MEM", "HEARTBEAT"})
 _ALWAYS = frozenset({"TASK", "HOST", "PHASE", "PID", "STEP"})
 
 
 def task_table(tasks: Sequence[Document], paint: Paint) -> list[str]:
-    """One line per task. A column that nobody fills is left out, but for those that people look for."""
+    """Return the table of tasks, one line each. Empty columns are left out, except for the essential ones."""
     rows = [_task_row(task) for task in tasks]
     shown = [c for i, c in enumerate(_COLUMNS) if c in _ALWAYS or any(row[i] != "-" for row in rows)]
     keep = [_COLUMNS.index(c) for c in shown]
@@ -178,40 +185,50 @@ def _task_row(task: Document) -> list[str]:
 
 
 def ended_tasks(tasks: Iterable[Document]) -> list[str]:
-    """`worker:0 on gpu-a: exit 0`, for a run that has ended."""
+    """Return the tasks of an ended run, one line each: `worker:0 on gpu-a: exit code 0`."""
     return [f"{t.get('task')} on {t.get('host')}: {exit_text(t)}" for t in tasks]
 
 
+_NO_EXIT = {"WAITING": "not started", "LOST": "lost"}
+"""How a task without an exit record ended, by its phase."""
+
+
 def exit_text(task: Document) -> str:
-    """How a task ended, as far as is known."""
+    """Return how a task of an ended run ended, as far as that is known."""
     cause = task.get("cause")
-    why = f" ({cause})" if cause not in (None, "finished") else ""
     if cause == "ordered":
         return "stopped by orch"
+    why = f" ({cause})" if cause not in (None, "finished") else ""
     if task.get("exit_code") is not None:
-        return f"exit {task['exit_code']}{why}"
+        return f"exit code {task['exit_code']}{why}"
     if task.get("signal"):
-        return f"signal {task['signal']}{why}"
-    return f"{str(task.get('phase') or '?').lower()}{why}"
+        return f"killed by {_signal_name(task['signal'])}{why}"
+    return _NO_EXIT.get(str(task.get("phase")), "not known to have ended") + why
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def trouble_lines(run: Document, paint: Paint, width: int | None = None) -> list[str]:
-    """What is wrong with it: hosts that do not answer, warnings, the first cause, the problem and the way out."""
+    """Return what is wrong: unreachable hosts, warnings, the problem, the hint, and of a failed run its first cause."""
     hosts = run.get("hosts") or [] if is_active(run) else []
     lines = [line for host in hosts if (line := host_line(host, paint))]
     proof = run.get("proof") or {}
     if not is_active(run) and proof.get("unreachable"):
         lines.append(
-            f"{', '.join(proof['unreachable'])} {paint('unreachable', 'yellow')}: what is left there is not known"
+            f"{', '.join(proof['unreachable'])} {paint('unreachable', 'yellow')}: processes may be left there"
         )
     warnings = [*(run.get("warnings") or []), *_dropped(run)]
     lines += [f"{paint('warning:', 'yellow')} {warning}" for warning in warnings]
-    problem = run.get("problem")
-    if problem:
-        if problem.get("message") != run.get("reason"):
-            lines.append(f"{paint('problem:', 'red')} {problem.get('message')}")
-        if problem.get("hint"):
-            lines.append(f"{paint('hint:', 'cyan')} {problem['hint']}")
+    problem = run.get("problem") or {}
+    if problem.get("message") not in (None, run.get("reason")):
+        lines += labelled("problem:", problem["message"], paint, "red", width)
+    if problem.get("hint"):
+        lines += labelled("hint:", problem["hint"], paint, "cyan", width)
     cause = run.get("first_cause")
     if cause and run.get("phase") == "FAILED":
         lines += explanation(cause, paint, width)
@@ -219,38 +236,41 @@ def trouble_lines(run: Document, paint: Paint, width: int | None = None) -> list
 
 
 def _dropped(run: Document) -> list[str]:
-    """What a host's full disk could not take of the logs."""
+    """Return a warning for each log of which a host's full disk lost a part."""
     return [
-        f"{size(task['log_dropped_bytes'])} of the log of {task.get('task')} were dropped: "
-        f"the disk of {task.get('host')} did not take them"
+        f"{size(task['log_dropped_bytes'])} of the log of {task.get('task')} were lost: "
+        f"the disk of {task.get('host')} could not take them"
         for task in run.get("tasks") or []
         if task.get("log_dropped_bytes")
     ]
 
 
 def host_line(host: Document, paint: Paint) -> str:
-    """A host that is not simply connected and at work; nothing for one that is."""
+    """Return the line of a host that is not simply connected and at work; nothing for one that is."""
     link, state = host.get("link"), str(host.get("state"))
     style = _HOST_STYLE.get(state)
     if style is None and link not in ("UNREACHABLE", "CONNECTING"):
         return ""
-    away = link != "CONNECTED" and host.get("heard_age_s") is not None
-    heard = f", last heard {duration(host['heard_age_s'])} ago" if away else ""
+    silent_s = host.get("heard_age_s") if link != "CONNECTED" else None
+    since = f", last heartbeat {duration(silent_s)} ago" if silent_s is not None else ""
     reason = host.get("reason") or host.get("problem")
     why = f": {printable(str(reason))}" if reason else ""
-    if style is None:
-        state, style = ("unreachable", "yellow") if link == "UNREACHABLE" else ("connecting", "")
-    return f"{host.get('host')} {paint(state, style) if style else state}{heard}{why}"
+    if style is None and link == "UNREACHABLE":
+        state, style = "unreachable", "yellow"
+        since = f" for {duration(silent_s)}" if silent_s is not None else ""
+    elif style is None:
+        state, style = "connecting", ""
+    return f"{host.get('host')} {paint(state, style) if style else state}{since}{why}"
 
 
 _LINES_MAX = 8
-"""Of the last lines, where they end in no traceback."""
+"""How many last lines are shown where there is no traceback."""
 
 
 def explanation(cause: Document, paint: Paint, width: int | None = None) -> list[str]:
-    """What a death means, what a person can do, and the last lines of whoever died first."""
+    """Return what a first cause means, what to do about it, and the last lines of that task."""
     lines = []
-    for label, key in (("means:", "means"), ("you can:", "advice")):
+    for label, key in (("means:", "means"), ("hint:", "advice")):
         if cause.get(key):
             lines += labelled(label, cause[key], paint, "cyan", width)
     who = f"{cause['task']} | " if cause.get("task") else ""
@@ -259,25 +279,25 @@ def explanation(cause: Document, paint: Paint, width: int | None = None) -> list
 
 
 def telling(lines: Sequence[str]) -> Sequence[str]:
-    """Of the last lines those of the last traceback, else the last few."""
+    """Return the lines of the last traceback, else the last few lines."""
     begin = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     return lines[begin[-1] :] if begin else lines[-_LINES_MAX:]
 
 
 def first_cause(cause: Document, paint: Paint) -> str:
-    """The headline of a death."""
+    """Return the one-line form of a first cause."""
     done = f"; {cause['done']}" if cause.get("done") else ""
     return f"{paint('first cause:', 'red')} {cause.get('sentence')}{done}"
 
 
 def outcome(run: Document, paint: Paint, *, width: int | None = None) -> str:
-    """How a run ended, for whoever waited for it."""
-    told = [*sentences(run, paint, width), *trouble_lines(run, paint, width)]
-    return "\n".join([headline(run, paint), *indent(told)])
+    """Return how a run ended, for `orch up`."""
+    lines = [*sentences(run, paint, width), *trouble_lines(run, paint, width)]
+    return "\n".join([*fold(headline(run, paint), width, indent="  "), *indent(lines)])
 
 
 def progress(run: Document) -> str:
-    """One line without colour, for a log of what happens: phase, sentence, steps of all tasks."""
+    """Return one line without colour: the phase, the reason or the progress, and the steps of all tasks."""
     parts = [str(run.get("phase"))]
     if run.get("phase") != "RUNNING" or run.get("global_step") is None:
         parts.append(str(run.get("reason") or ""))
@@ -291,18 +311,18 @@ def progress(run: Document) -> str:
 
 
 def metrics(run: Document) -> list[str]:
-    """`epoch 2`, `loss 0.1234` and whatever else the chief reports."""
+    """Return `epoch 2`, `loss 0.1234` and what else the chief reports. Epochs count from 1, as Keras prints them."""
     epoch = run.get("training_epoch")
-    shown = [] if epoch is None else [f"epoch {epoch}"]
+    shown = [] if epoch is None else [f"epoch {epoch + 1}"]
     found = run.get("metrics") or {}
     return shown + [f"{name} {value:.4g}" for name, value in found.items() if isinstance(value, (int, float))]
 
 
 def event(event: Document, paint: Paint) -> str:
-    """`12:00:03  restarting  worker:1  the gang starts again as generation 3`, by UTC."""
+    """Return one event: `2026-11-20 12:00:03  died  worker:1 on gpu-b …`. Times are UTC."""
     task, message = event.get("task"), str(event.get("message") or "")
     if task and message.startswith(str(task)):
-        task = None  # said once
+        task = None  # the message names it
     return "  ".join(
         filter(
             None,
@@ -317,26 +337,26 @@ def event(event: Document, paint: Paint) -> str:
 
 
 def proof(run: Document, paint: Paint) -> str:
-    """What was looked at after a kill, host by host, and what is left."""
+    """Return what a kill found on each host, and what is left."""
     document = run.get("proof") or {}
     lines = [f"{title(run)}: {phase(run.get('phase'), paint)}"]
     for host, found in (document.get("hosts") or {}).items():
         left, ports = found.get("left") or [], found.get("ports_busy") or []
-        by = f" (by {found['by']})" if found.get("by") else ""
+        by = f" (checked by {found['by']})" if found.get("by") else ""
         if not left and not ports:
-            lines.append(f"  {host}: no process left, ports free{by}")
+            lines.append(f"  {host}: no leftover processes, ports free{by}")
         lines += [f"  {host}: {paint('cannot be killed:', 'red')} {left_text(item)}" for item in left]
         if ports:
             lines.append(f"  {host}: {paint('ports busy:', 'red')} {', '.join(map(str, ports))}")
     for host in document.get("unreachable") or []:
         lines.append(
-            f"  {host}: {paint('unreachable', 'yellow')}, nothing is known; it is fenced off when back"
+            f"  {host}: {paint('unreachable', 'yellow')}, not checked; its tasks are killed once it answers"
         )
     return "\n".join(lines)
 
 
 def left_text(item: object) -> str:
-    """`pid 4242: uninterruptible sleep`, of the wire's form or of a sentence."""
+    """Return what could not be killed: `pid 4242: uninterruptible sleep`."""
     if isinstance(item, Mapping):
         return f"pid {item.get('pid')}: {item.get('why')}"
     return str(item)
@@ -349,7 +369,7 @@ def table(
     right: frozenset[str] = frozenset(),
     styles: Mapping[tuple[int, int], tuple[str, ...]] | None = None,
 ) -> list[str]:
-    """Columns two blanks apart; the first row names them. Colours do not count for the width."""
+    """Align rows in columns, two blanks apart. The first row names the columns. Colours take no width."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for y, row in enumerate(rows):
@@ -367,5 +387,5 @@ def _or_dash(value: object) -> str:
 
 
 def indent(lines: Iterable[str]) -> list[str]:
-    """Two columns."""
+    """Indent lines by two columns."""
     return [f"  {line}" if line else "" for line in lines]

@@ -1,4 +1,4 @@
-"""What a command is given of the world: streams, places, a client. Tests hand in others."""
+"""What a command may use: its streams, its paths, a client. Tests pass their own."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from typing import Any, TextIO
 
 from orchestrator.adapters.head.client import Client
 from orchestrator.adapters.head.paths import Paths
+from orchestrator.cli.terminal import fold
+from orchestrator.core.errors import CoordinatorUnreachable
 
 _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34"}
 _COLOURS |= {"magenta": "35", "cyan": "36", "bright_blue": "94", "bright_magenta": "95", "bright_cyan": "96"}
 
 
 class Paint:
-    """Colours where they are wanted; without them the same text. What is said never depends on them."""
+    """Add colours where they are wanted. The text is the same without them."""
 
     def __init__(self, *, on: bool) -> None:
         self.on = on
@@ -30,12 +32,19 @@ class Paint:
         return f"\x1b[{';'.join(_COLOURS[style] for style in styles)}m{text}\x1b[0m"
 
 
-class NobodyReads(Exception):
-    """What takes our data has gone. No OSError: click would end the process with 1 and no word."""
+class StdoutClosed(Exception):
+    """Our data cannot be written. Not an OSError: click would end the process with 1 and no message.
+
+    `reason` is None where the reader has gone (`orch logs | head`), else why the write failed.
+    """
+
+    def __init__(self, reason: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Session:
-    """One call of the command line. stdout is data, stderr is talk."""
+    """One call of the command line. stdout is for data, stderr for messages."""
 
     def __init__(self, out: TextIO, err: TextIO, environ: Mapping[str, str]) -> None:
         self.out = out
@@ -49,64 +58,82 @@ class Session:
 
     @property
     def width(self) -> int | None:
-        """The columns of the terminal that data goes to; None where it goes elsewhere."""
+        """The columns of the terminal behind stdout; None where it is no terminal."""
         return _columns(self.out)
 
     @property
     def width_err(self) -> int | None:
-        """As `width`, of the terminal that talk goes to."""
+        """The columns of the terminal behind stderr; None where it is no terminal."""
         return _columns(self.err)
 
     @staticmethod
     def of_process() -> Session:
-        """The process's own streams and environment."""
+        """Return the session of this process's own streams and environment."""
         return Session(sys.stdout, sys.stderr, os.environ)
 
     def client(self) -> Client:
-        """The coordinator of these paths; whether it answers shows on the first question."""
+        """Return a client of the coordinator of these paths. It connects with the first request."""
         self.paths.check_socket_path()
         if os.path.isdir(self.paths.runtime_dir):
             self.paths.check_private()
         return Client(self.paths.socket)
 
     def put(self, text: str) -> None:
-        """A line, or lines, of data. NobodyReads where stdout is closed."""
+        """Write data to stdout. Raises StdoutClosed where that fails."""
         try:
             _write(self.out, text)
         except BrokenPipeError:
-            raise NobodyReads from None
+            raise StdoutClosed from None
+        except OSError as e:
+            raise StdoutClosed(e.strerror or str(e)) from e
 
     def put_json(self, document: Mapping[str, Any], *, indent: int | None = 2) -> None:
-        """A document as data; `indent=None` for JSON lines."""
+        """Write a JSON document to stdout; `indent=None` for JSON lines."""
         self.put(json.dumps(document, indent=indent, ensure_ascii=False))
 
     def say(self, text: str) -> None:
-        """Talk. That nobody listens any more ends no command: what it was told to do is done all the same."""
+        """Write a message to stderr, folded to its terminal. A stderr that fails does not end the command."""
+        width = self.width_err
+        lines = [part for line in text.split("\n") for part in fold(line, width, indent="  ")]
         try:
-            _write(self.err, text)
-        except BrokenPipeError:
-            hang_up(self.err)
+            _write(self.err, "\n".join(lines))
+        except OSError:
+            discard(self.err)
+
+    def warn(self, text: str) -> None:
+        """Write a warning to stderr."""
+        self.say(f"{self.paint_err('warning:', 'yellow', 'bold')} {text}")
+
+    def hint(self, text: str | None) -> None:
+        """Write what the user can do to stderr; nothing for None."""
+        if text:
+            self.say(f"{self.paint_err('hint:', 'cyan', 'bold')} {text}")
 
     def pause(self, seconds: float) -> None:
-        """Wait. The only sleep of the command line."""
+        """Sleep. No other place of the command line does."""
         time.sleep(seconds)
 
     def now(self) -> float:
-        """Seconds of a monotonic clock, for deadlines."""
+        """Return seconds of a monotonic clock, for deadlines."""
         return time.monotonic()
 
     def time(self) -> float:
-        """Unix time."""
+        """Return Unix time."""
         return time.time()
+
+
+def is_not_running(error: CoordinatorUnreachable) -> bool:
+    """Return whether there is no coordinator at all, rather than one that does not answer."""
+    return isinstance(error.__cause__, (FileNotFoundError, ConnectionRefusedError))
 
 
 def _columns(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
-def hang_up(stream: TextIO) -> None:
-    """Nobody reads what is written there. Python would complain at its end, when it flushes."""
-    with contextlib.suppress(OSError):  # not a stream of the process
+def discard(stream: TextIO) -> None:
+    """Send further output of the stream to /dev/null. Otherwise Python reports an error when it flushes at exit."""
+    with contextlib.suppress(OSError):  # a stream of a test has no file descriptor
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
@@ -116,7 +143,7 @@ def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text + "\n")
     except UnicodeEncodeError:
-        # A log may hold what the terminal's encoding has no byte for; that must not end the command.
+        # A log may hold characters that the terminal's encoding lacks. That must not end the command.
         encoding = stream.encoding or "ascii"
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
     stream.flush()

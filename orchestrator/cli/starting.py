@@ -1,4 +1,4 @@
-"""Starts a coordinator where none runs, and waits until it answers."""
+"""Start a coordinator where none is running, and wait until it answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-from orchestrator.cli.session import Session
+from orchestrator.cli.session import Session, is_not_running
 from orchestrator.core.errors import CoordinatorUnreachable
 
 START_TIMEOUT_S = 30.0
@@ -16,23 +16,22 @@ _LOG_LINES = 12
 
 
 def coordinator_command() -> list[str]:
-    """The coordinator as a process of its own."""
-    # -P: without it Python looks for modules in the current directory first, and a training directory may
-    # well hold a `random.py`.
+    """Return the command line of a coordinator process."""
+    # -P: otherwise Python imports from the current directory first, and a training directory may hold a `random.py`.
     return [sys.executable, "-P", "-m", "orchestrator.cli.main", "coordinator", "run"]
 
 
 def ensure_coordinator(session: Session, *, command: list[str] | None = None) -> tuple[dict[str, Any], bool]:
-    """The coordinator's document, and whether it was started by this call."""
+    """Return the coordinator's document, and whether this call started it."""
     client = session.client()
     try:
         return client.get("/v1/coordinator"), False
     except CoordinatorUnreachable as e:
-        # Something holds the socket and does not answer: a second coordinator would be refused anyway.
-        if not isinstance(e.__cause__, (FileNotFoundError, ConnectionRefusedError)):
+        # A process holds the socket and does not answer: a second coordinator would be refused.
+        if not is_not_running(e):
             raise
     session.paths.ensure()
-    session.say("starting the coordinator …")
+    session.say("Starting the coordinator …")
     log_from = log_size(session)
     child: subprocess.Popen[bytes] | None = None
     deadline = session.now() + START_TIMEOUT_S
@@ -42,21 +41,21 @@ def ensure_coordinator(session: Session, *, command: list[str] | None = None) ->
             document = client.get("/v1/coordinator", timeout_s=5.0)
             break
         except CoordinatorUnreachable as e:
-            # Two `orch up` at once start two; one wins the journal, and both calls use the winner. One that has the
-            # journal and no socket begins, or ends, and a second would be refused.
+            # Two `orch up` at the same time start two; one gets the journal, and both calls use that one. A process
+            # that holds the journal and has no socket is starting or ending; a second one would be refused.
             if code is not None and not another_runs(session):
-                raise did_not_start(session, log_from, f"ended with exit code {code}") from e
+                raise did_not_start(session, log_from, f"exited with code {code}") from e
             if session.now() >= deadline:
-                raise did_not_start(session, log_from, f"does not answer after {START_TIMEOUT_S:g} s") from e
+                raise did_not_start(session, log_from, f"did not answer within {START_TIMEOUT_S:g} s") from e
             if child is None and not another_runs(session):
                 child = spawn(command or coordinator_command(), session)
         session.pause(_LOOK_EVERY_S)
-    session.say(f"the coordinator runs (pid {document.get('pid')}); it stays when this command ends")
+    session.say(f"Coordinator started (pid {document.get('pid')}); it keeps running in the background")
     return document, True
 
 
 def spawn(command: list[str], session: Session) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that no terminal takes it along; its talk goes to its log."""
+    """Start it in a session of its own, so that it outlives the terminal. Its output goes to its log."""
     log = os.open(session.paths.coordinator_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         return subprocess.Popen(
@@ -67,7 +66,7 @@ def spawn(command: list[str], session: Session) -> subprocess.Popen[bytes]:
             cwd=session.paths.state_dir,
             env={
                 **session.environ,
-                # The same places, whatever the environment makes of a relative path in another directory.
+                # Absolute: a relative path of the environment would mean another directory there.
                 "ORCH_STATE_DIR": session.paths.state_dir,
                 "ORCH_RUNTIME_DIR": session.paths.runtime_dir,
             },
@@ -78,7 +77,7 @@ def spawn(command: list[str], session: Session) -> subprocess.Popen[bytes]:
 
 
 def another_runs(session: Session) -> bool:
-    """Whether somebody holds the journal's lock."""
+    """Return whether some process holds the journal's lock."""
     import fcntl
 
     try:
@@ -94,17 +93,17 @@ def another_runs(session: Session) -> bool:
     return False
 
 
-def did_not_start(session: Session, log_from: int, what: str, *, goes_on: str = "") -> CoordinatorUnreachable:
-    """What a new coordinator said last. `goes_on`: who is there all the same."""
+def did_not_start(session: Session, log_from: int, what: str, *, still: str = "") -> CoordinatorUnreachable:
+    """Return the error with the last lines of the new coordinator's log. `still`: which coordinator is running."""
     path = session.paths.coordinator_log
     lines = log_tail(path, log_from)
-    said = "".join(f"\n  {line}" for line in lines) if lines else " and has said nothing"
-    who = f"{goes_on}; the new coordinator" if goes_on else "the coordinator"
-    return CoordinatorUnreachable(f"{who} {what}{':' if lines else ''}{said}", hint=f"its log: {path}")
+    said = ":" + "".join(f"\n  {line}" for line in lines) if lines else "; its log is empty"
+    who = f"{still}; the new coordinator" if still else "the coordinator"
+    return CoordinatorUnreachable(f"{who} {what}{said}", hint=f"its log: {path}")
 
 
 def log_tail(path: str, start: int) -> list[str]:
-    """The last lines that were written behind byte `start`."""
+    """Return the last lines that were written after byte `start`."""
     try:
         with open(path, "rb") as file:
             file.seek(start)
@@ -115,7 +114,7 @@ def log_tail(path: str, start: int) -> list[str]:
 
 
 def log_size(session: Session) -> int:
-    """Where the next line of the coordinator's log will begin."""
+    """Return the size of the coordinator's log: its next line begins there."""
     try:
         return os.stat(session.paths.coordinator_log).st_size
     except FileNotFoundError:

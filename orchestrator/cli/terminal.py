@@ -1,4 +1,4 @@
-"""Text as a terminal shows it well: what tasks print, and long sentences."""
+"""Make text fit for a terminal: what tasks print, and long sentences."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _SGR = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def printable(text: str) -> str:
-    """A log line as it looked in the end: of what carriage returns overwrote, the last.
+    """Return a log line as a terminal would show it at last: of what carriage returns overwrote, the last part.
 
-    Its colours stay, within the line. Whatever else would move, clear or retitle the terminal is left out.
+    Colours stay, and end with the line. Other control sequences (movements, titles, the bell) are removed.
     """
     shown = next((part for part in reversed(text.split("\r")) if part.strip()), "")
     shown = _CONTROL.sub(lambda found: found[0] if _SGR.fullmatch(found[0]) else "", shown)
@@ -23,7 +23,7 @@ def printable(text: str) -> str:
 
 
 def cut(text: str, width: int | None) -> str:
-    """At most `width` columns, as a terminal shows them; None leaves it whole. Colours do not count."""
+    """Cut the text to `width` columns; None leaves it whole. Colours take no column."""
     if width is None or len(_SGR.sub("", text)) <= width:
         return text
     shown, left = [], width - 1
@@ -36,9 +36,9 @@ def cut(text: str, width: int | None) -> str:
 
 
 def fold(text: str, width: int | None, *, indent: str = "") -> list[str]:
-    """Whole words on lines of at most `width` columns, all but the first indented; None leaves one line.
+    """Fold the text between words into lines of at most `width` columns; all but the first are indented.
 
-    Colours do not count; a word that is longer than a line has one of its own.
+    None leaves one line. Colours take no column. A word that is longer than a line gets a line of its own.
     """
     if width is None:
         return [text]

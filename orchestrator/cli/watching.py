@@ -1,4 +1,4 @@
-"""Follows a run while a person waits: its events as talk, its progress, and a coordinator that may be away."""
+"""Follow a run while a person waits: print its events and progress, and tolerate a coordinator that is away."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from orchestrator.core.errors import CoordinatorUnreachable, WaitTimedOut
 LOOK_EVERY_S = 0.25
 _PROGRESS_EVERY_S = 5.0
 LAST_LINES_MAX_S = 5.0
-"""After a run's end, how long its last lines may be on their way to the head's disk. A host may be gone with them."""
+"""How long to wait for the last log lines of an ended run. They may be lost with their host."""
 _LAST_LINES_LOOK_S = 0.05
 AWAY_MAX_S = 60.0
-"""How long a coordinator may be gone before we stop to wait for it. Training goes on without it."""
+"""How long to wait for a coordinator that is away. Training continues without it."""
 
 _OF_A_CAUSE = ("backoff", "failed")
-"""Events that say what is done about a first cause, after its sentence."""
+"""Kinds of events that repeat a first cause and add what is done about it."""
 
 
 def wait_for_the_last_lines(session: Session, logs: RunLogs, run: Mapping[str, Any]) -> None:
-    """Until all that the tasks of an ended run have printed is here."""
+    """Wait until all log lines of an ended run have arrived."""
     give_up_at = session.now() + LAST_LINES_MAX_S
     while _is_behind(logs, run) and session.now() < give_up_at:
         session.pause(_LAST_LINES_LOOK_S)
@@ -41,13 +41,13 @@ def _is_behind(logs: RunLogs, run: Mapping[str, Any]) -> bool:
 
 
 class Watch:
-    """One run, looked at again and again. `look` is one look; `run` is what the last one saw.
+    """Poll one run. `look` polls once; `run` is the status that it saw last.
 
     Args:
-        until: Ends the watching, by the run's status.
-        say: Where the talk goes.
-        progress: Say how far it is, every few seconds.
-        from_now: Leave out the events that were there before the first look.
+        until: Whether to stop, given the run's status.
+        say: Prints a message.
+        progress: Print the progress every few seconds.
+        from_now: Leave out the events from before the first poll.
         causes_are_shown: Leave out the events that only repeat a first cause, which the merged log shows.
     """
 
@@ -79,23 +79,25 @@ class Watch:
 
     @property
     def is_away(self) -> bool:
-        """Whether the coordinator did not answer the last look: `run` is then what was, not what is."""
+        """Whether the coordinator did not answer the last poll: `run` is then out of date."""
         return self._away_since is not None
 
     def look(self) -> bool:
-        """Say what is new, then wait a moment. False once there is no more to wait for.
+        """Print what is new, then wait a moment. Return False once `until` holds.
 
-        Raises WaitTimedOut at the deadline, and CoordinatorUnreachable when nothing answers for AWAY_MAX_S.
+        Raises:
+            WaitTimedOut: At the deadline.
+            CoordinatorUnreachable: Nothing has answered for AWAY_MAX_S.
         """
         try:
-            # The run first: the events that led to its last phase are then all there.
+            # The run first: then all events that led to its last phase are in the next answer.
             self.run = status_of(self._client, self.run)
             self._say_events()
         except CoordinatorUnreachable as e:
             self._away(e)
         else:
             if self._away_since is not None:
-                self._say("the coordinator is back")
+                self._say("The coordinator is back")
                 self._away_since = None
             if self._until(self.run):
                 return False
@@ -104,7 +106,7 @@ class Watch:
             raise WaitTimedOut(
                 f"{render.title(self.run)} is still {self.run.get('phase')} after "
                 f"{quantities.duration(self._timeout_s or 0)}: {self.run.get('reason') or ''}".rstrip(": "),
-                hint=f"it goes on; `orch status {self.run.get('name')}` shows it",
+                hint=f"the run continues; `orch status {self.run.get('name')}` shows it",
             )
         self._session.pause(LOOK_EVERY_S)
         return True
@@ -113,9 +115,11 @@ class Watch:
         found = self._client.get("/v1/events", {"name": str(self.run["run_id"]), "after": self._after})
         for event in found.get("events") or []:
             self._after = event["seq"]
-            # A coordinator that takes the id for a name must not mix in the runs of before.
+            # Only this run's: an older coordinator reads the id as a name, and answers with all runs of that name.
             repeated = self._causes_are_shown and event.get("kind") in _OF_A_CAUSE
-            repeated |= event.get("message") == self._event_said  # an end, and the stop for that very reason
+            repeated |= (
+                event.get("message") == self._event_said
+            )  # the end of a task, and the stop because of it
             if event.get("run") == self.run["run_id"] and not self._mute and not repeated:
                 self._say(render.event(event, self._session.paint_err))
                 self._event_said = event.get("message")
@@ -123,7 +127,7 @@ class Watch:
         self._mute = False
 
     def _say_progress(self) -> None:
-        """At most every few seconds, and only what differs: a log must stay readable."""
+        """Print the progress, at most every few seconds and only if it has changed."""
         if not self._progress or self._session.now() - self._said_at < _PROGRESS_EVERY_S:
             return
         text = render.progress(self.run)
@@ -136,6 +140,6 @@ class Watch:
         now = self._session.now()
         if self._away_since is None:
             self._away_since = now
-            self._say(f"{error}; the run goes on without it. `orch coordinator start` brings it back")
+            self._say(f"{error}; the run continues without it. `orch coordinator start` starts one")
         elif now - self._away_since >= AWAY_MAX_S:
             raise error

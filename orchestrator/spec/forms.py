@@ -84,6 +84,21 @@ def path_of(what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _without_port(hint: str) -> AfterValidator:
+    """Refuse `host:port`. An IPv6 address has more than one colon, or brackets."""
+
+    def check(value: str) -> str:
+        host, colon, port = value.rpartition(":")
+        if colon and (":" not in host or host.endswith("]")):
+            way_out = hint.format(host=host.strip("[]"), port=port)
+            raise diagnose(
+                f"must be a host name or an IP address without a port; got {shown(value)}; {way_out}"
+            )
+        return value
+
+    return AfterValidator(check)
+
+
 def duration(min_s: float, max_s: float = 7 * 86400.0) -> _Checked:
     """Return a check for a duration between these bounds. It accepts what `parse_duration` does."""
 
@@ -184,13 +199,10 @@ Name = Annotated[
     ),
 ]
 
-Address = Annotated[
-    str,
-    _text(
-        r"[A-Za-z0-9:\[][A-Za-z0-9._:%\]-]*",
-        "must be a host name or an IP address",
-    ),
-]
+_ADDRESS = _text(r"[A-Za-z0-9:\[][A-Za-z0-9._:%\]-]*", "must be a host name or an IP address")
+
+Address = Annotated[str, _ADDRESS, _without_port("write `address: {host}` and `port: {port}`")]
+DataAddress = Annotated[str, _ADDRESS, _without_port("the tasks' ports are those of `run.ports`")]
 
 User = Annotated[str, _text(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "must be a user name", max_length=64)]
 

@@ -14,6 +14,7 @@ from orchestrator.spec.forms import (
     GPUS_MAX,
     Address,
     Argument,
+    DataAddress,
     Gpus,
     Name,
     OnOff,
@@ -54,7 +55,7 @@ class Host(_Model):
     """The address that SSH connects to. Default: the name. It is looked up in ~/.ssh/config."""
     gpus: Gpus = ()
     """How many GPUs it has, or the numbers of those that may be used. Default: none."""
-    data_address: Address | None = None
+    data_address: DataAddress | None = None
     """The address that the other tasks connect to, if that is on another network than SSH. Default: the address."""
     user: User | None = None
     """The user to log in as. Default: that of `ssh`, then of ~/.ssh/config."""

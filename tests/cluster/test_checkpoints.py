@@ -38,7 +38,7 @@ def test_a_person_looks_pins_and_goes_back_while_it_trains_and_when_it_has_ended
     assert (refused.returncode, "--restart" in refused.stderr) == (6, True)
     assert cluster.orch("ckpt", "rollback", "t", "--to", "61", "--restart").returncode == 2
     told = cluster.ok("ckpt", "rollback", "t", "--to", "60", "--restart")
-    assert "its tasks start again from it now" in told
+    assert "restarting its tasks from it" in told
     after = cluster.wait(lambda run: run["generation"] > before["generation"] and run["phase"] == "RUNNING")
     assert resumed_at(cluster) == 60
     assert after["restarts"] == 1

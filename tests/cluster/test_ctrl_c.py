@@ -74,7 +74,7 @@ def test_while_up_waits_for_hosts_and_kill_for_its_proof(local_cluster: Cluster,
         cluster.wait(lambda run: run["phase"] == "PENDING")
         said = ctrl_c(up)
     assert up.returncode == INTERRUPTED
-    assert f"{run_id} goes on without you" in said
+    assert f"Detached; {run_id} keeps running" in said
     gate.touch()
     before = cluster.wait_step(5)
     assert (before["run_id"], before["restarts"]) == (run_id, 0)
@@ -84,7 +84,7 @@ def test_while_up_waits_for_hosts_and_kill_for_its_proof(local_cluster: Cluster,
         assert "STOPPING" in line(kill.stderr)
         said = ctrl_c(kill)
     assert kill.returncode == INTERRUPTED
-    assert "the kill goes on without you" in said
+    assert "Detached; the kill continues" in said
     assert cluster.wait_phase("KILLED")["run_id"] == run_id
     assert not is_alive(task)
     assert cluster.orch("kill", "t").returncode == 0, "the same end state"
@@ -110,7 +110,7 @@ def test_while_status_and_logs_look_on(local_cluster: Cluster) -> None:
     cluster.ok("up", cluster.spec())
     with staying(cluster, "logs", "-f", "t") as logs:
         assert "starts at step 0" in line(logs.stdout)
-        assert "interrupted" in ctrl_c(logs)
+        assert "Interrupted" in ctrl_c(logs)
     assert logs.returncode == INTERRUPTED
     ours, theirs = pty.openpty()
     shown = bytearray()

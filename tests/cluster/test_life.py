@@ -34,8 +34,8 @@ def test_a_newer_coordinator_takes_over_and_no_task_is_touched(local_cluster: Cl
     cluster.env["PYTHONPATH"] = ours
     looked = cluster.orch("status", "t")
     assert looked.stderr == (
-        f"hint: the coordinator is orch 0.0.9 and this is orch {__version__}; "
-        "`orch coordinator restart` hands over, and no task is touched\n"
+        f"hint: the coordinator is orch 0.0.9 and this command is {__version__}; "
+        "`orch coordinator restart` replaces it and leaves the tasks running\n"
     )
     done = json.loads(cluster.ok("coordinator", "restart", "--json"))
     assert (done["version"], done["previous"]["version"]) == (__version__, "0.0.9")
@@ -57,7 +57,7 @@ def test_who_could_not_read_the_journal_does_not_end_the_one_who_can(local_clust
     refused = cluster.orch("coordinator", "restart")
     assert refused.returncode == 6
     assert f"is of version {VERSION + 1}, written by orch {__version__}" in refused.stderr
-    assert f"the coordinator that runs (pid {pid}) was not touched" in refused.stderr
+    assert f"the running coordinator (pid {pid}) is unchanged" in refused.stderr
     assert cluster.coordinator_pid == pid
 
 
@@ -80,7 +80,7 @@ def test_a_handover_goes_on_whatever_becomes_of_the_command(local_cluster: Clust
         deaf = subprocess.run(
             command, env=cluster.env, stderr=nobody, stdout=subprocess.PIPE, text=True, check=False
         )
-    assert (deaf.returncode, deaf.stdout[:25]) == (0, "adopted 0 tasks on 0 host")
+    assert (deaf.returncode, deaf.stdout[:25]) == (0, "Adopted 0 tasks on 0 host")
     assert cluster.coordinator_pid != after
 
 
@@ -97,7 +97,7 @@ def test_a_lost_journal_is_rebuilt_from_the_hosts_and_nothing_is_restarted(local
     lose_the_journal(cluster)
     refused = cluster.orch("recover", "--hosts", spec)
     assert refused.returncode == 6
-    assert "nobody is there to ask; nothing was changed" in refused.stderr
+    assert "no terminal to confirm on; nothing has changed" in refused.stderr
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as nobody:
@@ -106,7 +106,7 @@ def test_a_lost_journal_is_rebuilt_from_the_hosts_and_nothing_is_restarted(local
             command, env=cluster.env, stdout=nobody, stderr=subprocess.PIPE, text=True, check=False
         )
     assert unread.returncode == 141, "`| head` must not look like success where nothing was done"
-    assert "`orch recover` ended where its output was closed" in unread.stderr
+    assert "stdout was closed before `orch recover` ended" in unread.stderr
     assert f"worker:1 on here: RUNNING, pid {before['tasks'][1]['pid']}" in refused.stdout
     assert not (cluster.directory / "state" / "journal.db").exists()
     done = json.loads(cluster.ok("recover", "--hosts", spec, "--yes", "--json"))
@@ -117,7 +117,7 @@ def test_a_lost_journal_is_rebuilt_from_the_hosts_and_nothing_is_restarted(local
     assert (after["run_id"], after["generation"], after["restarts"]) == (run_id, before["generation"], 0)
     assert after["epoch"] > before["epoch"], "or the hosts would not obey"
     again = cluster.orch("recover", "--hosts", spec, "--yes")
-    assert (again.returncode, "a coordinator runs" in again.stderr) == (6, True)
+    assert (again.returncode, "a coordinator is running" in again.stderr) == (6, True)
     os.kill(after["tasks"][1]["pid"], signal.SIGKILL)  # what was rebuilt is enough to begin a generation
     last = cluster.wait(lambda run: run["restarts"] == 1 and run["phase"] == "RUNNING")
     assert last["generation"] == before["generation"] + 1
@@ -140,7 +140,7 @@ def test_a_damaged_journal_is_put_aside_and_rebuilt_over_ssh(cluster: Cluster) -
     cluster.kill_coordinator()
     journal = cluster.directory / "state" / "journal.db"
     nothing_lost = cluster.orch("recover", "--hosts", spec, "--yes")
-    assert "nothing is lost: `orch coordinator start` takes them up" in nothing_lost.stderr
+    assert "nothing is lost: `orch coordinator start` adopts its runs" in nothing_lost.stderr
     journal.write_bytes(b"\xff" * 4096)
     Path(f"{journal}-wal").unlink()  # SQLite would heal the file from it
     started = cluster.orch("coordinator", "start")
@@ -149,7 +149,7 @@ def test_a_damaged_journal_is_put_aside_and_rebuilt_over_ssh(cluster: Cluster) -
     assert "orch recover --hosts" in started.stderr
     done = cluster.orch("recover", "--hosts", spec, "--yes")
     assert done.returncode == 0, done.stderr
-    assert f"the old journal is now {journal}.aside-" in done.stderr
+    assert f"The old journal was renamed to {journal}.aside-" in done.stderr
     after = cluster.wait_step(before["global_step"] + 20)
     assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in before["tasks"]]
     assert after["restarts"] == 0

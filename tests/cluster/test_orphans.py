@@ -53,11 +53,11 @@ def test_what_another_head_node_drives_is_left_alone(local_cluster: Cluster, oth
     spec = local_cluster.spec(checkpoint=False)
     run_id = local_cluster.ok("up", spec).strip()
     before = local_cluster.wait_step(5)
-    assert "nothing was found" in local_cluster.ok("gc"), "its own runs are known"
+    assert "No orphans found" in local_cluster.ok("gc"), "its own runs are known"
     other.ok("coordinator", "start")  # it has a journal, which knows nothing of that run
     looked = other.orch("gc", "--hosts", spec, "--yes")
     assert looked.returncode == 0
-    assert f"{run_id} is driven by another head node and is left alone" in looked.stderr
+    assert f"{run_id}: left alone, it is driven by another head node" in looked.stderr
     (item,) = found(other, "--hosts", spec, "--yes")["found"]
     assert (item["run"], item["state"]) == (run_id, "driven")
     local_cluster.kill_coordinator()
@@ -82,13 +82,13 @@ def test_orphans_are_shown_and_go_when_somebody_says_yes(local_cluster: Cluster,
     shutil.rmtree(local_cluster.directory / "state")
     unwatched_for_long(local_cluster, run_id)
     without = other.orch("gc", "--hosts", spec, "--yes")
-    assert f"{run_id} is alive and is left alone" in without.stderr, "without a journal it may be ours"
+    assert f"{run_id}: left alone, it is alive" in without.stderr, "without a journal it may be ours"
     assert sorted(local_cluster.marked()) != []
     other.ok("coordinator", "start")
     shown = other.orch("gc", "--hosts", spec)
     assert shown.returncode == 0
     assert run_id in shown.stdout
-    assert "nothing was removed: nobody is there to ask; add --yes" in shown.stderr
+    assert "Nothing removed: no terminal to confirm on; add --yes" in shown.stderr
     document = found(other, "--hosts", spec, "--yes", "--dry-run")
     assert document["removed"] == []
     (item,) = document["found"]
@@ -97,7 +97,7 @@ def test_orphans_are_shown_and_go_when_somebody_says_yes(local_cluster: Cluster,
     assert gone["run"] == run_id
     assert local_cluster.marked() == []
     assert list((local_cluster.directory / "host" / "runs").iterdir()) == []
-    assert "nothing was found" in other.ok("gc", "--hosts", spec)
+    assert "No orphans found" in other.ok("gc", "--hosts", spec)
 
 
 def test_a_marked_process_without_a_directory_and_logs_that_nobody_knows(local_cluster: Cluster) -> None:
@@ -132,12 +132,12 @@ def test_what_cannot_be_is_said(local_cluster: Cluster) -> None:
     assert (nowhere.returncode, "name a cluster spec" in nowhere.stderr) == (2, True)
     local_cluster.ok("coordinator", "start")
     unknown = local_cluster.orch("gc", "--hosts", local_cluster.spec(), "--even-alive", "no-such-run")
-    assert (unknown.returncode, "nothing was found of no-such-run" in unknown.stderr) == (2, True)
+    assert (unknown.returncode, "nothing found of no-such-run" in unknown.stderr) == (2, True)
     local_cluster.ok("coordinator", "stop")
     for journal in (local_cluster.directory / "state").glob("journal.db*"):
         journal.write_bytes(b"\xff" * 4096)
     damaged = local_cluster.orch("gc", "--hosts", local_cluster.spec(), "--yes")
     assert damaged.returncode == 6
-    assert "which runs are ours cannot be told" in damaged.stderr
+    assert "cannot tell orphans from known runs" in damaged.stderr
     for journal in (local_cluster.directory / "state").glob("journal.db*"):
         journal.unlink()

@@ -74,5 +74,5 @@ def test_a_host_that_is_away_is_named_and_the_rest_is_shown(cluster: Cluster) ->
     finally:
         away.start_sshd()
     assert done.returncode == 0
-    assert f"{away.name}: its files are not here" in done.stderr
+    assert f"{away.name}: its files are missing or incomplete" in done.stderr
     assert (Path(done.stdout.strip()) / "worker-0" / "train").is_dir()

@@ -1,4 +1,4 @@
-"""`orch chaos`: faults for a run of your own, and a table of how it came back."""
+"""`orch chaos`: inject faults into a run, and print how it recovered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from orchestrator.adapters.head.client import Client
-from orchestrator.cli.comeback import Outcome, watch_recovery
+from orchestrator.cli.fault_recovery import Outcome, watch_recovery
+from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.run_choice import (
     complete_host,
@@ -27,12 +28,12 @@ from orchestrator.core.faults import KINDS
 
 _LOOK_EVERY_S = 0.1
 _DRAWN = ("kill", "freeze", "kill-shim", "kill-agent", "cut")
-"""Not `fill`: a disk is shared with people who did not ask for it."""
+"""The faults that --random draws from. Not `fill`: others use the disk too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Which faults, in order: (kind, target); or how many to draw."""
+    """Which faults, as (kind, target) in order; or how many to draw."""
 
     name: str | None
     faults: tuple[tuple[str, str], ...]
@@ -45,12 +46,15 @@ class Request:
 
 
 def run(request: Request, session: Session) -> list[Outcome]:
-    """Inject one after the other, each when the run has come back from the one before."""
+    """Inject one fault after the other, each once the run has recovered from the one before."""
     if bool(request.faults) == bool(request.draw):
-        raise UsageError("name the faults, or say how many to draw with --random", hint="orch chaos --help")
+        raise UsageError(
+            "give either faults or --random N",
+            hint="`orch chaos --help` lists the faults; for example `orch chaos --kill worker:1`",
+        )
     client = session.client()
     runs = runs_of(client)
-    chosen = find(runs, request.name) if request.name else only_active(runs, "hurt")
+    chosen = find(runs, request.name) if request.name else only_active(runs, "chaos")
     dice = random.Random(request.seed)
     outcomes: list[Outcome] = []
     for number in range(len(request.faults) or request.draw):
@@ -66,14 +70,14 @@ def run(request: Request, session: Session) -> list[Outcome]:
 def _wait(
     client: Client, chosen: Mapping[str, Any], session: Session, request: Request, *, first: bool
 ) -> dict[str, Any]:
-    """Until it trains and is due: at the step for the first fault, some time later for each other."""
+    """Wait until the run trains and the fault is due: the first at its step, each other after `every_s`."""
     deadline = session.now() + request.timeout_s
     due_at = session.now() + (0 if first else request.every_s)
     said = False
     while True:
         found = status_of(client, chosen)
         if found["phase"] in ("SUCCEEDED", "FAILED", "KILLED"):
-            raise Refused(f"{found['run_id']} has ended: {found['phase']}; there is nothing to hurt")
+            raise Refused(f"{found['run_id']} has ended: {found['phase']}")
         step = found.get("global_step")
         late = first and request.at_step is not None and (step is None or step < request.at_step)
         if found["phase"] == "RUNNING" and step is not None and not late and session.now() >= due_at:
@@ -82,7 +86,8 @@ def _wait(
             raise WaitTimedOut(f"{found['run_id']} is {found['phase']} at step {step}: {found['reason']}")
         if first and not said:
             until = f"step {request.at_step}" if request.at_step is not None else "its first step"
-            session.say(f"waiting for {until}; now {found['phase']}, step {step}")
+            now = str(found["phase"]) if step is None else f"{found['phase']}, step {step}"
+            session.say(f"Waiting for {until}; now {now}")
             said = True
         session.pause(_LOOK_EVERY_S)
 
@@ -102,7 +107,7 @@ def _inject(
     body = {"fault": kind, "target": target, "for_s": request.for_s}
     client.post(f"/v1/runs/{before['run_id']}/chaos", body)
     lasting = f" for {request.for_s:g} s" if KINDS[kind].lasts else ""
-    session.say(f"{kind} {target}{lasting}, at step {before['global_step']}")
+    session.say(f"Injected: {kind} {target}{lasting}, at step {before['global_step']}")
     return watch_recovery(
         client,
         before,
@@ -122,8 +127,8 @@ def _events(client: Client, run: Mapping[str, Any], after: int) -> list[dict[str
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """For people."""
-    rows = [("fault", "at step", "noticed after", "training again after", "steps lost", "what was done")]
+    """Return the table for people."""
+    rows = [("FAULT", "AT STEP", "NOTICED AFTER", "TRAINING AFTER", "STEPS LOST", "WHAT HAPPENED")]
     rows += [_row(outcome) for outcome in outcomes]
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     return "\n".join(
@@ -137,7 +142,7 @@ def _row(outcome: Outcome) -> tuple[str, str, str, str, str, str]:
         f"{outcome.kind} {outcome.target}",
         str(outcome.step),
         _seconds(outcome.noticed_s),
-        _seconds(outcome.again_s) if outcome.again_s != 0 else "never stopped",
+        _seconds(outcome.again_s) if outcome.again_s != 0 else "not stopped",
         "-" if outcome.lost is None else str(outcome.lost),
         outcome.done,
     )
@@ -164,21 +169,41 @@ def _fault_options(command: Any) -> Any:
     return command
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch chaos --kill worker:1", "Kill a task of the only active run, and measure its recovery"),
+        ("orch chaos mnist --cut gpu-b --for 2m --at-step 500", "Cut a host off for two minutes at step 500"),
+        ("orch chaos mnist --random 5 --seed 7", "Inject five random faults, the same ones each time"),
+    ],
+)
 @run_argument()
 @_fault_options
-@click.option("--random", "draw", type=click.IntRange(min=1), metavar="N", help="Draw N faults (none fills).")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of --random: the same faults again.")
-@click.option("--at-step", type=click.IntRange(min=0), help="Wait for this step before the first.")
-@click.option("--every", type=DURATION, default="10s", show_default=True, help="Between faults.")
-@click.option("--for", "lasting", type=DURATION, default="30s", show_default=True, help="How long one lasts.")
-@click.option("--timeout", type=DURATION, default="10m", show_default=True, help="To come back from one.")
-@click.option("--json", "as_json", is_flag=True, help="The table as a document.")
+@click.option(
+    "--random",
+    "draw",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Draw N faults at random (never --fill).",
+)
+@click.option("--seed", type=int, metavar="N", default=0, show_default=True, help="Seed of --random.")
+@click.option(
+    "--at-step", type=click.IntRange(min=0), metavar="STEP", help="Inject the first fault at this step."
+)
+@click.option("--every", type=DURATION, default="10s", show_default=True, help="Pause between faults.")
+@click.option(
+    "--for", "lasting", type=DURATION, default="30s", show_default=True, help="Duration of faults that last."
+)
+@click.option(
+    "--timeout", type=DURATION, default="10m", show_default=True, help="Time to recover from a fault."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the table as a document.")
 @click.pass_obj
 def command(session: Session, /, name: str | None, as_json: bool, **options: Any) -> int:
-    """Hurt a run of your own and see it come back: one fault after the other, each for real.
+    """Inject real faults into a run, one after the other, and measure its recovery from each.
 
-    The run's spec must say `chaos: allowed`. Exit 1 when it did not come back from one.
+    The run's spec must have `chaos: allowed`. Without NAME: the only active run. Exit code 1 where the run did not
+    recover from a fault.
     """
     planned = [(kind, target) for kind in KINDS for target in options[kind.replace("-", "_")]]
     request = Request(

@@ -1,4 +1,4 @@
-"""`orch ckpt`: what checkpoints a run has, which reads whole; to keep one, and to go back to one."""
+"""`orch ckpt`: list and verify the checkpoints of a run, pin one, and roll back to one."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any
 
 import click
 
+from orchestrator.cli.help import Group
 from orchestrator.cli.quantities import duration, plural, size
-from orchestrator.cli.render import is_active, table
-from orchestrator.cli.run_choice import find, no_such_run, run_argument, runs_of
+from orchestrator.cli.render import table
+from orchestrator.cli.run_choice import find_or_newest, run_and, run_argument, runs_of
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import OrchestratorError
 
 _TIMEOUT_S = 660.0
-_COLUMNS = ("GEN", "STEP", "SIZE", "WRITTEN", "BY", "READS WHOLE", "", "NAME")
+_COLUMNS = ("GEN", "STEP", "SIZE", "SAVED", "BY", "VERIFIED", "NOTES", "NAME")
 
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be done to which checkpoint of which run. `name` None: the active run, else the newest."""
+    """What to do with which checkpoint of which run. `name` None: the active run, else the newest."""
 
     verb: str
     name: str | None
@@ -31,15 +32,9 @@ class Request:
 
 
 def run(request: Request, session: Session) -> dict[str, Any]:
-    """The coordinator's answer."""
+    """Return the coordinator's answer."""
     client = session.client()
-    runs = runs_of(client)
-    if request.name is not None:
-        chosen = find(runs, request.name)
-    elif runs:
-        chosen = ([found for found in runs if is_active(found)] or runs)[-1]
-    else:
-        raise no_such_run("", [])
+    chosen = find_or_newest(runs_of(client), request.name)
     path = f"/v1/runs/{chosen['run_id']}/checkpoints"
     if request.verb == "list":
         return client.get(path, timeout_s=_TIMEOUT_S)
@@ -48,7 +43,7 @@ def run(request: Request, session: Session) -> dict[str, Any]:
 
 
 def listing(answer: Document, session: Session) -> str:
-    """A line for each, newest generation first; what a new generation would start from is marked."""
+    """Return the table, newest generation first. `newest` marks what the next generation would start from."""
     rows = [list(_COLUMNS)]
     styles: dict[tuple[int, int], tuple[str, ...]] = {(0, x): ("bold",) for x in range(len(_COLUMNS))}
     for y, found in enumerate(answer["checkpoints"], start=1):
@@ -63,7 +58,7 @@ def listing(answer: Document, session: Session) -> str:
 def _row(found: Document, is_newest: bool, now: float) -> list[str]:
     notes = ["newest"] if is_newest else []
     notes += ["pinned"] if found["pinned"] else []
-    notes += ["on the head"] if found.get("pulled") else []
+    notes += ["on the head node"] if found.get("pulled") else []
     notes += ["set aside"] if found["set_aside"] else []
     by = found.get("by") or {}
     step, generation = found["global_step"], found["generation"]
@@ -72,74 +67,100 @@ def _row(found: Document, is_newest: bool, now: float) -> list[str]:
         "-" if step is None else str(step),
         size(found["bytes"]),
         f"{duration(max(0.0, now - found['saved_at']))} ago",
-        "given to it" if found["given"] else f"{by['task']} on {by['host']}" if by else "-",
-        _wholeness(found, now),
+        "seed" if found["given"] else f"{by['task']} on {by['host']}" if by else "-",
+        _verified(found, now),
         ", ".join(notes),
         str(found["name"]),
     ]
 
 
-def _wholeness(found: Document, now: float) -> str:
+def _verified(found: Document, now: float) -> str:
     if found["whole"] is False:
         return f"no: {found['why']}"
     if found["verified_at"] is None:
-        return "not read yet"
-    return f"yes, read {duration(max(0.0, now - found['verified_at']))} ago"
+        return "not yet"
+    return f"{duration(max(0.0, now - found['verified_at']))} ago"
 
 
 def _newest(answer: Document) -> Document | None:
     return next((found for found in answer["checkpoints"] if found["name"] == answer["newest"]), None)
 
 
-@click.group()
+@click.group(
+    cls=Group,
+    examples=[
+        ("orch ckpt ls", "List the checkpoints of the active run, else of the newest"),
+        ("orch ckpt rollback mnist --to 120 --restart", "Go back to step 120 now"),
+    ],
+)
 def command() -> None:
-    """The checkpoints of a run: list and verify them, keep one for good, go back to one.
+    """List, verify, pin and roll back the checkpoints of a run.
 
-    A checkpoint is named by its global step (120), its generation (gen-5), or as `orch ckpt ls` shows it.
+    A CHECKPOINT is named by its global step (120), its generation (gen-5), or its NAME in `orch ckpt ls`. Without the
+    name of a run: the active run, else the newest.
     """
 
 
-@command.command(short_help="What there is, and what is known of it.")
+@command.command(
+    examples=[
+        ("orch ckpt ls", "List the checkpoints of the active run, else of the newest"),
+        ("orch ckpt ls mnist --json", "List those of the run mnist, for scripts"),
+    ]
+)
 @run_argument()
-@click.option("--json", "as_json", is_flag=True, help="A document, for scripts.")
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def ls(session: Session, name: str | None, as_json: bool) -> int:
-    """What there is, by whom and when written, and what is known of it."""
+    """List the checkpoints.
+
+    The table shows which task saved each one, when, and whether it is verified. A verified checkpoint has been read in
+    full without an error. A seed is the copy that a generation started from.
+    """
     _show(run(Request("list", name), session), session, as_json=as_json)
     return 0
 
 
-@command.command()
+@command.command(
+    examples=[
+        ("orch ckpt verify", "Verify the checkpoints of the active run, else of the newest"),
+        ("orch ckpt verify mnist --json", "Verify those of the run mnist, for scripts"),
+    ]
+)
 @run_argument()
-@click.option("--json", "as_json", is_flag=True, help="A document, for scripts.")
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def verify(session: Session, name: str | None, as_json: bool) -> int:
-    """Read all of them now, every byte. Exit 1 where the newest does not read whole."""
-    session.say("reading every checkpoint; the training goes on")
+    """Read every checkpoint in full now. Exit code 1 where the newest one is broken."""
+    session.say("Reading every checkpoint …")
     answer = run(Request("read", name), session)
     _show(answer, session, as_json=as_json)
     newest = _newest(answer)
     if newest is None:
-        raise OrchestratorError(f"{answer['run_id']} has no checkpoint that could be resumed from")
+        raise OrchestratorError(f"{answer['run_id']} has no checkpoint to resume from")
     if not newest["whole"]:
         raise OrchestratorError(
-            f"the newest checkpoint does not read whole: {newest['name']}: {newest['why']}",
-            hint="a restart takes the one before it, by itself",
+            f"the newest checkpoint is broken: {newest['name']}: {newest['why']}",
+            hint="a restart uses the newest verified checkpoint before it",
         )
     return 0
 
 
-@command.command(short_help="Go back to one; newer ones are set aside.")
+@command.command(
+    examples=[
+        ("orch ckpt rollback --to 120", "The next `orch up` starts from step 120"),
+        ("orch ckpt rollback mnist --to gen-5 --restart", "Restart the run mnist from generation 5 now"),
+    ]
+)
 @run_argument()
-@click.option("--to", "checkpoint", required=True, help="A global step, gen-N, or a name of `orch ckpt ls`.")
-@click.option("--restart", is_flag=True, help="Of an active run: stop its tasks, and go on from there.")
-@click.option("--json", "as_json", is_flag=True, help="A document, for scripts.")
+@click.option("--to", "checkpoint", required=True, help="A global step, gen-N, or a NAME of `orch ckpt ls`.")
+@click.option("--restart", is_flag=True, help="Restart the tasks of an active run from it.")
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def rollback(session: Session, name: str | None, checkpoint: str, restart: bool, as_json: bool) -> int:
-    """Go back: the next generation starts from that checkpoint, and everything newer is set aside.
+    """Go back to a checkpoint.
 
-    Nothing is removed: going back to what was set aside brings it in again. Exit 6 where the run is active and
-    --restart is not given.
+    The next generation starts from it, and newer checkpoints are set aside. Nothing is removed: a rollback to a
+    checkpoint that was set aside brings it back. Exit code 6 where the run is active and --restart is not given.
     """
     answer = run(Request("rollback", name, checkpoint, restart), session)
     if as_json:
@@ -148,46 +169,48 @@ def rollback(session: Session, name: str | None, checkpoint: str, restart: bool,
     found = answer["checkpoint"]
     aside = answer["set_aside"]
     what = f"; set aside: generation {', '.join(map(str, aside))}" if aside else ""
-    then = "its tasks start again from it now" if answer["active"] else "the next `orch up` starts from it"
+    then = "restarting its tasks from it" if answer["active"] else "the next `orch up` starts from it"
     session.put(f"{answer['run_id']}: back to step {found['global_step']} ({found['name']}){what}; {then}")
-    session.say("it is pinned, so that it stays: `orch ckpt unpin` lets it go")
+    session.say("The checkpoint is pinned; `orch ckpt unpin` removes the pin")
     return 0
 
 
-@command.command(short_help="Keep one for good.")
-@click.argument("name")
-@click.argument("checkpoint")
-@click.option("--json", "as_json", is_flag=True, help="A document, for scripts.")
+@command.command(
+    examples=[
+        ("orch ckpt pin 120", "Keep the checkpoint of step 120 of the active run, else of the newest"),
+        ("orch ckpt pin mnist gen-5", "Keep the newest checkpoint of generation 5 of the run mnist"),
+    ]
+)
+@run_and("checkpoint")
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
-def pin(session: Session, name: str, checkpoint: str, as_json: bool) -> int:
-    """Keep one for good: neither `keep` nor the script that saves its newest few removes it."""
+def pin(session: Session, name: str | None, checkpoint: str, as_json: bool) -> int:
+    """Pin a checkpoint, so that it stays. Neither the spec's `keep` nor the script's own clean-up removes it."""
     return _pinned("pin", session, name, checkpoint, as_json=as_json)
 
 
-@command.command()
-@click.argument("name")
-@click.argument("checkpoint")
-@click.option("--json", "as_json", is_flag=True, help="A document, for scripts.")
+@command.command(
+    examples=[
+        ("orch ckpt unpin 120", "Unpin the checkpoint of step 120 of the active run, else of the newest"),
+        ("orch ckpt unpin mnist gen-5", "Unpin that of generation 5 of the run mnist"),
+    ]
+)
+@run_and("checkpoint")
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
-def unpin(session: Session, name: str, checkpoint: str, as_json: bool) -> int:
-    """Keep it no longer than the others."""
+def unpin(session: Session, name: str | None, checkpoint: str, as_json: bool) -> int:
+    """Remove the pin of a checkpoint."""
     return _pinned("unpin", session, name, checkpoint, as_json=as_json)
 
 
-def _pinned(verb: str, session: Session, name: str, checkpoint: str, *, as_json: bool) -> int:
+def _pinned(verb: str, session: Session, name: str | None, checkpoint: str, *, as_json: bool) -> int:
     answer = run(Request(verb, name, checkpoint), session)
     if as_json:
         session.put_json(answer)
         return 0
     found = answer["checkpoint"]
-    done = (
-        "was pinned already"
-        if answer.get("already")
-        else "is pinned"
-        if verb == "pin"
-        else "is pinned no more"
-    )
-    session.put(f"step {found['global_step']} of generation {found['generation']} ({found['name']}) {done}")
+    done = "unpinned" if verb == "unpin" else "already pinned" if answer.get("already") else "pinned"
+    session.put(f"step {found['global_step']} of generation {found['generation']} ({found['name']}): {done}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`orch coordinator`: run it in the foreground, start, stop and show it."""
+"""`orch coordinator`: run it in the foreground; start, stop, restart or show it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,36 @@ from typing import Any
 import click
 
 from orchestrator.cli import render
+from orchestrator.cli.help import Group
 from orchestrator.cli.options import DURATION
-from orchestrator.cli.session import Session
+from orchestrator.cli.session import Session, is_not_running
 from orchestrator.core.errors import CoordinatorUnreachable, SomeHostsOnly
 
 
-@click.group()
+@click.group(
+    cls=Group,
+    examples=[
+        ("orch coordinator status", "Show whether it is running, and its version"),
+        ("orch coordinator restart", "Replace it after an upgrade of orch; the tasks keep running"),
+    ],
+)
 def command() -> None:
-    """The process that decides. `orch up` starts it by itself; it may be killed at any time."""
+    """Run, start, stop, restart or show the coordinator, the process that decides.
+
+    `orch up` starts it by itself. It may end at any time: the tasks keep running, and the next one adopts them.
+    """
 
 
-@command.command()
-@click.option("--after", type=int, metavar="PID", hidden=True, help="The coordinator that this one follows.")
+@command.command(
+    examples=[
+        ("orch coordinator run", "Run it until Ctrl-C"),
+        ("ORCH_STATE_DIR=/srv/orch orch coordinator run", "Run it with its journal in another directory"),
+    ]
+)
+@click.option("--after", type=int, metavar="PID", hidden=True, help="The coordinator that this one replaces.")
 @click.pass_obj
 def run(session: Session, after: int | None) -> int:
-    """Run it in the foreground, until a signal: for systemd."""
+    """Run the coordinator in the foreground, as systemd does. SIGINT or SIGTERM ends it."""
     from orchestrator.daemon.coordinator.main import run as run_coordinator
 
     session.paths.ensure()
@@ -29,36 +44,46 @@ def run(session: Session, after: int | None) -> int:
     return code
 
 
-@command.command()
-@click.option("--json", "as_json", is_flag=True, help="Its document, for scripts.")
+@command.command(
+    examples=[
+        ("orch coordinator start", "Start it unless it is running"),
+        ("orch coordinator start --json", "The same, and print its pid, epoch, version and socket"),
+    ]
+)
+@click.option("--json", "as_json", is_flag=True, help="Print its document, for scripts.")
 @click.pass_obj
 def start(session: Session, as_json: bool) -> int:
-    """Start it in the background, unless it runs."""
+    """Start the coordinator in the background, unless it is running."""
     from orchestrator.cli.starting import ensure_coordinator
 
     document, started = ensure_coordinator(session)
     if not started:
-        session.say(f"the coordinator runs already (pid {document.get('pid')})")
+        session.say(f"Coordinator already running (pid {document.get('pid')})")
     if as_json:
         session.put_json(document)
     return 0
 
 
-@command.command()
+@command.command(
+    examples=[
+        ("orch coordinator stop", "Stop it; the tasks keep running"),
+        ("orch coordinator stop && orch coordinator start", "Stop it and start another one"),
+    ]
+)
 @click.pass_obj
 def stop(session: Session) -> int:
-    """End it. The tasks go on; the next coordinator takes them up."""
+    """Stop the coordinator. The tasks keep running; the next coordinator adopts them."""
     try:
         stop_coordinator(session)
     except CoordinatorUnreachable as e:
-        if not isinstance(e.__cause__, (FileNotFoundError, ConnectionRefusedError)):
+        if not is_not_running(e):
             raise
-        session.say("no coordinator is running")
+        session.say("No coordinator is running")
     return 0
 
 
 def stop_coordinator(session: Session) -> None:
-    """Ask it to end, and wait until it has. CoordinatorUnreachable where none runs."""
+    """Stop the coordinator, and wait for its end. Raises CoordinatorUnreachable where none is running."""
     from orchestrator.cli.handover import end_coordinator
 
     client = session.client()
@@ -67,22 +92,28 @@ def stop_coordinator(session: Session) -> None:
     ]
     pid = client.get("/v1/coordinator").get("pid")
     end_coordinator(session, pid)
-    going = f"; {', '.join(active)} goes on unwatched" if active else ""
-    session.say(f"the coordinator (pid {pid}) has ended{going}")
+    session.say(f"Coordinator stopped (pid {pid})")
+    if active:
+        session.warn(f"nobody restarts {', '.join(active)} after a failure until `orch coordinator start`")
 
 
-@command.command()
+@command.command(
+    examples=[
+        ("orch coordinator restart", "Replace the coordinator by one of this version"),
+        ("orch coordinator restart --timeout 5m", "Wait up to five minutes for all hosts to report"),
+    ]
+)
 @click.option(
     "--timeout", type=DURATION, default="60s", show_default=True, help="How long to wait for all hosts."
 )
-@click.option("--json", "as_json", is_flag=True, help="What was taken up, for scripts.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was adopted as a document.")
 @click.pass_obj
 def restart(session: Session, timeout: float, as_json: bool) -> int:
-    """Hand over to a coordinator of this program's version. No task is touched.
+    """Replace the coordinator by one of this orch's version. The tasks keep running.
 
-    Refused, with the old one still running, where this version cannot read the journal. Once the new one waits for
-    the journal the handover goes on whatever becomes of this command. Exit 4 where a host has
-    not been heard in time: it is connected as soon as it can be, and nothing is restarted for it.
+    Refused where this version cannot read the journal; the old coordinator then keeps running. Once the new one waits
+    for the journal, the handover no longer needs this command. Exit code 4 where a host has not reported in time; its
+    tasks are not restarted for that.
     """
     from orchestrator.cli.handover import hand_over
 
@@ -93,17 +124,22 @@ def restart(session: Session, timeout: float, as_json: bool) -> int:
         session.put(done.sentence)
     if done.waiting:
         raise SomeHostsOnly(
-            f"not heard yet: {', '.join(done.waiting)}",
-            hint="the coordinator goes on trying; `orch status` shows it",
+            f"no report yet from {', '.join(done.waiting)}",
+            hint="the coordinator keeps trying; `orch status` shows the hosts",
         )
     return 0
 
 
-@command.command()
-@click.option("--json", "as_json", is_flag=True, help="Its document, for scripts.")
+@command.command(
+    examples=[
+        ("orch coordinator status", "Show its pid, version, directories, runs and hosts"),
+        ("orch coordinator status --json", "The same as a document"),
+    ]
+)
+@click.option("--json", "as_json", is_flag=True, help="Print its document, for scripts.")
 @click.pass_obj
 def status(session: Session, as_json: bool) -> int:
-    """Show whether it runs, and which it is."""
+    """Show the running coordinator. Exit code 3 where none is running."""
     document = session.client().get("/v1/coordinator")
     if as_json:
         session.put_json(document)
@@ -130,6 +166,6 @@ def _text(document: dict[str, Any]) -> str:
 
 
 def _listed(value: object) -> str:
-    if isinstance(value, dict):  # hosts: whether they are connected now
+    if isinstance(value, dict):  # hosts, and whether they are connected
         return ", ".join(key if up else f"{key} (not connected)" for key, up in value.items()) or "none"
     return (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)

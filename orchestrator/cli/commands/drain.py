@@ -1,4 +1,4 @@
-"""`orch drain`: a host is given no task any more, and those that it has move at the next verified checkpoint."""
+"""`orch drain`: give a host no more tasks, and move those that it has at the next verified checkpoint."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Any
 import click
 
 from orchestrator.adapters.head.client import Client
-from orchestrator.cli.run_choice import complete_host, complete_run, find, runs_of, with_host
+from orchestrator.cli.help import Command
+from orchestrator.cli.run_choice import complete_host, complete_run, find, run_and, runs_of, with_host
 from orchestrator.cli.session import Session
 from orchestrator.cli.terminal import printable
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Which host; without a run, of the only active run that has it."""
+    """Which host, and of which run; None: of the only active run that has it."""
 
-    host: str
     name: str | None
+    host: str
     verb: str = "drain"
     now: bool = False
 
 
 def run(request: Request, session: Session) -> dict[str, Any]:
-    """What has become of the host, as the API says it."""
+    """Return the new state of the host, as the API describes it."""
     client: Client = session.client()
     runs = runs_of(client)
     chosen = find(runs, request.name) if request.name else with_host(runs, request.host, request.verb)
@@ -32,39 +33,47 @@ def run(request: Request, session: Session) -> dict[str, Any]:
     return client.post(f"/v1/runs/{chosen['run_id']}/{request.verb}", body)
 
 
-def answer(found: dict[str, Any]) -> str:
-    """What follows from it."""
-    tasks = ", ".join(map(str, found.get("tasks") or []))
-    state = f"{found.get('host')} is {found.get('state')} for {found.get('run_id')}"
+def answer(found: dict[str, Any], *, now: bool) -> str:
+    """Return the sentence for people."""
+    host, tasks = found.get("host"), ", ".join(map(str, found.get("tasks") or []))
+    state = f"{host} is {found.get('state')} for {found.get('run_id')}"
     if found.get("state") != "drained":
         return state
     if not tasks:
-        return f"{state}: it is given no task"
-    when = "at the next verified checkpoint" if found.get("checkpoints") else "at the next restart"
-    return f"{state}: {tasks} will leave it {when}; `orch drain {found.get('host')} --now` does not wait"
+        return f"{state}; it has no tasks"
+    if now:
+        return f"{state}; stopping {tasks}"
+    when = "checkpoint" if found.get("checkpoints") else "restart"
+    return f"{state}; {tasks} will move at the next {when}; --now does not wait for it"
 
 
-@click.command()
-@click.argument("host", shell_complete=complete_host)
-@click.option(
-    "--name", metavar="RUN", shell_complete=complete_run, help="The run, where several have that host."
+old_name_option = click.option("--name", "old_name", hidden=True, shell_complete=complete_run)
+"""How the run was named before NAME became the first argument."""
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch drain gpu-b", "Move the only run that uses gpu-b off that host, at its next checkpoint"),
+        ("orch drain mnist gpu-b --now", "Move the run mnist off it at once"),
+    ],
 )
-@click.option(
-    "--now", is_flag=True, help="Do not wait for a checkpoint: what was trained since the last one is lost."
-)
-@click.option("--json", "as_json", is_flag=True, help="The host's state, as a document.")
+@run_and("host", complete_host)
+@old_name_option
+@click.option("--now", is_flag=True, help="Do not wait for a checkpoint; steps since the last one are lost.")
+@click.option("--json", "as_json", is_flag=True, help="Print the host's state as a document.")
 @click.pass_obj
-def command(session: Session, host: str, name: str | None, now: bool, as_json: bool) -> int:
-    """Take HOST out of a run: a spare takes its tasks, or fewer workers go on.
+def command(
+    session: Session, name: str | None, host: str, old_name: str | None, now: bool, as_json: bool
+) -> int:
+    """Move a run off HOST: a spare takes its tasks, or the run continues with fewer workers.
 
-    The gang is moved at the next verified checkpoint. Exit 6 when no spare has room and replicas_min does not
-    allow fewer. `orch undrain HOST` lets it in again.
+    The tasks move at the next verified checkpoint. Without NAME: the only active run that has HOST. Exit code 6 where
+    no spare has room and replicas_min does not allow fewer workers. `orch undrain HOST` lets it take tasks again.
     """
-    found = run(Request(host, name, now=now), session)
+    found = run(Request(name or old_name, host, now=now), session)
     if as_json:
         session.put_json(found)
-    elif now and found.get("tasks"):
-        session.put(printable(f"{host} is drained for {found.get('run_id')}: its tasks are being stopped"))
     else:
-        session.put(printable(answer(found)))
+        session.put(printable(answer(found, now=now)))
     return 0

@@ -1,4 +1,4 @@
-"""`orch gc`: finds what is left of runs that no coordinator of ours knows, and removes what the user confirms."""
+"""`orch gc`: find orphans, what runs left behind that our journal does not know, and remove them if confirmed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli import quantities, render
+from orchestrator.cli.help import Command
 from orchestrator.cli.host_queries import (
     TIMEOUT_S,
     asker,
     confirm,
-    is_somebody_there,
+    is_interactive,
     plans_of,
     say_problems,
 )
@@ -29,7 +30,7 @@ LOOK = {"order": "runs"}
 
 
 def look(ask: Asker, hosts: Iterable[HostPlan], ours: Known) -> tuple[list[Item], list[Answer]]:
-    """What is on these hosts of runs that are not ours; each place once, whatever its names."""
+    """Return the orphans on these hosts. A machine with several names is asked once."""
     from orchestrator.daemon.connection.pool import connection_of
 
     wanted = list({connection_of(host): host for host in hosts}.values())
@@ -50,7 +51,7 @@ def _item(host: HostPlan, told: Mapping[str, Any]) -> Item:
     driven = told.get("watched") or (alive and ago_s is not None and ago_s < RECENT_S)
     what = "directory" if told["directory"] else "processes only"
     if told["directory"] and alive:
-        what = f"directory, {len(pids)} of its processes"
+        what = f"directory, {len(pids)} process{'' if len(pids) == 1 else 'es'}"
     return Item(
         run=str(told["run"]),
         host=host.name,
@@ -67,11 +68,13 @@ def _item(host: HostPlan, told: Mapping[str, Any]) -> Item:
 def may_go(
     items: Sequence[Item], even_alive: Sequence[str], even_checkpoints: Sequence[str], ours: Known
 ) -> list[Item]:
-    """Those that a yes removes. Without a journal of ours, nothing that lives: it may well be ours."""
+    """Return what a yes removes. Without a journal of ours nothing that is alive: it may be ours."""
     found = {item.run for item in items}
     unknown = [run for run in (*even_alive, *even_checkpoints) if run not in found]
     if unknown:
-        raise UsageError(f"nothing was found of {', '.join(unknown)}", hint="`orch gc` shows what there is")
+        raise UsageError(
+            f"nothing found of {', '.join(unknown)}", hint="`orch gc --dry-run` lists the orphans"
+        )
     refused = ("driven",) if ours.there else ("driven", "alive")
     named = {"driven": even_alive, "alive": even_alive, KEPT: even_checkpoints}
     return [
@@ -80,7 +83,7 @@ def may_go(
 
 
 def remove(session: Session, ask: Asker, items: Sequence[Item], even_alive: Sequence[str]) -> dict[Item, str]:
-    """Remove them; of those that could not be, why."""
+    """Remove the items. Return why some could not be removed."""
     problems: dict[Item, str] = {}
     by_host: dict[HostPlan, list[Item]] = {}
     for item in items:
@@ -101,37 +104,51 @@ def remove(session: Session, ask: Asker, items: Sequence[Item], even_alive: Sequ
 
 
 def _order(item: Item, even_alive: Sequence[str]) -> dict[str, Any]:
-    # The epoch that was seen: a coordinator that takes the run meanwhile has a higher one, and this is refused.
+    # The epoch that was seen: if a coordinator adopts the run meanwhile, its epoch is higher, and this is refused.
     return {"order": "remove", "run": item.run, "epoch": item.epoch, "even_driven": item.run in even_alive}
 
 
 def shown(items: Sequence[Item], session: Session) -> str:
-    """For people."""
+    """Return the table for people."""
     if not items:
-        return "nothing was found: every run that these hosts remember is known here"
-    rows = [("RUN", "HOST", "WHAT", "STATE", "SIZE", "UNCHANGED FOR")]
+        return "No orphans found"
+    rows = [("RUN", "HOST", "WHAT", "STATE", "SIZE", "LAST CHANGE")]
     for item in items:
-        age = "-" if item.age_s is None else quantities.duration(item.age_s)
+        age = "-" if item.age_s is None else f"{quantities.duration(item.age_s)} ago"
         rows.append((item.run, item.host, item.what, item.state, quantities.size(item.bytes), age))
     return "\n".join(render.table(rows, session.paint, right=frozenset({"SIZE"})))
 
 
-@click.command()
-@click.option(
-    "--hosts", "files", multiple=True, metavar="FILE", help="A cluster spec; else all hosts of known runs."
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch gc --dry-run", "List orphans on the hosts of all known runs"),
+        ("orch gc --hosts cluster.yaml", "Look on the hosts of a spec, and ask before removing"),
+        ("orch gc --even-alive mnist-20261120-093005 --yes", "End and remove a run that is still alive"),
+    ],
 )
-@click.option("--yes", is_flag=True, help="Remove what is shown without asking.")
-@click.option("--dry-run", is_flag=True, help="Show it only.")
 @click.option(
-    "--even-alive", multiple=True, metavar="RUN", help="Even this run, which somebody drives, or may."
+    "--hosts",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="Look on this spec's hosts. Default: hosts of known runs.",
+)
+@click.option("--yes", is_flag=True, help="Remove without asking.")
+@click.option("--dry-run", is_flag=True, help="List the orphans only.")
+@click.option(
+    "--even-alive",
+    multiple=True,
+    metavar="RUN",
+    help="Also end and remove this run, which is alive or driven.",
 )
 @click.option(
     "--even-checkpoints",
     multiple=True,
     metavar="RUN",
-    help="Even this ended run's checkpoints on the head node.",
+    help="Also remove this ended run's checkpoints on the head node.",
 )
-@click.option("--json", "as_json", is_flag=True, help="A document, for scripts.")
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def command(
     session: Session,
@@ -142,21 +159,19 @@ def command(
     even_checkpoints: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Find what is left of runs that this head node does not know, and remove what you confirm.
+    """Find orphans, what runs left behind that this head node does not know, and remove them after you confirm.
 
-    Processes, directories, logs, and the checkpoints that were pulled to this machine. What another head node drives is
-    shown and left alone, and so are the checkpoints of an ended run, which the next `orch up` goes on from. Processes
-    are killed by marker and recorded identity only.
+    Orphans are processes, directories, logs, and checkpoints that were copied to this machine. Runs that another head
+    node drives are listed and left alone, and so are the checkpoints of an ended run, from which the next `orch up`
+    resumes. Processes are killed by marker and recorded identity only.
     """
     ours = known(session)
     plans = [plan for plan, _ in plans_of(files)]
     hosts = [host for plan in plans for host in plan.hosts] if files else ours.hosts
     if not hosts:
-        raise UsageError("which hosts are to be asked?", hint="name a cluster spec: --hosts cluster.yaml")
+        raise UsageError("no hosts to query", hint="name a cluster spec: `orch gc --hosts cluster.yaml`")
     if not ours.there:
-        session.say(
-            "there is no journal here, so every run is unknown; `orch recover` takes up those that live"
-        )
+        session.warn("no journal here, so every run is unknown; `orch recover` adopts those that are alive")
     ask = asker(session)
     items, answers = look(ask, hosts, ours)
     items += look_here(session, plans)
@@ -182,7 +197,7 @@ def command(
         )
     elif removed:
         session.say(
-            f"removed: {quantities.size(sum(item.bytes for item in removed))} "
+            f"Removed {quantities.size(sum(item.bytes for item in removed))} "
             f"in {quantities.plural(len(removed), 'place')}"
         )
     return _end(problems, failed)
@@ -191,33 +206,33 @@ def command(
 def _say_spared(session: Session, spared: Sequence[Item]) -> None:
     for run in dict.fromkeys(item.run for item in spared if item.state == KEPT):
         session.say(
-            f"{run}: the next `orch up` of its spec goes on from its checkpoints on this machine, so they stay; "
+            f"{run}: checkpoints kept, the next `orch up` resumes from them; "
             f"`--even-checkpoints {run}` removes them"
         )
     for run in dict.fromkeys(item.run for item in spared if item.state != KEPT):
         states = {item.state for item in spared if item.run == run}
         why = "driven by another head node" if "driven" in states else "alive"
-        session.say(f"{run} is {why} and is left alone; `--even-alive {run}` ends and removes it")
+        session.say(f"{run}: left alone, it is {why}; `--even-alive {run}` ends and removes it")
 
 
 def _agreed(session: Session, chosen: Sequence[Item], *, yes: bool) -> bool:
     if yes:
         return True
-    if not is_somebody_there(session):
-        session.say("nothing was removed: nobody is there to ask; add --yes")
+    if not is_interactive(session):
+        session.say("Nothing removed: no terminal to confirm on; add --yes")
         return False
     living = ", ".join(f"{pid} on {item.host}" for item in chosen for pid in item.pids)
-    end = f", and kill what lives of it (pids: {living})" if living else ""
+    end = f", and kill its processes (pid {living})" if living else ""
     if confirm(session, f"Remove {quantities.size(sum(item.bytes for item in chosen))}{end}?"):
         return True
-    session.say("nothing was removed")
+    session.say("Nothing removed")
     return False
 
 
 def _end(problems: Mapping[Item, str], failed: Sequence[str]) -> int:
     if problems:
         told = "; ".join(f"{item.run} on {item.host}: {why}" for item, why in problems.items())
-        raise Refused(f"not removed: {told}")
+        raise Refused(f"could not remove {told}")
     if failed:
-        raise SomeHostsOnly(f"not asked: {', '.join(failed)}")
+        raise SomeHostsOnly(f"could not query {', '.join(failed)}", hint="repeat `orch gc` once they answer")
     return 0

@@ -1,4 +1,4 @@
-"""`orch kill`: ends runs and proves that nothing is left."""
+"""`orch kill`: stop runs, and verify that no process is left."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from orchestrator.adapters.head.client import Client
 from orchestrator.cli import render
+from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.run_choice import find, only_active, run_argument, runs_of, status_of
 from orchestrator.cli.session import Session
@@ -20,7 +21,7 @@ _LOOK_EVERY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to end. Without a name: the only active run."""
+    """Which runs. Without a name: the only active one."""
 
     names: tuple[str, ...]
     all: bool
@@ -30,14 +31,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The runs as they were in the end. `already` had ended before."""
+    """The ended runs. Those in `already` had ended before."""
 
     runs: tuple[dict[str, Any], ...]
     already: tuple[dict[str, Any], ...]
 
 
 def run(request: Request, session: Session) -> Result:
-    """Order the kills, then follow each to its end. WaitTimedOut where that takes too long."""
+    """Order the kills, and wait for the end of each run. Raises WaitTimedOut."""
     client = session.client()
     chosen = _chosen(request, runs_of(client))
     already = tuple(found for found in chosen if not render.is_active(found))
@@ -48,14 +49,14 @@ def run(request: Request, session: Session) -> Result:
     try:
         ended = tuple(_wait_end(client, session, found, deadline) for found in active)
     except KeyboardInterrupt:
-        session.say("\nthe kill goes on without you; `orch status` shows what it waits for")
+        session.say("\nDetached; the kill continues. `orch status` shows what it waits for")
         raise
     return Result(ended, already)
 
 
 def _chosen(request: Request, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if request.all and request.names:
-        raise UsageError("name the runs, or say --all; not both")
+        raise UsageError("give either NAMEs or --all, not both")
     if request.all:
         return [found for found in runs if render.is_active(found)]
     if not request.names:
@@ -76,64 +77,71 @@ def _wait_end(client: Client, session: Session, chosen: dict[str, Any], deadline
         if session.now() >= deadline:
             raise WaitTimedOut(
                 f"{render.title(found)} is still {found.get('phase')}: {found.get('reason')}",
-                hint="the kill goes on; `orch status` shows what it waits for, `orch kill --force` does not wait",
+                hint="the kill continues; `orch status` shows what it waits for; `orch kill --force` kills at once",
             )
         session.pause(_LOOK_EVERY_S)
 
 
 def verdict(runs: Sequence[dict[str, Any]]) -> OrchestratorError | None:
-    """What stands against "nothing is left": processes that could not be killed, hosts that did not answer."""
+    """Return the error for processes that could not be killed, or for hosts that did not answer; None without any."""
     unkillable, unreachable = [], []
     for found in runs:
         proof = found.get("proof") or {}
         for host, seen in (proof.get("hosts") or {}).items():
             unkillable += [f"{host} {render.left_text(item)}" for item in seen.get("left") or []]
             ports = ", ".join(map(str, seen.get("ports_busy") or []))
-            unkillable += [f"{host} has busy ports: {ports}"] if ports else []
+            unkillable += [f"{host} ports still in use: {ports}"] if ports else []
         unreachable += list(proof.get("unreachable") or [])
     if unkillable:
         return Refused(
             f"could not be killed: {'; '.join(unkillable)}",
-            hint="nothing new is started there; a process in D state waits for its disk or network file system",
+            hint="nothing new is started there; a process in D state waits for a disk or a network file system",
         )
     if unreachable:
         hosts = ", ".join(dict.fromkeys(unreachable))
         return SomeHostsOnly(
-            f"nothing is known of {hosts}: no answer",
-            hint="the kill is done there as soon as the coordinator reaches them; `orch status` shows it",
+            f"could not check {hosts}: no answer",
+            hint="the coordinator kills what is left there once it reaches them; `orch status` shows it",
         )
     return None
 
 
-@click.command()
-@run_argument(nargs=-1)
-@click.option("--all", "all_runs", is_flag=True, help="Every active run.")
-@click.option("--force", is_flag=True, help="KILL at once: no grace, no last checkpoint.")
-@click.option(
-    "--timeout", type=DURATION, default="10m", show_default=True, help="How long to wait for the proof."
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch kill mnist", "Stop the run mnist"),
+        ("orch kill --all --timeout 2m", "Stop all active runs, and wait at most two minutes"),
+        ("orch kill mnist --force", "Kill its tasks at once, without a last checkpoint"),
+    ],
 )
-@click.option("--json", "as_json", is_flag=True, help="The ended runs, with the proof, as a document.")
+@run_argument(nargs=-1)
+@click.option("--all", "all_runs", is_flag=True, help="Stop every active run.")
+@click.option("--force", is_flag=True, help="Send SIGKILL at once: no grace, no last checkpoint.")
+@click.option(
+    "--timeout", type=DURATION, default="10m", show_default=True, help="How long to wait for the end."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the ended runs with their proofs as a document.")
 @click.pass_obj
 def command(
     session: Session, names: tuple[str, ...], all_runs: bool, force: bool, timeout: float, as_json: bool
 ) -> int:
-    """End runs: ask, wait the grace, kill; then look on every host that nothing is left.
+    """Stop runs: SIGTERM, a grace period, SIGKILL. Then check on every host that no process is left.
 
-    Without a NAME: the only active run. Exit 0 when it is proven, 4 when a host did not answer, 6 when
-    something could not be killed.
+    Without NAME: the only active run. Exit code 0 when every host is checked, 4 when a host did not answer, 6 when a
+    process could not be killed.
     """
     if force:
-        session.say("--force kills at once: progress since the last checkpoint is lost")
+        session.warn("--force kills at once; steps since the last checkpoint are lost")
     result = run(Request(names, all_runs, force, timeout), session)
     for found in result.already:
-        session.say(f"{render.title(found)} has ended before: {found.get('phase')}")
+        session.say(f"{render.title(found)} had already ended: {found.get('phase')}")
     if as_json:
         session.put_json({"schema": 1, "runs": [*result.already, *result.runs]})
     else:
         for found in result.runs:
             session.put(render.proof(found, session.paint))
     if all_runs and not result.runs and not as_json:
-        session.say("no run is active; there is nothing to kill")
+        session.say("No run is active")
     problem = verdict(result.runs)
     if problem:
         raise problem

@@ -1,4 +1,4 @@
-"""`orch logs`: what the tasks print. Read from the head's disk, so it works without a coordinator too."""
+"""`orch logs`: show the output of the tasks. It is read from the head node's disk, so no coordinator is needed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ import click
 
 from orchestrator.adapters.head.runlogs import LogLine, RunLogs, run_name
 from orchestrator.cli import render
+from orchestrator.cli.help import Command
 from orchestrator.cli.log_lines import LogPainter, document
-from orchestrator.cli.run_choice import no_such_run, run_argument, status_of
+from orchestrator.cli.run_choice import (
+    START_ONE,
+    complete_task,
+    name_and_task,
+    no_such_run,
+    run_argument,
+    status_of,
+)
 from orchestrator.cli.session import Session
 from orchestrator.cli.watching import wait_for_the_last_lines
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
-from orchestrator.core.plan import TaskId
 from orchestrator.spec.durations import parse_duration
 
 _LOOK_EVERY_S = 0.25
@@ -36,7 +43,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Lines that may still be coming."""
+    """The lines; with `follow` the iterator waits for more."""
 
     run_id: str
     tasks: tuple[str, ...]
@@ -45,18 +52,18 @@ class Result:
 
 
 def run(request: Request, session: Session) -> Result:
-    """Choose the run, and begin to read."""
+    """Choose the run, and start to read."""
     logs = RunLogs(session.paths.state_dir)
-    name, task = _name_and_task(request)
+    name, task = name_and_task(request.name, request.task)
     run_id = logs.newest(name)
     if run_id is None:
         known = [run_name(found) for found in logs.runs()]
         if name is None:
-            raise OrchestratorError("no run has left a log here", hint="`orch up FILE` starts one")
+            raise OrchestratorError("there are no runs yet", hint=START_ONE)
         raise no_such_run(name, known)
     present = logs.tasks(run_id)
     if task is not None and present and task not in present:
-        raise UsageError(f"{run_id} has no log of {task}", hint=f"there are: {', '.join(present)}")
+        raise UsageError(f"{run_id} has no log of {task}", hint=f"its tasks: {', '.join(present)}")
     tasks = None if task is None else [task]
     if request.follow:
         lines = logs.follow(
@@ -72,21 +79,8 @@ def run(request: Request, session: Session) -> Result:
     return Result(run_id, shown, logs.first_cause(run_id), lines)
 
 
-def _name_and_task(request: Request) -> tuple[str | None, str | None]:
-    """`orch logs worker:0` names a task of the newest run: no run's name has a colon."""
-    name, task = request.name, request.task
-    if name is not None and task is None and ":" in name:
-        name, task = None, name
-    if task is not None:
-        try:
-            TaskId.parse(task)
-        except ValueError as e:
-            raise UsageError(str(e)) from e
-    return name, task
-
-
 def _pause_until_end(session: Session, logs: RunLogs, run_id: str) -> Callable[[], bool]:
-    """For `follow`: waits, and looks whether the run has ended. A coordinator that is away ends nothing."""
+    """Return the pause of `follow`: it waits, and says whether the run continues. Without a coordinator it does."""
     client = session.client()
     said = False
     chosen = {"name": run_name(run_id), "run_id": run_id}
@@ -101,10 +95,10 @@ def _pause_until_end(session: Session, logs: RunLogs, run_id: str) -> Callable[[
                 return False
         except CoordinatorUnreachable as e:
             if not said:
-                session.say(f"{e}: what the tasks print now comes when it is back")
+                session.say(f"{e}; new output arrives once a coordinator is running again")
                 said = True
             going = True
-        except UsageError:  # so old that the coordinator has forgotten it
+        except UsageError:  # an old run that the coordinator no longer knows
             going = False
         session.pause(_LOOK_EVERY_S)
         return going
@@ -113,7 +107,7 @@ def _pause_until_end(session: Session, logs: RunLogs, run_id: str) -> Callable[[
 
 
 def parse_since(text: str, now: float) -> float:
-    """`5m` ago, or an ISO 8601 time (local where it names no zone), as Unix time."""
+    """Parse `5m` (ago), or an ISO 8601 time (local where it has no zone), to Unix time."""
     try:
         return now - parse_duration(text)
     except ValueError:
@@ -123,18 +117,25 @@ def parse_since(text: str, now: float) -> float:
     except ValueError:
         raise UsageError(
             f"--since {text!r} is neither a duration nor a time",
-            hint="5m means the last five minutes; a time reads like 2026-11-20T12:00:00",
+            hint="examples: 5m (the last five minutes), 2026-11-20T12:00:00",
         ) from None
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch logs --follow", "Follow the newest run until it ends"),
+        ("orch logs mnist worker:1 --since 5m", "Show the last five minutes of one task"),
+        ("orch logs worker:0 --tail 100", "Show the last 100 lines of a task of the newest run"),
+    ],
+)
 @run_argument()
-@click.argument("task", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Show what comes, until the run ends.")
-@click.option("--since", metavar="DURATION|TIME", help="Only what is newer, such as 5m.")
+@click.argument("task", required=False, shell_complete=complete_task)
+@click.option("-f", "--follow", is_flag=True, help="Show new lines too, until the run ends.")
+@click.option("--since", metavar="DURATION|TIME", help="Only newer lines, for example of the last 5m.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
-@click.option("--raw", is_flag=True, help="Endless lines in full, on a terminal too.")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines.")
+@click.option("--raw", is_flag=True, help="Do not cut very long lines on a terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 @click.pass_obj
 def command(
     session: Session,
@@ -146,9 +147,9 @@ def command(
     raw: bool,
     as_json: bool,
 ) -> int:
-    """Show what the tasks of a run print, merged by time. Without a NAME: of the newest run.
+    """Show the output of a run's tasks, merged by time. Without NAME: the newest run.
 
-    TASK reads like worker:0. When tasks have died, the first cause is said first.
+    TASK reads like worker:0; without it, all tasks. If the run has failed or restarted, the first cause comes first.
     """
     since_time = None if since is None else parse_since(since, session.time())
     result = run(Request(name, task, follow, since_time, tail), session)
@@ -157,7 +158,7 @@ def command(
             session.put_json(document(line, result.run_id), indent=None)
         return 0
     if result.first_cause:
-        # Talk, not data: the lines themselves are below, in their place.
+        # On stderr: on stdout it is among the lines, at its time.
         session.say(render.first_cause(result.first_cause, session.paint_err) + "\n")
     painter = LogPainter(session.paint, result.tasks, columns=None if raw else session.width)
     for line in result.lines:

@@ -1,4 +1,4 @@
-"""`orch plan`: what a cluster spec resolves to. Nothing is started, and no host is asked."""
+"""`orch plan`: show what a cluster spec resolves to. No host is contacted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from orchestrator.cli.help import Command
 from orchestrator.cli.quantities import plural
 from orchestrator.cli.render import table
 from orchestrator.cli.session import Paint, Session
@@ -24,12 +25,12 @@ from orchestrator.core.plan import Plan, TaskId, TaskPlan
 
 HIDDEN = "***"
 _RUN_ID = "{name}-YYYYMMDD-HHMMSS"
-"""Stands for the id that the run is given when it is submitted."""
+"""In place of the id, which the run gets when it is submitted."""
 _GENERATION = 1
 
 
 def document(plan: Plan) -> dict[str, Any]:
-    """The plan as `--json` shows it: as its first generation would start, but for ports that turn out taken."""
+    """Return the plan for `--json`, as a first generation would start if all of its ports are free."""
     run_id = _RUN_ID.format(name=plan.name)
     ports = {t.id: port_candidates(plan, run_id, _GENERATION, t.id)[0] for t in plan.tasks}
     addresses = {t.id: endpoint(_data_address(plan, t), ports[t.id]) for t in plan.tasks}
@@ -47,7 +48,7 @@ def document(plan: Plan) -> dict[str, Any]:
 
 
 def _slots(plan: Plan, spare: str) -> list[str]:
-    """The hosts whose tasks the spare has room for."""
+    """Return the hosts whose tasks the spare has room for."""
     return [host for host in plan.hosts_used if has_room(plan, host, spare)]
 
 
@@ -77,7 +78,7 @@ def _task(
 
 
 def text(document: Mapping[str, Any], paint: Paint) -> str:
-    """For people: a table of the tasks, then each task's command and environment."""
+    """Return the plan for people: a table of the tasks, then the command and environment of each."""
     tasks = document["tasks"]
     lines = [
         f"{paint(document['name'], 'bold')}  {document['strategy']}, {plural(len(tasks), 'task')}",
@@ -85,11 +86,11 @@ def text(document: Mapping[str, Any], paint: Paint) -> str:
         f"  checkpoints: {document['checkpoint_dir'] or 'none; a restart begins at step 0'}",
     ]
     lines += [
-        f"  spare: {spare['host']}, for {', '.join(spare['for']) or 'nobody: it has too few GPUs or slots'}"
+        f"  spare: {spare['host']}, for {', '.join(spare['for']) or 'no host: it has too few GPUs or slots'}"
         for spare in document["spares"]
     ]
     lines += [
-        f"  fewest: {plural(fewest, type_)}, where a host is lost and no spare is there"
+        f"  at least: {plural(fewest, type_)}, if a host is lost and no spare is ready"
         for type_, fewest in document["replicas_min"].items()
     ]
     rows = [["TASK", "HOST", "GPUS", "ADDRESS"]]
@@ -103,7 +104,7 @@ def text(document: Mapping[str, Any], paint: Paint) -> str:
 
 
 def show(file: str, session: Session, *, as_json: bool) -> int:
-    """Load the file and show its plan; `orch up --dry-run` is the same."""
+    """Load the file and print its plan, for `orch plan` and `orch up --dry-run`."""
     from orchestrator.spec.plan import load_plan
 
     plan, _ = load_plan(file)
@@ -112,14 +113,23 @@ def show(file: str, session: Session, *, as_json: bool) -> int:
         session.put_json(found)
     else:
         session.put(text(found, session.paint))
-        session.say("the ports are those of a first generation; a run's id and a taken port may change them")
+        session.say("Ports differ from run to run and from generation to generation; these are examples")
     return 0
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch plan cluster.yaml", "Show hosts, GPUs, ports, commands and environments"),
+        ("orch plan cluster.yaml --json", "The same as a document, with TF_CONFIG parsed"),
+    ],
+)
 @click.argument("file", type=click.Path(), metavar="FILE")
-@click.option("--json", "as_json", is_flag=True, help="The document, for scripts.")
+@click.option("--json", "as_json", is_flag=True, help="Print the document, for scripts.")
 @click.pass_obj
 def command(session: Session, file: str, as_json: bool) -> int:
-    """Show what FILE resolves to: per task host, GPUs, port, TF_CONFIG, environment, command."""
+    """Show what FILE resolves to: of each task the host, GPUs, port, TF_CONFIG, environment and command.
+
+    Nothing is started, and no host is contacted.
+    """
     return show(file, session, as_json=as_json)

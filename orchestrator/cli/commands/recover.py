@@ -1,4 +1,4 @@
-"""`orch recover`: rebuilds the journal from what the hosts know, and takes up what runs there."""
+"""`orch recover`: rebuild the journal from the records on the hosts, and adopt the runs that are alive."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli import quantities
+from orchestrator.cli.help import Command
 from orchestrator.cli.host_queries import (
     TIMEOUT_S,
     asker,
     confirm,
-    is_somebody_there,
+    is_interactive,
     plans_of,
     say_problems,
 )
@@ -28,17 +29,17 @@ if TYPE_CHECKING:
     from orchestrator.daemon.coordinator.recovery import Found, Search
 
 _FAREWELL_S = 10.0
-"""The agents of a coordinator that was killed end within moments; until then they look like another's."""
+"""How long the agents of a killed coordinator may take to end. Until then its runs look driven."""
 
 _LOOK_AGAIN_S = 1.0
 
 ENDED = frozenset(phase.value for phase in Phase if phase.is_terminal)
-"""Phases of runs that nobody takes up, whoever watches what is left of them."""
+"""Phases of runs that have ended. They are not adopted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Which cluster specs name the hosts. `take_over`: runs that another coordinator seems to drive."""
+    """Which cluster specs name the hosts. `take_over`: runs to adopt even where another coordinator drives them."""
 
     files: tuple[str, ...]
     yes: bool
@@ -46,15 +47,13 @@ class Request:
 
 
 def look(request: Request, session: Session) -> tuple[Search, list[tuple[Plan, Mapping[str, str]]]]:
-    """Ask the hosts. A run that is still watched is asked for again, for a while."""
+    """Query the hosts, and repeat that for a while as long as some run still looks driven."""
     from orchestrator.daemon.coordinator.recovery import search
 
     plans = plans_of(request.files)
     hosts = [host for plan, _ in plans for host in plan.hosts]
     if not hosts:
-        raise UsageError(
-            "which hosts are to be asked?", hint="name a cluster spec: `orch recover --hosts cluster.yaml`"
-        )
+        raise UsageError("no hosts to query", hint="name a cluster spec: `orch recover --hosts cluster.yaml`")
     ask = asker(session)
     give_up_at = session.now() + _FAREWELL_S
     while True:
@@ -65,9 +64,9 @@ def look(request: Request, session: Session) -> tuple[Search, list[tuple[Plan, M
 
 
 def check_lost(session: Session) -> tuple[str | None, dict[str, str]]:
-    """(What is wrong with the journal, the phases of the runs that it knows to have ended).
+    """Return what is wrong with the journal, and the phases of its ended runs.
 
-    None where it is only empty or not there. Refused where nothing is lost.
+    The first is None where the journal is empty or missing. Raises Refused where nothing is lost.
     """
     from orchestrator.adapters.head.journal import peek
 
@@ -78,8 +77,8 @@ def check_lost(session: Session) -> tuple[str | None, dict[str, str]]:
         pass
     else:
         raise Refused(
-            f"a coordinator runs (pid {pid}) and has a journal of its own",
-            hint="`orch status` shows what it knows; `orch coordinator stop` ends it (tasks go on)",
+            f"a coordinator is running (pid {pid}) and has a journal",
+            hint="`orch status` shows its runs; `orch coordinator stop` stops it (the tasks keep running)",
         )
     try:
         kept = peek(session.paths.journal)
@@ -88,8 +87,8 @@ def check_lost(session: Session) -> tuple[str | None, dict[str, str]]:
     active = _active(kept)
     if active:
         raise Refused(
-            f"the journal {session.paths.journal} reads well and knows {', '.join(active)}",
-            hint="nothing is lost: `orch coordinator start` takes them up",
+            f"the journal {session.paths.journal} is intact and contains {', '.join(active)}",
+            hint="nothing is lost: `orch coordinator start` adopts its runs",
         )
     return None, {one.run.run_id: one.run.phase.value for one in kept}
 
@@ -99,7 +98,7 @@ def _active(kept: Sequence[Kept]) -> list[str]:
 
 
 def rebuild(session: Session, search: Search, chosen: Sequence[Found], *, is_bad: bool) -> str | None:
-    """Write the journal, whose old file is put aside where it cannot be read: then its new place is returned."""
+    """Write the journal. An old file that cannot be read is renamed first; return its new path."""
     from orchestrator.adapters.head.journal import Journal, put_aside
     from orchestrator.daemon.coordinator.recovery import write
     from orchestrator.daemon.coordinator.succession import take_lock
@@ -121,7 +120,7 @@ def rebuild(session: Session, search: Search, chosen: Sequence[Found], *, is_bad
 def keep_secrets(
     session: Session, chosen: Sequence[Found], plans: Sequence[tuple[Plan, Mapping[str, str]]]
 ) -> dict[str, list[str]]:
-    """The values come from the specs, where they are of these runs; by run, the names of those that do not."""
+    """Save the values of secrets from the specs. Return by run the names of those that no spec has."""
     from orchestrator.adapters.head.secrets import Secrets
 
     missing: dict[str, list[str]] = {}
@@ -140,17 +139,17 @@ def keep_secrets(
 def choose(
     search: Search, take_over: Sequence[str], ended: Mapping[str, str]
 ) -> tuple[list[Found], list[Found]]:
-    """(What is taken up, what is not and why).
+    """Return the runs to adopt, and the others with the reason.
 
     Args:
-        search: what the hosts said.
-        take_over: runs that the user wants whoever drives them. UsageError where none of that id was found.
-        ended: the phases of runs that the journal knows to be over: shown only where something of them lives.
+        search: The answers of the hosts.
+        take_over: Runs to adopt even where another coordinator drives them. UsageError where one was not found.
+        ended: The phases of runs that have ended, by the journal. They are shown only where a task of them is alive.
     """
     unknown = [run_id for run_id in take_over if run_id not in search.found]
     if unknown:
         raise UsageError(
-            f"nothing was found of {', '.join(unknown)}", hint="`orch recover` shows what there is"
+            f"nothing found of {', '.join(unknown)}", hint="`orch recover` without --take-over lists the runs"
         )
     chosen: list[Found] = []
     others: list[Found] = []
@@ -159,19 +158,19 @@ def choose(
             if not one.lives_on:
                 continue
             one.phase = ended[one.run_id]
-            one.why = f"it has ended: {one.phase}; `orch coordinator start` ends what is left of it"
+            one.why = f"it has ended: {one.phase}; `orch coordinator start` stops what is left of it"
         elif one.phase in ENDED:
             pass
         elif one.watched_on and one.run_id not in take_over:
             one.why = f"another coordinator drives it (its agent is on {', '.join(sorted(one.watched_on))})"
             if one.run is not None:
-                one.why += f"; `--take-over {one.run_id}` takes it from there"
+                one.why += f"; `--take-over {one.run_id}` adopts it anyway"
         (chosen if one.run is not None and one.why is None else others).append(one)
     return chosen, others
 
 
 def shown(chosen: Sequence[Found], others: Sequence[Found]) -> list[str]:
-    """For people: each run with its tasks."""
+    """Return the runs with their tasks, for people."""
     rows = []
     for one in chosen:
         run = one.run
@@ -180,14 +179,14 @@ def shown(chosen: Sequence[Found], others: Sequence[Found]) -> list[str]:
         for task in run.tasks:
             more = "" if task.pid is None else f", pid {task.pid}"
             if task.phase.is_gone and task.exit is not None:
-                more = f": {task.exit.error}; the tasks that share its fate start again"
+                more = f": {task.exit.error}; its group will be restarted"
             rows.append(f"  {task.id} on {task.host}: {task.phase.value}{more}")
-    rows += [f"{one.run_id}  not taken up: {one.why}" for one in others]
+    rows += [f"{one.run_id}  not adopted: {one.why}" for one in others]
     return rows
 
 
 def document(chosen: Sequence[Found], others: Sequence[Found]) -> list[dict[str, Any]]:
-    """For `--json`."""
+    """Return the document for `--json`."""
     return [
         {
             "run_id": one.run_id,
@@ -217,12 +216,24 @@ def document(chosen: Sequence[Found], others: Sequence[Found]) -> list[dict[str,
     ]
 
 
-@click.command()
-@click.option("--hosts", "files", multiple=True, metavar="FILE", help="A cluster spec; its hosts are asked.")
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch recover --hosts cluster.yaml", "Rebuild the journal from the hosts of a spec"),
+        ("orch recover --hosts a.yaml --hosts b.yaml --yes", "Query the hosts of two specs, and do not ask"),
+        (
+            "orch recover --hosts cluster.yaml --take-over mnist-20261120-093005",
+            "Adopt a run that another head node drives",
+        ),
+    ],
+)
+@click.option("--hosts", "files", multiple=True, metavar="FILE", help="Query the hosts of this cluster spec.")
 @click.option("--yes", is_flag=True, help="Write the journal without asking.")
-@click.option("--take-over", multiple=True, metavar="RUN", help="Even where another coordinator drives it.")
+@click.option(
+    "--take-over", multiple=True, metavar="RUN", help="Adopt this run even if another coordinator drives it."
+)
 @click.option("--timeout", type=float, default=60.0, hidden=True)
-@click.option("--json", "as_json", is_flag=True, help="A document, for scripts.")
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def command(
     session: Session,
@@ -232,13 +243,13 @@ def command(
     timeout: float,
     as_json: bool,
 ) -> int:
-    """Rebuild a lost or damaged journal from the hosts, and go on with what runs there.
+    """Rebuild a lost or damaged journal from the records on the hosts, and adopt the runs that are alive.
 
-    No task is touched, unless one is missing without which its peers cannot go on: that is shown before you agree.
-    A run of which nothing lives is shown with how it ended, and not taken up. A journal that cannot be read is put
-    aside, not removed. Values of secrets are taken from the specs.
+    No task is restarted, unless a task of its group is missing; that is shown before you confirm. Runs of which no
+    task is alive are listed with how they ended. A journal that cannot be read is renamed, not removed. The values of
+    secrets come from the specs.
     """
-    from orchestrator.cli.handover import await_taken_up
+    from orchestrator.cli.handover import wait_until_adopted
     from orchestrator.cli.starting import ensure_coordinator
 
     trouble, ended = check_lost(session)
@@ -248,21 +259,21 @@ def command(
     failed = say_problems(session, search.answers)
     chosen, others = choose(search, take_over, ended)
     if not as_json:
-        session.put("\n".join(shown(chosen, others)) or "no run was found")
+        session.put("\n".join(shown(chosen, others)) or "No runs found")
     result: dict[str, Any] = {"schema": 1, "runs": document(chosen, others), "unasked": failed}
     if chosen or trouble:
         _ask(session, len(chosen), yes=yes)
         aside = rebuild(session, search, chosen, is_bad=trouble is not None)
         if aside is not None:
-            session.say(f"the old journal is now {aside}")
+            session.say(f"The old journal was renamed to {aside}")
         for run_id, names in keep_secrets(session, chosen, plans).items():
-            session.say(
-                f"{run_id}: the values of {', '.join(names)} are lost; a restart needs them: "
-                "`--hosts` with the spec of that run, or `orch kill` and `orch up`"
+            session.warn(
+                f"{run_id} cannot restart without the values of "
+                f"{', '.join(names)}; name its spec with --hosts, or `orch kill` and `orch up` it"
             )
         began = session.now()
         new, _ = ensure_coordinator(session)
-        done = await_taken_up(session, None, new, {}, began=began, timeout_s=timeout)
+        done = wait_until_adopted(session, None, new, {}, began=began, timeout_s=timeout)
         result["handover"] = done.to_json()
         if not as_json:
             session.put(done.sentence)
@@ -270,7 +281,8 @@ def command(
         session.put_json(result)
     if failed:
         raise SomeHostsOnly(
-            f"not asked: {', '.join(failed)}", hint="what runs only there was not found; run this again then"
+            f"could not query {', '.join(failed)}",
+            hint="runs that are only there were not found; repeat `orch recover` once the hosts answer",
         )
     return 0
 
@@ -278,10 +290,8 @@ def command(
 def _ask(session: Session, count: int, *, yes: bool) -> None:
     if yes:
         return
-    if not is_somebody_there(session):
-        raise Refused("nobody is there to ask; nothing was changed", hint="add --yes")
-    what = (
-        f"Take up {quantities.plural(count, 'run')} in a new journal?" if count else "Begin an empty journal?"
-    )
-    if not confirm(session, what):
-        raise Refused("nothing was changed")
+    if not is_interactive(session):
+        raise Refused("no terminal to confirm on; nothing has changed", hint="add --yes")
+    adopted = f"Write a new journal and adopt {quantities.plural(count, 'run')}?"
+    if not confirm(session, adopted if count else "Write an empty journal?"):
+        raise Refused("not confirmed; nothing has changed")

@@ -1,4 +1,4 @@
-"""`orch service`: the coordinator as a systemd unit, so that it begins at boot and comes back when it dies."""
+"""`orch service`: run the coordinator as a systemd unit, which starts at boot and is restarted when it dies."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ import click
 
 from orchestrator.adapters.head.systemd import UNIT, Systemd, Unit
 from orchestrator.adapters.host.logind import user_name
+from orchestrator.cli.help import Group
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """For whom. `user` is who the coordinator runs as."""
+    """Which kind of unit, and as which user the coordinator runs."""
 
     system: bool
     user: str
 
 
 def unit_of(request: Request, session: Session) -> Unit:
-    """This very program, with these very directories."""
+    """Return the unit for this program and this session's directories."""
     from orchestrator.cli.starting import coordinator_command
 
     environment = {
         "ORCH_STATE_DIR": session.paths.state_dir,
         "ORCH_RUNTIME_DIR": session.paths.runtime_dir,
     }
-    # What this command needed to find its modules, and where local tasks and their records are.
+    # What this command needed to import its modules, and the directory of local tasks.
     kept = ("PYTHONPATH", "ORCH_HOST_DIR")
     environment |= {
         name: _absolute(name, session.environ[name]) for name in kept if session.environ.get(name)
@@ -48,12 +49,12 @@ def _absolute(name: str, value: str) -> str:
 
 
 def install(request: Request, session: Session, systemd: Systemd) -> dict[str, Any]:
-    """Write the unit, hand a running coordinator over to it, and let it begin at boot."""
+    """Write, enable and start the unit, in place of a coordinator that is running."""
     from orchestrator.cli.handover import check_successor, end_coordinator
 
     systemd.check()
     unit = unit_of(request, session)
-    text = unit.text  # refused before anything is changed
+    text = unit.text  # raises before anything is changed
     session.paths.ensure()
     running = _running(session)
     check_successor(session, running)
@@ -61,28 +62,28 @@ def install(request: Request, session: Session, systemd: Systemd) -> dict[str, A
     systemd.ctl("daemon-reload")
     systemd.ctl("enable", UNIT)
     if running is not None and not running.get("service"):
-        end_coordinator(session, running.get("pid"))  # one journal, one coordinator; tasks go on
+        end_coordinator(session, running.get("pid"))  # one journal, one coordinator; the tasks keep running
     systemd.ctl("restart", UNIT)
     return {"schema": 1, "unit": systemd.path, "linger": _linger(request, session, systemd)}
 
 
 def _linger(request: Request, session: Session, systemd: Systemd) -> bool:
-    """Without it the user's manager, and all in it, ends with the last login."""
+    """Enable lingering. Without it systemd ends the user's units with the last login."""
     if request.system or systemd.lingers(request.user):
         return True
     try:
         systemd.enable_linger(request.user)
     except OrchestratorError as e:
-        session.say(
-            f"{e.message}; until somebody may run `loginctl enable-linger {request.user}`, the coordinator "
-            "ends when you log out (the tasks on hosts go on)"
+        session.warn(
+            f"{e.message}; the coordinator ends when you log out, until an "
+            f"administrator runs `loginctl enable-linger {request.user}`"
         )
         return False
     return True
 
 
 def uninstall(systemd: Systemd) -> bool:
-    """End it and forget the unit; tasks go on. Whether there was one."""
+    """Stop and remove the unit; the tasks keep running. Return whether there was one."""
     systemd.check()
     if not os.path.exists(systemd.path):
         return False
@@ -93,7 +94,7 @@ def uninstall(systemd: Systemd) -> bool:
 
 
 def describe(request: Request, systemd: Systemd) -> dict[str, Any]:
-    """For `--json`."""
+    """Return the document of `orch service status`."""
     installed = os.path.exists(systemd.path)
     return {
         "schema": 1,
@@ -116,23 +117,36 @@ def _parts(session: Session, *, system: bool) -> tuple[Request, Systemd]:
     return Request(system, user_name()), Systemd(session.environ, system=system)
 
 
-_SYSTEM = click.option("--system", is_flag=True, help="A unit of the machine, not of the user's own manager.")
+_SYSTEM = click.option("--system", is_flag=True, help="A unit of the machine instead of your user's.")
 
 
-@click.group()
+@click.group(
+    cls=Group,
+    examples=[
+        ("orch service install", "Install and start the unit of your user"),
+        ("orch service status", "Show whether it is installed, enabled and active"),
+    ],
+)
 def command() -> None:
-    """The coordinator as a systemd unit: begins at boot, and again when it dies."""
+    """Run the coordinator as a systemd unit, which starts at boot and is restarted when it dies."""
 
 
-@command.command("install", short_help="Write the unit, enable it, and start it.")
+@command.command(
+    "install",
+    examples=[
+        ("orch service install", "Install, enable and start the unit of your user"),
+        ("orch service install --print", "Print the unit, and change nothing"),
+        ("orch service install --system", "Install a unit of the machine; needs root"),
+    ],
+)
 @_SYSTEM
-@click.option("--print", "print_only", is_flag=True, help="Show the unit; change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="What was done, for scripts.")
+@click.option("--print", "print_only", is_flag=True, help="Print the unit; change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as a document.")
 @click.pass_obj
 def install_command(session: Session, system: bool, print_only: bool, as_json: bool) -> int:
-    """Write the unit for this very orch and these directories, enable and start it.
+    """Write, enable and start the unit. It runs this orch with its present directories.
 
-    A coordinator that runs hands over to it; no task is touched. Again after an upgrade writes it anew.
+    It replaces a running coordinator; the tasks keep running. Repeat it after an upgrade of orch.
     """
     request, systemd = _parts(session, system=system)
     if print_only:
@@ -143,32 +157,44 @@ def install_command(session: Session, system: bool, print_only: bool, as_json: b
         session.put_json(document)
     else:
         session.put(document["unit"])
-    session.say(f"{UNIT} is installed and started; `orch service status` shows it")
+    session.say(f"{UNIT} installed and started")
     if session.environ.get("SSH_AUTH_SOCK"):
-        session.say(
-            "note: it has no ssh-agent; keys must be readable without one (identity_file, no passphrase)"
+        session.warn(
+            "the unit has no ssh-agent; it needs a key without a passphrase (`identity_file` in the spec)"
         )
     return 0
 
 
-@command.command("uninstall")
+@command.command(
+    "uninstall",
+    examples=[
+        ("orch service uninstall", "Stop and remove the unit of your user"),
+        ("orch service uninstall --system", "Stop and remove the unit of the machine"),
+    ],
+)
 @_SYSTEM
 @click.pass_obj
 def uninstall_command(session: Session, system: bool) -> int:
-    """End and remove the unit. The tasks go on; `orch coordinator start` takes them up again."""
+    """Stop and remove the unit. The tasks keep running; `orch coordinator start` adopts them."""
     _, systemd = _parts(session, system=system)
     removed = uninstall(systemd)
     session.say(
-        f"{UNIT} is removed; tasks go on unwatched until `orch coordinator start`"
+        f"{UNIT} removed; nobody watches the tasks until `orch coordinator start`"
         if removed
         else f"{UNIT} is not installed"
     )
     return 0
 
 
-@command.command("status")
+@command.command(
+    "status",
+    examples=[
+        ("orch service status", "Show the unit of your user"),
+        ("orch service status --system --json", "Show the unit of the machine, for scripts"),
+    ],
+)
 @_SYSTEM
-@click.option("--json", "as_json", is_flag=True, help="The document, for scripts.")
+@click.option("--json", "as_json", is_flag=True, help="Print the document, for scripts.")
 @click.pass_obj
 def status_command(session: Session, system: bool, as_json: bool) -> int:
     """Show whether the unit is installed, enabled and active."""
@@ -177,5 +203,7 @@ def status_command(session: Session, system: bool, as_json: bool) -> int:
     if as_json:
         session.put_json(document)
     else:
-        session.put("\n".join(f"{key:<10} {document[key]}" for key in list(document)[1:]))
+        words = {True: "yes", False: "no"}
+        rows = [(key, words.get(value, value)) for key, value in document.items() if key != "schema"]
+        session.put("\n".join(f"{key:<10} {value}" for key, value in rows))
     return 0

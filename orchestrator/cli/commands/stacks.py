@@ -1,4 +1,4 @@
-"""`orch stacks`: where each task's Python is right now."""
+"""`orch stacks`: show the Python stacks of the tasks."""
 
 from __future__ import annotations
 
@@ -6,35 +6,62 @@ from dataclasses import dataclass
 
 import click
 
-from orchestrator.cli.run_choice import find, only_active, run_argument, runs_of
+from orchestrator.cli.help import Command
+from orchestrator.cli.run_choice import (
+    complete_task,
+    find,
+    name_and_task,
+    only_active,
+    run_argument,
+    runs_of,
+)
 from orchestrator.cli.session import Session
+from orchestrator.core.errors import UsageError
 
 _TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Whose stacks; None: of the only active run."""
+    """Which run (None: the only active one), and which task (None: all)."""
 
     name: str | None
+    task: str | None = None
 
 
 def run(request: Request, session: Session) -> dict[str, str]:
-    """Task to text."""
+    """Return the stacks by task."""
     client = session.client()
     runs = runs_of(client)
-    chosen = find(runs, request.name) if request.name else only_active(runs, "look at")
+    chosen = find(runs, request.name) if request.name else only_active(runs, "stacks")
     answer = client.post(f"/v1/runs/{chosen['name']}/stacks", timeout_s=_TIMEOUT_S)
-    return {str(task): str(text) for task, text in (answer.get("stacks") or {}).items()}
+    stacks = {str(task): str(text) for task, text in (answer.get("stacks") or {}).items()}
+    if request.task is None:
+        return stacks
+    if request.task not in stacks:
+        raise UsageError(
+            f"{chosen['run_id']} has no running task {request.task}", hint=f"its tasks: {', '.join(stacks)}"
+        )
+    return {request.task: stacks[request.task]}
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch stacks", "Show the stacks of all tasks of the only active run"),
+        ("orch stacks mnist worker:1", "Show the stacks of one task"),
+    ],
+)
 @run_argument()
-@click.option("--json", "as_json", is_flag=True, help="A document, for scripts.")
+@click.argument("task", required=False, shell_complete=complete_task)
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
-def command(session: Session, name: str | None, as_json: bool) -> int:
-    """Show the Python stacks of all threads of all tasks of a run. The tasks go on."""
-    stacks = run(Request(name), session)
+def command(session: Session, name: str | None, task: str | None, as_json: bool) -> int:
+    """Show the Python stacks of all threads of a run's tasks. The tasks keep running.
+
+    Without NAME: the only active run. TASK reads like worker:0; without it, all tasks.
+    """
+    stacks = run(Request(*name_and_task(name, task)), session)
     if as_json:
         session.put_json({"stacks": stacks})
         return 0

@@ -1,4 +1,4 @@
-"""`orch status`: what runs, how far it is, and why it waits."""
+"""`orch status`: show runs, their progress, and what they wait for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from orchestrator import __version__
 from orchestrator.cli import render
+from orchestrator.cli.help import Command
 from orchestrator.cli.run_choice import find, run_argument
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable
@@ -25,7 +26,7 @@ class Request:
 
 
 def run(request: Request, session: Session) -> dict[str, Any]:
-    """The status document: all runs, or the one that is asked for."""
+    """Return the status document of all runs, or of the one that is named."""
     client = session.client()
     document = client.get("/v1/status")
     if request.name is None:
@@ -33,13 +34,20 @@ def run(request: Request, session: Session) -> dict[str, Any]:
     return {**document, "runs": [find(document.get("runs") or [], request.name)]}
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch status", "Show all runs"),
+        ("orch status mnist --watch", "Keep the status of one run on the screen"),
+        ("orch status --json", "Print everything that is known, for scripts"),
+    ],
+)
 @run_argument()
-@click.option("--json", "as_json", is_flag=True, help="The document, for scripts.")
-@click.option("-w", "--watch", is_flag=True, help="Keep it on the screen; q ends.")
+@click.option("--json", "as_json", is_flag=True, help="Print the status document.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh the screen every second; q quits.")
 @click.pass_obj
 def command(session: Session, name: str | None, as_json: bool, watch: bool) -> int:
-    """Show what runs, how far it is, and why it waits. All runs, or the one of that NAME."""
+    """Show runs, their progress, and what they wait for. Without NAME: all runs."""
     request = Request(name)
     if watch and not as_json and session.out_is_terminal:
         return _watch(request, session)
@@ -68,17 +76,17 @@ def _watch(request: Request, session: Session) -> int:
 
     def screen() -> Text:
         text = render.status(run(request, session), session.paint, width=session.width)
-        return Text.from_ansi(f"{text}\n\n{session.paint('q ends', 'dim')}")
+        return Text.from_ansi(f"{text}\n\n{session.paint('q quits', 'dim')}")
 
-    first = screen()  # an error is shown before the screen is taken
+    first = screen()  # an error is shown before the screen is cleared
     console = Console(file=session.out, highlight=False, no_color=not session.paint.on)
     try:
         with Keys(sys.stdin) as keys, Live(first, console=console, screen=True, auto_refresh=False) as live:
             while keys.wait(_REFRESH_S) not in ("q", "Q", "\x1b"):
                 try:
                     live.update(screen(), refresh=True)
-                except CoordinatorUnreachable as e:  # may be killed at any time; training goes on
-                    live.update(Text(f"{e}\n{e.hint}\n\nwaiting for it; q ends"), refresh=True)
+                except CoordinatorUnreachable as e:  # it may come back; training continues without it
+                    live.update(Text(f"{e}\nhint: {e.hint}\n\nTrying again; q quits"), refresh=True)
     except KeyboardInterrupt:
-        pass  # as good as q
+        pass  # quits like q
     return 0

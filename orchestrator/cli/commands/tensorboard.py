@@ -1,4 +1,4 @@
-"""`orch tensorboard`: the curves of a run, of all its tasks and generations, on this machine's loopback."""
+"""`orch tensorboard`: fetch the TensorBoard files of a run, and serve them on this machine's loopback."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import click
 
 from orchestrator.adapters.head.client import Client
 from orchestrator.adapters.host import process
+from orchestrator.cli.help import Command
 from orchestrator.cli.render import is_active
-from orchestrator.cli.run_choice import find, no_such_run, run_argument, runs_of, status_of
+from orchestrator.cli.run_choice import find_or_newest, run_argument, runs_of, status_of
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
 
@@ -24,24 +25,24 @@ FETCH_EVERY_S = 10.0
 _FETCH_TIMEOUT_S = 600.0
 _LOOK_EVERY_S = 0.2
 
-INSTALL_HINT = "pip install tensorboard, for the Python that runs orch or anywhere on the PATH"
+INSTALL_HINT = "`pip install tensorboard` for the Python that runs orch, or anywhere on the PATH"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Which run (None: the newest), and what to do with its files."""
+    """Which run (None: the active one, else the newest), and whether to serve its files."""
 
     name: str | None
     port: int | None
-    """None: TensorBoard's own choice, 6006 or the next that is free."""
+    """None: TensorBoard's choice, 6006 or the next free port."""
     serve: bool = True
 
 
 def run(request: Request, session: Session) -> dict[str, Any]:
-    """Fetch, and serve until TensorBoard ends or Ctrl-C. The last answer of the coordinator."""
+    """Fetch, and serve until TensorBoard ends or Ctrl-C. Return the coordinator's answer to the first fetch."""
     argv = _tensorboard() if request.serve else []
     client = session.client()
-    chosen = _choose(client, request.name)
+    chosen = find_or_newest(runs_of(client), request.name)
     fetched = _fetch(client, chosen, session, said={})
     if not request.serve:
         return fetched
@@ -51,29 +52,20 @@ def run(request: Request, session: Session) -> dict[str, Any]:
     return fetched
 
 
-def _choose(client: Client, name: str | None) -> dict[str, Any]:
-    runs = runs_of(client)
-    if name is not None:
-        return find(runs, name)
-    if not runs:
-        raise no_such_run("", [])
-    return ([run for run in runs if is_active(run)] or runs)[-1]
-
-
 def _fetch(
     client: Client, chosen: dict[str, Any], session: Session, *, said: dict[str, str]
 ) -> dict[str, Any]:
-    """`said` holds what was told of hosts that are away: each is told once, until it changes."""
+    """Fetch the files. `said`: the warnings that were printed, by host; a warning is repeated only if it changes."""
     answer = client.post(f"/v1/runs/{chosen['run_id']}/summaries", timeout_s=_FETCH_TIMEOUT_S)
     fetched = int(answer["fetched_bytes"])
     while answer["more"]:
-        session.say(f"{fetched / 2**20:.0f} MiB are here, and more are coming")
+        session.say(f"Fetched {fetched / 2**20:.0f} MiB; fetching more")
         answer = client.post(f"/v1/runs/{chosen['run_id']}/summaries", timeout_s=_FETCH_TIMEOUT_S)
         fetched += int(answer["fetched_bytes"])
     unreached = {str(host): str(why) for host, why in answer["unreached"].items()}
     for host, why in unreached.items():
         if said.get(host) != why:
-            session.say(f"{host}: its files are not here, or not to their end: {why}")
+            session.warn(f"{host}: its files are missing or incomplete: {why}")
     said.clear()
     said.update(unreached)
     return {**answer, "fetched_bytes": fetched}
@@ -84,7 +76,7 @@ def _where(port: int | None) -> list[str]:
 
 
 def _tensorboard() -> list[str]:
-    """Its command; OrchestratorError where there is none."""
+    """Return TensorBoard's command. Raises OrchestratorError where it is not installed."""
     from importlib.util import find_spec
     from shutil import which
 
@@ -92,13 +84,13 @@ def _tensorboard() -> list[str]:
         return [sys.executable, "-m", "tensorboard.main"]
     found = which("tensorboard")
     if found is None:
-        raise OrchestratorError("TensorBoard is not installed here", hint=INSTALL_HINT)
+        raise OrchestratorError("TensorBoard is not installed on this machine", hint=INSTALL_HINT)
     return [found]
 
 
 @contextlib.contextmanager
 def _serving(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """It says itself where it listens. Ctrl-C reaches it as well as us; it ends with us, however we end."""
+    """Run TensorBoard, which prints its own address. It ends with this process, however that ends."""
     process.load_prctl()
     server = subprocess.Popen(argv, preexec_fn=partial(process.die_with_parent, os.getpid()))
     try:
@@ -115,7 +107,7 @@ def _serving(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
 def _refresh(
     server: subprocess.Popen[bytes], client: Client, chosen: dict[str, Any], session: Session
 ) -> None:
-    """Bring what is new while the run trains; then serve what there is."""
+    """Fetch new data while the run is active, then only serve."""
     said: dict[str, str] = {}
     training, next_at = True, session.now() + FETCH_EVERY_S
     while server.poll() is None:
@@ -127,23 +119,31 @@ def _refresh(
             _fetch(client, chosen, session, said=said)
         except CoordinatorUnreachable as e:
             if said.get("") != str(e):
-                session.say(f"{e}: nothing new comes until it is back")
+                session.say(f"{e}; new data arrives once a coordinator is running again")
             said[""] = str(e)
         next_at = session.now() + FETCH_EVERY_S
     if server.returncode:
         raise OrchestratorError(f"TensorBoard ended with exit code {server.returncode}; see above")
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch tensorboard", "Serve the active run's curves until Ctrl-C"),
+        ("orch tensorboard mnist --port 6007", "Serve those of the run mnist on a port of your choice"),
+        ("orch tensorboard mnist --fetch", "Only fetch the files, and print their directory"),
+    ],
+)
 @run_argument()
-@click.option("--port", type=click.IntRange(0, 65535), help="TensorBoard's port; 0 takes any that is free.")
-@click.option("--fetch", "only_fetch", is_flag=True, help="Bring the files, print where they are, and end.")
-@click.option("--json", "as_json", is_flag=True, help="With --fetch: a document, for scripts.")
+@click.option("--port", type=click.IntRange(0, 65535), help="TensorBoard's port; 0 takes any free port.")
+@click.option("--fetch", "only_fetch", is_flag=True, help="Fetch the files, print their directory, and exit.")
+@click.option("--json", "as_json", is_flag=True, help="With --fetch: print a document, for scripts.")
 @click.pass_obj
 def command(session: Session, name: str | None, port: int | None, only_fetch: bool, as_json: bool) -> int:
-    """Show what the tasks wrote into ORCH_LOG_DIR, on this machine only. Without a NAME: the newest run.
+    """Fetch what the tasks wrote into ORCH_LOG_DIR, and serve it with TensorBoard on this machine only.
 
-    The files come over SSH, and go on coming while the run trains. All generations of a task are one curve.
+    The files come over SSH, and keep coming while the run trains. All generations of a task form one curve. Without
+    NAME: the active run, else the newest.
     """
     document = run(Request(name, port, serve=not only_fetch), session)
     if only_fetch and as_json:

@@ -1,10 +1,9 @@
-"""`orch trust`: shows the keys of hosts, and adds them to the project's own known_hosts."""
+"""`orch trust`: show the SSH keys of hosts, and add them to orch's own known_hosts file."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from orchestrator.cli.help import Command
+from orchestrator.cli.host_queries import confirm, is_interactive
 from orchestrator.cli.quantities import plural
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import HostError, OrchestratorError, Refused, SomeHostsOnly, UsageError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Scanner(Protocol):
-    """What of the SSH transport is needed here."""
+    """The part of the SSH transport that this command uses."""
 
     def scan(self, host: HostPlan) -> list[ScannedKey]: ...
 
@@ -33,7 +34,7 @@ class Scanner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a person allows. `yes`: do not ask. `replace`: keys that have changed, too."""
+    """What the user allows. `yes`: do not ask. `replace`: accept changed keys too."""
 
     yes: bool = False
     replace: bool = False
@@ -41,14 +42,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What one host showed, or why it showed nothing."""
+    """The keys of one host, or why there are none."""
 
     host: HostPlan
     keys: tuple[ScannedKey, ...]
     error: HostError | None = None
 
     def refusal(self, *, replace: bool) -> HostError | None:
-        """Return why no key of this host may be taken, however often a person says yes; None where they may."""
+        """Return why the keys of this host are refused, whatever the user confirms; None where they are not."""
         for key in self.keys:
             if key.error is not None and not (replace and key.replaceable):
                 return key.error
@@ -56,16 +57,16 @@ class Scanned:
 
     @property
     def to_take(self) -> tuple[ScannedKey, ...]:
-        """The keys that are not trusted yet: new ones, and those that take the place of others."""
+        """The keys that are not trusted yet: new ones, and changed ones."""
         return tuple(key for key in self.keys if key.state in ("new", "changed"))
 
 
 def hosts_of(targets: Sequence[str]) -> list[HostPlan]:
-    """Return a file's SSH hosts, or the hosts named: `[user@]address[:port]`."""
+    """Return the SSH hosts of a file, or the hosts that are named: `[user@]address[:port]`."""
     files = [target for target in targets if target.endswith((".yaml", ".yml")) or os.path.isfile(target)]
     if files:
         if len(targets) > 1:
-            raise UsageError("name either one cluster spec or hosts")
+            raise UsageError("give either one cluster spec or hosts, not both")
         from orchestrator.spec.plan import load_plan
 
         return [host for host in load_plan(files[0])[0].hosts if host.transport == "ssh"]
@@ -78,15 +79,15 @@ def _host(target: str) -> HostPlan:
     if address.count(":") == 1:  # with more of them it is an IPv6 address
         address, _, written = address.partition(":")
         if not written.isdecimal() or not 0 < int(written) < 65536:
-            raise UsageError(f"{target!r}: no port: {written!r}")
+            raise UsageError(f"{target!r} has no valid port", hint="a port is a number from 1 to 65535")
         port = int(written)
     if not address or address.startswith("-") or (at and not user):
-        raise UsageError(f"{target!r} is no host; one reads like gpu-a, ml@gpu-a or ml@10.0.0.11:2222")
+        raise UsageError(f"{target!r} is not a host", hint="examples: gpu-a, ml@gpu-a, ml@10.0.0.11:2222")
     return HostPlan(name=address, address=address, user=user or None, port=port, spec=target)
 
 
 def scan(transport: Scanner, hosts: Sequence[HostPlan]) -> list[Scanned]:
-    """Ask all hosts at once for their keys. Nothing is authenticated, nothing is trusted."""
+    """Get the keys of all hosts at once. This authenticates nothing and trusts nothing."""
     from concurrent.futures import ThreadPoolExecutor
 
     def one(host: HostPlan) -> Scanned:
@@ -100,7 +101,7 @@ def scan(transport: Scanner, hosts: Sequence[HostPlan]) -> list[Scanned]:
 
 
 def document(scanned: Sequence[Scanned], added: int) -> dict[str, Any]:
-    """Return what `--json` shows."""
+    """Return the document for `--json`."""
     return {
         "added": added,
         "hosts": [
@@ -127,7 +128,7 @@ def document(scanned: Sequence[Scanned], added: int) -> dict[str, Any]:
 
 
 def lines(scanned: Sequence[Scanned]) -> list[str]:
-    """Return for people each host with its fingerprints, as ssh-keygen shows them."""
+    """Return the hosts with their fingerprints, as ssh-keygen prints them."""
     shown = []
     for found in scanned:
         for key in found.keys:
@@ -141,31 +142,34 @@ def _state(key: ScannedKey) -> str:
         return f"changed (was {key.was.key.fingerprint}, {key.was.where})"
     if key.state == "revoked" and key.was is not None:
         return f"revoked ({key.was.where})"
-    return "not needed (another key of it is known)" if key.state == "not needed" else key.state
+    return "not needed (another key of this host is known)" if key.state == "not needed" else key.state
 
 
-@click.command()
-@click.argument("targets", nargs=-1, required=True, metavar="HOST...|FILE")
-@click.option("--yes", is_flag=True, help="Trust what is new without asking. A changed key stays refused.")
-@click.option(
-    "--replace",
-    is_flag=True,
-    help="Take changed keys too: they replace the old ones in the project's own known_hosts.",
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch trust cluster.yaml", "Show the keys of all hosts of a spec, and ask"),
+        ("orch trust ml@10.0.0.11:2222", "Show the key of one host, and ask"),
+        ("orch trust gpu-a --replace", "Accept the new key of a host that was installed again"),
+    ],
 )
-@click.option("--json", "as_json", is_flag=True, help="A document, for scripts.")
+@click.argument("targets", nargs=-1, required=True, metavar="HOST...|FILE")
+@click.option("--yes", is_flag=True, help="Trust new keys without asking. Changed keys are still refused.")
+@click.option("--replace", is_flag=True, help="Accept changed keys too, in orch's own known_hosts.")
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def command(session: Session, targets: tuple[str, ...], yes: bool, replace: bool, as_json: bool) -> int:
-    """Show the keys of hosts, and trust them: of the hosts named, or of all in a cluster spec.
+    """Show the SSH keys of hosts, or of all hosts in FILE, and add them to known_hosts after you confirm.
 
-    The keys come over the network that you want to secure: compare the fingerprints with what the hosts'
-    owner tells you, or what `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` prints there.
+    The keys arrive over the network that they are to secure. Compare the fingerprints with those that the hosts' owner
+    gives you, or that `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` prints on the host.
 
-    A key that has changed is refused (exit 5) unless --replace is given, and a revoked one always. Your own
-    known_hosts is only read: where it has another key, `ssh-keygen -R` is yours to call.
+    A changed key is refused (exit code 5) unless --replace is given, and a revoked key always. Your own known_hosts is
+    never changed: remove a key that it has with `ssh-keygen -R`.
     """
     hosts = hosts_of(targets)
     if not hosts:
-        session.say("no host of this file is reached by SSH; there is nothing to trust")
+        session.say("No host of this file uses SSH; nothing to trust")
         return 0
     from orchestrator.adapters.ssh.transport import SshTransport
 
@@ -177,10 +181,10 @@ def command(session: Session, targets: tuple[str, ...], yes: bool, replace: bool
 def trust(
     session: Session, transport: Scanner, hosts: Sequence[HostPlan], request: Request, *, as_json: bool
 ) -> int:
-    """Scan, ask, add, and tell.
+    """Scan, ask and add.
 
-    Where a host's key is refused its own error is raised, after the keys of the others were taken. SomeHostsOnly
-    where a host showed no key, its own error where none did.
+    Where a host's key is refused, its error is raised after the keys of the others have been added. Raises
+    SomeHostsOnly where a host gave no key; where the only host gave none, its error.
     """
     say_skipped(session, transport, hosts)
     scanned, added = trust_rounds(session, transport, hosts, request, quiet=as_json)
@@ -191,34 +195,33 @@ def trust(
     if len(failed) == len(scanned) == 1:
         raise failed[0]
     for error in [*failed, *refused[1:]]:
-        session.say(f"{error}; {error.hint}" if error.hint else str(error))
+        session.warn(str(error))
+        session.hint(error.hint)
     if len(failed) + len(refused) < len(scanned):
         session.say(
-            f"{plural(added, 'key')} added to {session.paths.known_hosts}"
-            if added
-            else "nothing new to trust"
+            f"Added {plural(added, 'key')} to {session.paths.known_hosts}" if added else "No new keys"
         )
     if refused:
         raise refused[0]
     if failed:
-        raise SomeHostsOnly(f"{len(failed)} of {len(scanned)} hosts showed no key")
+        raise SomeHostsOnly(f"no key from {len(failed)} of {len(scanned)} hosts")
     return 0
 
 
 def say_skipped(session: Session, transport: Scanner, hosts: Sequence[HostPlan]) -> None:
-    """Tell what of ssh_config and known_hosts does not count, although it may be meant to."""
+    """Warn about lines of ssh_config and known_hosts that orch does not apply."""
     skipped: dict[str, None] = {}
     for host in hosts:
-        with contextlib.suppress(HostError):  # which the connection tells
+        with contextlib.suppress(HostError):  # the connection reports it
             skipped.update(dict.fromkeys(transport.warnings(host)))
     for warning in skipped:
-        session.say(f"note: {warning}")
+        session.warn(warning)
 
 
 def trust_rounds(
     session: Session, transport: Scanner, hosts: Sequence[HostPlan], request: Request, *, quiet: bool
 ) -> tuple[list[Scanned], int]:
-    """Scan, ask, trust; and once more, for behind a bastion nothing can be asked before it is trusted."""
+    """Scan, ask and add. Repeat it once with a bastion: hosts behind it answer only after the bastion is trusted."""
     added = 0
     scanned = scan(transport, hosts)
     for _ in range(2):
@@ -244,15 +247,13 @@ def trust_rounds(
 
 
 def _ask(session: Session, keys: Sequence[ScannedKey]) -> None:
-    """Make sure that a person says yes. Refused where there is none to ask, or who says no."""
-    if not (sys.stdin.isatty() and session.err.isatty()):
+    """Raise Refused unless a person confirms."""
+    if not is_interactive(session):
         raise Refused(
-            "nobody is there to ask whether these keys are the right ones",
+            "no terminal to confirm the keys on",
             hint="compare the fingerprints, then add --yes",
         )
     changed = sum(key.state == "changed" for key in keys)
-    instead = f", {changed} of them in place of a key that was trusted" if changed else ""
-    session.err.write(f"Trust {'this key' if len(keys) == 1 else f'these {len(keys)} keys'}{instead}? [y/N] ")
-    session.err.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Refused("nothing was trusted")
+    instead = f", {changed} of them in place of a trusted key" if changed else ""
+    if not confirm(session, f"Trust {'this key' if len(keys) == 1 else f'these {len(keys)} keys'}{instead}?"):
+        raise Refused("not confirmed; no key was added")

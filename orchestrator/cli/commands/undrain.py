@@ -1,32 +1,36 @@
-"""`orch undrain`: a host that was drained or quarantined may be given tasks again."""
+"""`orch undrain`: let a drained or quarantined host take tasks again."""
 
 from __future__ import annotations
 
 import click
 
-from orchestrator.cli.commands.drain import Request, run
-from orchestrator.cli.run_choice import complete_host, complete_run
+from orchestrator.cli.commands.drain import Request, old_name_option, run
+from orchestrator.cli.help import Command
+from orchestrator.cli.run_choice import complete_host, run_and
 from orchestrator.cli.session import Session
 from orchestrator.cli.terminal import printable
 
 
-@click.command()
-@click.argument("host", shell_complete=complete_host)
-@click.option(
-    "--name", metavar="RUN", shell_complete=complete_run, help="The run, where several have that host."
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch undrain gpu-b", "Let gpu-b take tasks of the only run that has it"),
+        ("orch undrain mnist gpu-b", "Let gpu-b take tasks of the run mnist"),
+    ],
 )
-@click.option("--json", "as_json", is_flag=True, help="The host's state, as a document.")
+@run_and("host", complete_host)
+@old_name_option
+@click.option("--json", "as_json", is_flag=True, help="Print the host's state as a document.")
 @click.pass_obj
-def command(session: Session, host: str, name: str | None, as_json: bool) -> int:
-    """Let HOST in again, whether it was drained or quarantined.
+def command(session: Session, name: str | None, host: str, old_name: str | None, as_json: bool) -> int:
+    """Let HOST take tasks again after a drain or a quarantine.
 
-    A gang that went on with fewer workers grows back at its next verified checkpoint; else HOST is a spare.
+    A run that continued with fewer workers grows back at its next verified checkpoint; otherwise HOST becomes a
+    spare. Without NAME: the only active run that has HOST.
     """
-    found = run(Request(host, name, verb="undrain"), session)
+    found = run(Request(name or old_name, host, verb="undrain"), session)
     if as_json:
         session.put_json(found)
     else:
-        session.put(
-            printable(f"{host} is {found.get('state')} for {found.get('run_id')}; it may be given tasks")
-        )
+        session.put(printable(f"{host} is {found.get('state')} for {found.get('run_id')}; it can take tasks"))
     return 0

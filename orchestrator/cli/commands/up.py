@@ -1,4 +1,4 @@
-"""`orch up`: starts a run, or says that it runs already."""
+"""`orch up`: start a run, or attach to it where it is already running."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from orchestrator.adapters.head.client import Client
 from orchestrator.cli import render
+from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
 from orchestrator.cli.watching import Watch
@@ -20,7 +21,7 @@ Until = Literal["running", "end", "follow", "accepted"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Which file, and how long to stay."""
+    """Which file, and how long to wait."""
 
     file: str
     until: Until
@@ -31,7 +32,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """What the coordinator answered."""
+    """The coordinator's answer."""
 
     run_id: str
     name: str
@@ -39,7 +40,7 @@ class Submitted:
 
 
 def submit(request: Request, session: Session, client: Client) -> Submitted:
-    """Load the file, make sure of a coordinator, hand the plan over."""
+    """Load the file, start a coordinator if none is running, and submit the plan."""
     from pydantic import TypeAdapter
 
     from orchestrator.cli.handover import say_other_version
@@ -62,28 +63,27 @@ def submit(request: Request, session: Session, client: Client) -> Submitted:
 
 
 def run(request: Request, session: Session) -> dict[str, Any]:
-    """The run as it was when the waiting ended: with `created`, and its status but for `accepted`."""
+    """Submit and wait. Return the run's last status with `created`; for `accepted` only its ids."""
     client = session.client()
     submitted = submit(request, session, client)
     document = {"run_id": submitted.run_id, "name": submitted.name, "created": submitted.created}
     if not submitted.created:
-        session.say(f"{submitted.run_id} runs already, with this very plan; nothing was changed")
+        session.say(f"{submitted.run_id} is already running with this plan; nothing has changed")
     if not request.as_json:
         session.put(submitted.run_id)
     if request.until == "accepted":
         return document
     try:
-        return {**document, **_stay(request, session, client, document)}
+        return {**document, **_wait(request, session, client, document)}
     except KeyboardInterrupt:
-        session.say(come_back(submitted))
-        # Following is only a look: who ends it has ended nothing. Who waits asked for an outcome, and
-        # has none.
+        session.say(detached(submitted))
+        # Following only shows the run: to end it is no failure. --wait asked for an outcome, and has none.
         if request.until == "follow":
             return document
         raise
 
 
-def _stay(request: Request, session: Session, client: Client, document: dict[str, Any]) -> Mapping[str, Any]:
+def _wait(request: Request, session: Session, client: Client, document: dict[str, Any]) -> Mapping[str, Any]:
     if request.until == "follow":
         from orchestrator.cli.following import follow
 
@@ -114,34 +114,41 @@ def _stay(request: Request, session: Session, client: Client, document: dict[str
     return watch.run
 
 
-def come_back(submitted: Submitted) -> str:
-    """What to say to somebody who leaves."""
+def detached(submitted: Submitted) -> str:
+    """Return the message after Ctrl-C."""
     name = submitted.name
     return (
-        f"\n{submitted.run_id} goes on without you. To come back:\n"
+        f"\nDetached; {submitted.run_id} keeps running. Reattach:\n"
         f"  orch logs -f {name}\n  orch status {name}\n  orch kill {name}"
     )
 
 
 def exit_code(document: Mapping[str, Any]) -> int:
-    """The run's own outcome, as far as it has one. A host's refusal (5: keys) is told from the script's failure."""
+    """Return the run's outcome. A failure with an exit code of its own (5: a host refused our keys) keeps it."""
     if document.get("phase") not in ("FAILED", "KILLED"):
         return 0
     problem = document.get("problem") or {}
     return int(problem.get("exit_code") or 1)
 
 
-@click.command()
-@click.argument("file", type=click.Path(), metavar="FILE")
-@click.option("--wait", is_flag=True, help="Until the run ends; the exit code is its outcome.")
-@click.option(
-    "--follow", is_flag=True, help="As --wait, and show progress and logs. Ctrl-C leaves it running."
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch up cluster.yaml --follow", "Start the run, and show its progress and logs; Ctrl-C detaches"),
+        ("orch up cluster.yaml --wait --timeout 12h", "Wait for the outcome, for scripts"),
+        ("orch up cluster.yaml --dry-run", "Show the plan only"),
+    ],
 )
-@click.option("--detach", is_flag=True, help="Until the coordinator has taken it.")
+@click.argument("file", type=click.Path(), metavar="FILE")
+@click.option("--wait", is_flag=True, help="Wait until the run ends; the exit code is its outcome.")
+@click.option("--follow", is_flag=True, help="Like --wait, and show progress and logs. Ctrl-C detaches.")
+@click.option("--detach", is_flag=True, help="Return once the coordinator has accepted the run.")
 @click.option("--dry-run", is_flag=True, help="Show the plan; start nothing.")
-@click.option("--from-scratch", is_flag=True, help="Ignore the checkpoints that are there.")
-@click.option("--timeout", type=DURATION, help="Stop waiting then, with exit code 7. The run goes on.")
-@click.option("--json", "as_json", is_flag=True, help="One document at the end, instead of the run's id.")
+@click.option("--from-scratch", is_flag=True, help="Ignore existing checkpoints, and start at step 0.")
+@click.option("--timeout", type=DURATION, help="Stop waiting after this time, with exit code 7.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one document at the end instead of the run's id."
+)
 @click.pass_obj
 def command(
     session: Session,
@@ -154,9 +161,13 @@ def command(
     timeout: float | None,
     as_json: bool,
 ) -> int:
-    """Start the run that FILE describes, and wait until it trains. The same FILE again changes nothing."""
+    """Start the run of FILE, and wait until it is training. Prints the run's id.
+
+    A run that is already running with this plan is left as it is. A run that has ended resumes from its last verified
+    checkpoint. `orch kill` stops it; the end of this command does not.
+    """
     if wait + follow + detach + dry_run > 1:
-        raise UsageError("choose one of --wait, --follow, --detach and --dry-run")
+        raise UsageError("use only one of --wait, --follow, --detach and --dry-run")
     if dry_run:
         from orchestrator.cli.commands.plan import show
 
@@ -171,15 +182,14 @@ def command(
 
 
 def _say_place(document: Mapping[str, Any], session: Session, file: str) -> None:
-    """Where in the file stands what a host could not do."""
+    """Print the line of the file that the hosts cannot satisfy."""
     problem = document.get("problem") or {}
     if document.get("phase") == "FAILED" and problem.get("key"):
         from orchestrator.spec.load import located
 
-        session.say(located(file, tuple(problem["key"].split(".")), "this is what the hosts refuse"))
-        session.say(
-            f"{session.paint_err('hint:', 'cyan')} change it there, or what it names on the hosts; "
-            f"`orch validate --hosts {file}` asks them again, and starts nothing"
+        session.say(located(file, tuple(problem["key"].split(".")), "the hosts cannot satisfy this"))
+        session.hint(
+            f"change it, or the hosts; `orch validate --hosts {file}` checks again without starting anything"
         )
 
 
@@ -189,8 +199,8 @@ def _say_outcome(document: Mapping[str, Any], session: Session) -> None:
     if phase is None:
         return
     if phase == "RUNNING":
-        session.say(f"{document.get('run_id')} trains; `orch logs -f {name}` shows what it prints")
+        session.say(f"{document.get('run_id')} is training. Logs: orch logs -f {name}")
         return
     session.say(render.outcome(document, session.paint_err, width=session.width_err))
-    if phase == "FAILED" and document.get("generation"):  # else nothing was started, and nothing printed
-        session.say(f"{session.paint_err('hint:', 'cyan')} `orch logs {name}` shows all that it printed")
+    if phase == "FAILED" and document.get("generation"):  # else no task was started
+        session.hint(f"`orch logs {name}` shows its whole output")

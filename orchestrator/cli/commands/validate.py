@@ -1,4 +1,4 @@
-"""`orch validate`: all that is wrong with cluster specs, at once."""
+"""`orch validate`: report every error of cluster specs at once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.help import Command
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import SpecError
 
@@ -18,16 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Which files."""
+    """Which files, and whether to check their hosts too."""
 
     files: Sequence[str]
     hosts: bool = False
-    """Whether to ask the hosts too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One file; `error` is None where it is fine."""
+    """The result of one file; `error` is None where it is valid."""
 
     file: str
     error: SpecError | None
@@ -36,7 +36,7 @@ class Checked:
 
 
 def run(request: Request, session: Session) -> list[Checked]:
-    """Load and plan each file; and ask its hosts, where that is wanted."""
+    """Load and plan each file; with `hosts` check its hosts too."""
     from orchestrator.spec.plan import load_plan
 
     checked = []
@@ -58,7 +58,7 @@ def _ask_hosts(file: str, plan: Plan, session: Session) -> Checked:
     from orchestrator.daemon.coordinator.inspection import inspect
     from orchestrator.daemon.coordinator.main import transports
 
-    session.say(f"{file}: asking {', '.join(host.name for host in plan.hosts)} …")
+    session.say(f"{file}: checking {', '.join(host.name for host in plan.hosts)} …")
     ways = transports(session.paths)
     if isinstance(ssh := ways["ssh"], SshTransport):
         say_skipped(session, ssh, [host for host in plan.hosts if host.transport == "ssh"])
@@ -72,7 +72,7 @@ def _ask_hosts(file: str, plan: Plan, session: Session) -> Checked:
 
 
 def _line(file: str, plan: Plan, found: Found) -> str:
-    """At the key that says so; else at the host."""
+    """Return the diagnostic at the key that it is about, else at the host."""
     from orchestrator.spec.load import located
 
     if found.problem.key is not None:
@@ -82,16 +82,26 @@ def _line(file: str, plan: Plan, found: Found) -> str:
     return located(file, loc, found.problem.message)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch validate cluster.yaml", "Check a spec without contacting its hosts"),
+        (
+            "orch validate cluster.yaml --hosts",
+            "Check the hosts too: SSH, Python, TensorFlow, checkpoint directory",
+        ),
+        ("orch validate *.yaml --json", "Check several specs, for scripts"),
+    ],
+)
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
-@click.option("--hosts", is_flag=True, help="Connect to the hosts too, and look whether they can train this.")
-@click.option("--json", "as_json", is_flag=True, help="A document, for scripts.")
+@click.option("--hosts", is_flag=True, help="Connect to the hosts, and check that they can train this.")
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def command(session: Session, files: tuple[str, ...], hosts: bool, as_json: bool) -> int:
-    """Check cluster specs: every diagnostic with its line and column. Exit 2 where there is one.
+    """Check cluster specs, and report every error with its line and column. Exit code 2 where there is one.
 
-    With --hosts also what only they can say: that they answer, and their Python, TensorFlow, Keras and checkpoint
-    directory fit. Nothing is started. Exit 4 where one does not answer, 5 for keys.
+    With --hosts the hosts are checked too: that they answer, and that their Python, TensorFlow, Keras and checkpoint
+    directory fit. Nothing is started. Exit code 4 where a host does not answer, 5 for keys.
     """
     checked = run(Request(files, hosts), session)
     if as_json:
@@ -111,6 +121,5 @@ def command(session: Session, files: tuple[str, ...], hosts: bool, as_json: bool
                 session.put(f"{found.file}: ok{spares}")
             else:
                 session.say(str(found.error))
-                if found.error.hint:
-                    session.say(f"{session.paint_err('hint:', 'cyan')} {found.error.hint}")
+                session.hint(found.error.hint)
     return max(found.exit_code for found in checked)

@@ -25,22 +25,28 @@ def why(width: int | None = None, **changes: object) -> str:
 
 
 def test_a_death_that_is_over() -> None:
-    assert why(first_causes=[KILLED]) == (
+    assert why(first_causes=[KILLED], reason="gpu-b unreachable for 26 s") == (
         "mnist-1  RUNNING  generation 2\n"
         "\n"
         "  worker:1 on gpu-b was killed by SIGKILL at step 57\n"
-        "  when     generation 1, class: signal\n"
+        "  when     generation 1, class signal\n"
         "  means    somebody or something on gpu-b ended it\n"
         "  others   worker:0 on gpu-a after 1.4 s, worker:2 on gpu-a after 1.4 s, worker:3 on gpu-a after 1.4 s, "
         "worker:4 on gpu-a after 1.4 s, 2 more; 1 task stopped by orch\n"
-        "  done     generation 2 resumes from step 50; 7 steps are lost\n"
-        "  you can  look there for a batch system\n"
+        "  then     generation 2 resumes from step 50; 7 steps are lost\n"
+        "  hint     look there for a batch system\n"
         "\n"
         "  worker:1 | loss 0.4\n"
         "  worker:1 | loss 0.3\n"
         "\n"
-        "  now      training: step 90"
+        "  now      gpu-b unreachable for 26 s"
     )
+
+
+def test_the_position_is_said_once() -> None:
+    shown = why(first_causes=[KILLED], reason="step 90", global_step=90)
+    assert shown.startswith("mnist-1  RUNNING  generation 2, step 90\n")
+    assert shown.endswith("worker:1 | loss 0.3")
 
 
 def test_it_fits_the_terminal() -> None:
@@ -52,12 +58,13 @@ def test_it_fits_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, "training; nothing has gone wrong: step 90"),
-        ({"phase": "SUCCEEDED", "reason": "worker:0 ended"}, "nothing went wrong: worker:0 ended"),
+        ({"global_step": 90}, "No failure so far"),
+        ({"reason": "gpu-b unreachable for 26 s"}, "No failure so far; gpu-b unreachable for 26 s"),
+        ({"phase": "SUCCEEDED", "reason": "worker:0 ended"}, "No failure; worker:0 ended"),
         ({"phase": "PENDING", "reason": "1/2 hosts are ready"}, "1/2 hosts are ready"),
         ({"phase": "FAILED", "reason": "gpu-b: no Python", "problem": {"hint": ""}}, "gpu-b: no Python"),
         ({"phase": "KILLED", "reason": "killed by the user"}, "killed by the user"),
-        ({"phase": None, "reason": None}, "nothing had gone wrong when the coordinator last wrote"),
+        ({"phase": None, "reason": None}, "No failure is recorded"),
     ],
 )
 def test_nothing_went_wrong(changes: dict[str, object], expected: str) -> None:
@@ -67,7 +74,7 @@ def test_nothing_went_wrong(changes: dict[str, object], expected: str) -> None:
 def test_a_run_that_failed_of_something_else_in_the_end() -> None:
     problem = {"message": "gpu-b has another TensorFlow", "hint": "install the same"}
     shown = why(phase="FAILED", reason="gpu-b has another TensorFlow", problem=problem, first_causes=[KILLED])
-    assert shown.endswith("  now      gpu-b has another TensorFlow\n  you can  install the same")
+    assert shown.endswith("  now      gpu-b has another TensorFlow\n  hint     install the same")
 
 
 def test_what_the_reason_repeats_is_said_once() -> None:

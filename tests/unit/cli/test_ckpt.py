@@ -50,12 +50,12 @@ def test_the_list_is_data_and_its_headline_talk(orch: Desk, api: FakeApi) -> Non
     assert orch("ckpt", "ls") == 0
     assert orch.said == "mnist-1: 3 checkpoints in /shared/mnist on gpu-a\n"
     rows = [line.split() for line in orch.put_out.splitlines()]
-    assert rows[0][:4] == ["GEN", "STEP", "SIZE", "WRITTEN"]
+    assert rows[0][:4] == ["GEN", "STEP", "SIZE", "SAVED"]
     assert " ".join(rows[1]) == (
-        "5 120 5.0 MiB 1 min ago worker:0 on gpu-a yes, read 12 s ago newest gen-000005/ckpt-120"
+        "5 120 5.0 MiB 1 min ago worker:0 on gpu-a 12 s ago newest gen-000005/ckpt-120"
     )
     assert " ".join(rows[2][4:]).endswith("no: cut off set aside gen-000005/ckpt-100")
-    assert " ".join(rows[3]).startswith("- 80 5.0 MiB 1 min ago given to it not read yet pinned")
+    assert " ".join(rows[3]).startswith("- 80 5.0 MiB 1 min ago seed not yet pinned")
 
 
 def test_the_list_as_a_document_and_of_nothing(orch: Desk, api: FakeApi) -> None:
@@ -64,7 +64,7 @@ def test_the_list_as_a_document_and_of_nothing(orch: Desk, api: FakeApi) -> None
     assert orch("ckpt", "ls", "mnist", "--json") == 0
     assert json.loads(orch.put_out) == {"schema": 1, **answer()}
     assert orch("ckpt", "verify") == 1
-    assert "no checkpoint that could be resumed from" in orch.said
+    assert "no checkpoint to resume from" in orch.said
 
 
 def test_verify_fails_where_the_newest_is_torn_and_not_where_an_older_is(orch: Desk, api: FakeApi) -> None:
@@ -84,7 +84,7 @@ def test_going_back_says_what_comes_next(orch: Desk, api: FakeApi) -> None:
         ("/v1/runs/mnist-1/checkpoints/rollback", {"checkpoint": "120", "restart": True}),
     ]
     assert "back to step 120" in orch.put_out
-    assert "set aside: generation 7, 6; its tasks start again from it now" in orch.put_out
+    assert "set aside: generation 7, 6; restarting its tasks from it" in orch.put_out
     api.checkpoints["active"] = False
     assert orch("ckpt", "rollback", "mnist", "--to", "120") == 0
     assert "the next `orch up` starts from it" in orch.put_out
@@ -94,13 +94,15 @@ def test_pins_and_bad_input(orch: Desk, api: FakeApi) -> None:
     api.runs = [run_document(name="mnist", run_id="mnist-1")]
     api.checkpoints = {"checkpoint": checkpoint(), "already": True}
     assert orch("ckpt", "pin", "mnist", "gen-5") == 0
-    assert orch.put_out == "step 120 of generation 5 (gen-000005/ckpt-120) was pinned already\n"
+    assert orch.put_out == "step 120 of generation 5 (gen-000005/ckpt-120): already pinned\n"
     api.checkpoints = {"checkpoint": checkpoint()}
     assert orch("ckpt", "unpin", "mnist", "120") == 0
-    assert "is pinned no more" in orch.put_out
+    assert orch.put_out.endswith(": unpinned\n")
+    assert orch("ckpt", "unpin", "gen-5") == 0, "the run may be left out"
+    assert api.posted[-1] == ("/v1/runs/mnist-1/checkpoints/unpin", {"checkpoint": "gen-5", "restart": False})
     assert orch("ckpt", "pin", "mnits", "120") == 2
     assert "did you mean 'mnist'?" in orch.said
     assert orch("ckpt", "rollback", "mnist") == 2
     api.runs = []
-    assert orch("ckpt", "ls") == 2
-    assert "`orch up FILE` starts one" in orch.said
+    assert orch("ckpt", "ls") == 1
+    assert orch.said.endswith("error: there are no runs yet\nhint: `orch up FILE` starts one\n")

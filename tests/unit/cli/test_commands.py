@@ -35,7 +35,7 @@ def test_status_of_a_name_takes_the_run_that_is_active(orch: Desk, api: FakeApi)
     assert [found["runs"][0]["run_id"] for found in (first, second)] == ["mnist-20261120-2", RUN]
 
 
-@pytest.mark.parametrize(("name", "hint"), [("mnits", "did you mean 'mnist'?"), ("xyz", "there are: mnist")])
+@pytest.mark.parametrize(("name", "hint"), [("mnits", "did you mean 'mnist'?"), ("xyz", "known runs: mnist")])
 def test_status_of_a_run_that_is_not(orch: Desk, api: FakeApi, name: str, hint: str) -> None:
     api.runs.append(run_document())
     assert orch("status", name) == 2
@@ -44,12 +44,12 @@ def test_status_of_a_run_that_is_not(orch: Desk, api: FakeApi, name: str, hint: 
 
 def test_status_without_runs(orch: Desk, api: FakeApi) -> None:
     assert orch("status") == 0
-    assert orch.put_out == "no runs; `orch up FILE` starts one\n"
+    assert orch.put_out == "No runs yet; `orch up FILE` starts one\n"
 
 
 def test_watch_without_a_terminal_shows_it_once(orch: Desk, api: FakeApi) -> None:
     assert orch("status", "-w") == 0
-    assert orch.put_out == "no runs; `orch up FILE` starts one\n"
+    assert orch.put_out == "No runs yet; `orch up FILE` starts one\n"
 
 
 def test_events(orch: Desk, api: FakeApi) -> None:
@@ -93,23 +93,36 @@ def test_stacks(orch: Desk, api: FakeApi) -> None:
     assert orch.put_out == "worker:0\nThread 1\n  a.py:1\n\nworker:1\nThread 1\n"
 
 
+def test_stacks_of_one_task(orch: Desk, api: FakeApi) -> None:
+    api.runs.append(run_document())
+    api.stacks = {"worker:0": "Thread 1\n", "worker:1": "Thread 2\n"}
+    assert orch("stacks", "mnist", "worker:1") == 0
+    assert orch("stacks", "worker:0") == 0
+    assert orch.put_out == "worker:1\nThread 2\nworker:0\nThread 1\n"
+    assert orch("stacks", "worker:7") == 2
+    assert orch.said.endswith("has no running task worker:7\nhint: its tasks: worker:0, worker:1\n")
+
+
 def test_coordinator_status(orch: Desk, api: FakeApi) -> None:
     assert orch("coordinator", "status") == 0
     assert orch.put_out.startswith("pid         4711\nepoch       3\nversion     0.1.0\n")
     assert orch("coordinator", "start") == 0
-    assert orch.said == "the coordinator runs already (pid 4711)\n"
+    assert orch.said == "Coordinator already running (pid 4711)\n"
 
 
 def test_coordinator_stop_waits_for_the_end(orch: Desk, api: FakeApi) -> None:
     api.runs.append(run_document())
     orch.on_pause = api.join_close
     assert orch("coordinator", "stop") == 0
-    assert orch.said == f"the coordinator (pid 4711) has ended; {RUN} goes on unwatched\n"
+    assert orch.said == (
+        "Coordinator stopped (pid 4711)\n"
+        f"warning: nobody restarts {RUN} after a failure until `orch coordinator start`\n"
+    )
 
 
 def test_coordinator_stop_twice(orch: Desk) -> None:
     assert orch("coordinator", "stop") == 0
-    assert orch.said == "no coordinator is running\n"
+    assert orch.said == "No coordinator is running\n"
 
 
 def test_validate(orch: Desk, spec: str, tmp_path: Path) -> None:

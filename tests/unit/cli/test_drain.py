@@ -18,13 +18,13 @@ def _stands(api: FakeApi, **changes: object) -> None:
     [
         (
             {},
-            ": worker:1 will leave it at the next verified checkpoint; `orch drain gpu-b --now` does not wait",
+            "; worker:1 will move at the next checkpoint; --now does not wait for it",
         ),
         (
             {"checkpoints": False},
-            ": worker:1 will leave it at the next restart; `orch drain gpu-b --now` does not wait",
+            "; worker:1 will move at the next restart; --now does not wait for it",
         ),
-        ({"tasks": []}, ": it is given no task"),
+        ({"tasks": []}, "; it has no tasks"),
     ],
 )
 def test_drain_says_what_follows(orch: Desk, api: FakeApi, changes: dict[str, object], said: str) -> None:
@@ -38,11 +38,13 @@ def test_drain_says_what_follows(orch: Desk, api: FakeApi, changes: dict[str, ob
 def test_drain_at_once_and_undrain(orch: Desk, api: FakeApi) -> None:
     api.runs.append(run_document(hosts=[{"host": "gpu-a"}, {"host": "gpu-b"}]))
     _stands(api)
-    assert orch("drain", "gpu-b", "--now", "--name", "mnist") == 0
-    assert orch.put_out == f"gpu-b is drained for {RUN}: its tasks are being stopped\n"
+    assert orch("drain", "mnist", "gpu-b", "--now") == 0
+    assert orch.put_out == f"gpu-b is drained for {RUN}; stopping worker:1\n"
     assert orch("undrain", "gpu-b", "--json") == 0
+    assert orch("undrain", "gpu-b", "--name", "mnist") == 0, "as before NAME was the first argument"
     assert api.posted == [
         (f"/v1/runs/{RUN}/drain", {"host": "gpu-b", "now": True}),
+        (f"/v1/runs/{RUN}/undrain", {"host": "gpu-b"}),
         (f"/v1/runs/{RUN}/undrain", {"host": "gpu-b"}),
     ]
 
@@ -50,15 +52,24 @@ def test_drain_at_once_and_undrain(orch: Desk, api: FakeApi) -> None:
 @pytest.mark.parametrize(
     ("argv", "runs", "said"),
     [
-        (("gpu-x",), 1, "error: no active run has a host 'gpu-x'\nhint: their hosts: gpu-a, gpu-b\n"),
-        (("gpu-b",), 0, "error: no run is active; there is nothing to drain\n"),
+        (
+            ("gpu-x",),
+            1,
+            "error: no active run has a host 'gpu-x'\nhint: hosts of the active runs: gpu-a, gpu-b\n",
+        ),
+        (("gpu-b",), 0, "error: no run is active\nhint: `orch status` shows the runs that have ended\n"),
         (
             ("gpu-b",),
             2,
             "error: 2 active runs have the host gpu-b: mnist, big\n"
-            "hint: say of which: `orch drain gpu-b --name mnist`\n",
+            "hint: name one: `orch drain mnist gpu-b`\n",
         ),
-        (("gpu-b", "--name", "mnits"), 1, "error: no run is named 'mnits'\nhint: did you mean 'mnist'?\n"),
+        (("mnits", "gpu-b"), 1, "error: no run is named 'mnits'\nhint: did you mean 'mnist'?\n"),
+        (
+            ("mnist", "gpu-a", "gpu-b"),
+            1,
+            "error: unexpected argument 'gpu-a'\nhint: `orch drain --help` shows its arguments and options\n",
+        ),
     ],
 )
 def test_drain_of_what_is_not(orch: Desk, api: FakeApi, argv: tuple[str, ...], runs: int, said: str) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.handover import (
-    await_taken_up,
+    adopted,
     check_successor,
     end_coordinator,
     say_other_version,
-    succeed,
-    taken_up,
+    start_successor,
+    wait_until_adopted,
 )
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, Refused
@@ -43,7 +43,7 @@ def test_tasks_count_when_this_epoch_has_heard_of_them() -> None:
 
     def told(*tasks: object, **changes: object) -> tuple[int, int, tuple[str, ...]]:
         run = run_document(tasks=list(tasks), **{"epoch": 3, **changes})
-        return taken_up({"runs": [run]}, 3)
+        return adopted({"runs": [run]}, 3)
 
     assert told(task_document(0), task_document(1)) == (2, 2, ())
     assert told(task_document(0), silent) == (1, 1, ("gpu-b",))
@@ -65,32 +65,30 @@ def test_it_waits_for_all_and_says_how_long_it_took(session: Session, api: FakeA
     api.on_status = later
     old = {"pid": 1, "epoch": 2, "version": "0.0.9", "else": 7}
     before = {"mnist-20261120-1": 1}
-    done = await_taken_up(session, old, {"pid": 2, "epoch": 3}, before, began=session.now(), timeout_s=60)
+    done = wait_until_adopted(session, old, {"pid": 2, "epoch": 3}, before, began=session.now(), timeout_s=60)
     assert (len(looks), done.tasks, done.hosts, done.restarts, done.waiting) == (3, 1, 1, 0, ())
-    assert done.sentence.startswith("adopted 1 task on 1 host in ")
+    assert done.sentence.startswith("Adopted 1 task on 1 host in ")
     assert done.to_json()["previous"] == {"pid": 1, "epoch": 2, "version": "0.0.9"}
 
 
 def test_a_host_that_stays_silent_is_named(session: Session, api: FakeApi) -> None:
     api.runs.append(run_document(epoch=3, tasks=[task_document(0), task_document(1, heartbeat_age_s=None)]))
-    done = await_taken_up(session, None, {"epoch": 3}, {}, began=session.now(), timeout_s=0)
+    done = wait_until_adopted(session, None, {"epoch": 3}, {}, began=session.now(), timeout_s=0)
     assert done.waiting == ("gpu-b",)
 
 
 def test_one_that_goes_away_is_told_with_the_end_of_its_log(session: Session) -> None:
     Path(session.paths.coordinator_log).write_text("InvariantViolated: here\n")
     with pytest.raises(CoordinatorUnreachable) as caught:
-        await_taken_up(session, None, {"pid": 7, "epoch": 3}, {}, began=session.now(), timeout_s=60)
+        wait_until_adopted(session, None, {"pid": 7, "epoch": 3}, {}, began=session.now(), timeout_s=60)
     assert str(caught.value).endswith(
-        "(pid 7) does not answer any more; the end of its log:\n  InvariantViolated: here"
+        "(pid 7) stopped answering; the end of its log:\n  InvariantViolated: here"
     )
-    assert "the tasks go on" in str(caught.value.hint)
+    assert "the tasks keep running" in str(caught.value.hint)
 
 
 def test_one_with_another_journal_is_not_replaced(session: Session) -> None:
-    with pytest.raises(
-        Refused, match=r"keeps its journal in /else/where.*\(pid 7\) was not touched"
-    ) as caught:
+    with pytest.raises(Refused, match=r"journal is in /else/where.*\(pid 7\) is unchanged") as caught:
         check_successor(session, {"pid": 7, "state_dir": "/else/where"})
     assert caught.value.hint == "ORCH_STATE_DIR=/else/where orch coordinator restart"
     check_successor(session, {"pid": 7, "state_dir": session.paths.state_dir})
@@ -130,7 +128,7 @@ with socket.socket(socket.AF_UNIX) as s:
 
 
 def test_the_successor_ends_the_old_one_and_not_this_command(session: Session, api: FakeApi) -> None:
-    found = succeed(session, OLD, command=[sys.executable, "-c", TAKES_OVER])
+    found = start_successor(session, OLD, command=[sys.executable, "-c", TAKES_OVER])
     api.join_close()
     assert found["pid"] != 4711
     assert api.posted == [("/v1/stop", {})]
@@ -140,9 +138,9 @@ def test_a_successor_that_could_not_begin_leaves_the_old_one_and_says_so(
     session: Session, api: FakeApi
 ) -> None:
     with pytest.raises(CoordinatorUnreachable) as caught:
-        succeed(session, OLD, command=FAILS)
+        start_successor(session, OLD, command=FAILS)
     assert str(caught.value) == (
-        "pid 4711 goes on; the new coordinator ended with exit code 1:\n  the disk is full"
+        "the old coordinator (pid 4711) keeps running; the new coordinator exited with code 1:\n  the disk is full"
     )
     assert api.posted == []
 
@@ -171,4 +169,4 @@ def test_one_that_is_ending_goes_on_for_nobody(session: Session, api: FakeApi) -
         pass
 
     with pytest.raises(Waited):
-        succeed(Passing(session.out, session.err, session.environ), OLD, command=FAILS)
+        start_successor(Passing(session.out, session.err, session.environ), OLD, command=FAILS)

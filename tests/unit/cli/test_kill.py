@@ -35,8 +35,8 @@ def test_kill_proves_it(orch: Desk, api: FakeApi) -> None:
     assert orch("kill") == 0
     assert orch.put_out == (
         f"{RUN}: KILLED\n"
-        "  gpu-a: no process left, ports free (by cgroup)\n"
-        "  gpu-b: no process left, ports free (by marker)\n"
+        "  gpu-a: no leftover processes, ports free (checked by cgroup)\n"
+        "  gpu-b: no leftover processes, ports free (checked by marker)\n"
     )
     assert orch.said == f"{RUN}: STOPPING: 2 tasks are asked to end\n"
     assert api.posted == [("/v1/runs/mnist/kill", {"force": False})]
@@ -46,8 +46,8 @@ def test_kill_names_the_host_that_did_not_answer(orch: Desk, api: FakeApi) -> No
     api.runs.append(run_document())
     kills(api, {"hosts": {"gpu-a": {"left": [], "ports_busy": []}}, "unreachable": ["gpu-b"]})
     assert orch("kill", "mnist") == 4
-    assert "  gpu-a: no process left, ports free\n  gpu-b: unreachable, nothing is known" in orch.put_out
-    assert "error: nothing is known of gpu-b: no answer\n" in orch.said
+    assert "  gpu-a: no leftover processes, ports free\n  gpu-b: unreachable, not checked" in orch.put_out
+    assert "error: could not check gpu-b: no answer\n" in orch.said
 
 
 @pytest.mark.parametrize("left", ["pid 4242: D state", {"pid": 4242, "why": "D state"}])
@@ -55,21 +55,23 @@ def test_kill_names_what_cannot_be_killed(orch: Desk, api: FakeApi, left: object
     api.runs.append(run_document())
     kills(api, {"hosts": {"gpu-a": {"left": [left], "ports_busy": [20001]}}, "unreachable": ["gpu-b"]})
     assert orch("kill", "--force", "mnist") == 6
-    assert "error: could not be killed: gpu-a pid 4242: D state; gpu-a has busy ports: 20001\n" in orch.said
+    assert (
+        "error: could not be killed: gpu-a pid 4242: D state; gpu-a ports still in use: 20001\n" in orch.said
+    )
     assert api.posted == [("/v1/runs/mnist/kill", {"force": True})]
 
 
 def test_kill_of_a_run_that_has_ended(orch: Desk, api: FakeApi) -> None:
     api.runs.append(run_document(phase="SUCCEEDED"))
     assert orch("kill", "mnist") == 0
-    assert (orch.put_out, orch.said) == ("", f"{RUN} has ended before: SUCCEEDED\n")
+    assert (orch.put_out, orch.said) == ("", f"{RUN} had already ended: SUCCEEDED\n")
     assert api.posted == []
 
 
 def test_kill_without_a_name_where_two_run(orch: Desk, api: FakeApi) -> None:
     api.runs += [run_document(), run_document(name="big", run_id="big-20261120-1")]
     assert orch("kill") == 2
-    assert orch.said == "error: 2 runs are active: mnist, big\nhint: name the one to kill\n"
+    assert orch.said == "error: 2 runs are active: mnist, big\nhint: name one: `orch kill mnist`\n"
     assert api.posted == []
 
 
@@ -79,7 +81,7 @@ def test_kill_all(orch: Desk, api: FakeApi) -> None:
     assert orch("kill", "--all", "--json") == 0
     assert [found["run_id"] for found in json.loads(orch.put_out)["runs"]] == ["big-20261120-1"]
     assert orch("kill", "--all") == 0
-    assert orch.said.endswith("no run is active; there is nothing to kill\n")
+    assert orch.said.endswith("No run is active\n")
 
 
 def test_kill_all_and_a_name(orch: Desk, api: FakeApi) -> None:

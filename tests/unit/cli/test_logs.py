@@ -130,7 +130,7 @@ def test_why_works_without_a_coordinator(orch: Desk, logs: RunLogs) -> None:
     logs.put_first_cause(RUN, {**WHY, "generation": 2, "done": "generation 3 starts"}, now=3.0)
     assert orch("why", "--all") == 0
     assert orch.put_out.count("worker:1 was killed") == 2
-    assert "this is what it put down before" in orch.said
+    assert "Coordinator not running; last recorded state" in orch.said
 
 
 def test_logs_follow_ends_with_the_run(orch: Desk, logs: RunLogs, api: FakeApi) -> None:
@@ -165,7 +165,7 @@ def test_logs_follow_outlives_the_coordinator(orch: Desk, logs: RunLogs) -> None
         (("mnits",), "error: no run is named 'mnits'\nhint: did you mean 'mnist'?\n"),
         (
             ("mnist", "worker:7"),
-            f"error: {RUN} has no log of worker:7\nhint: there are: worker:0, worker:1\n",
+            f"error: {RUN} has no log of worker:7\nhint: its tasks: worker:0, worker:1\n",
         ),
         (("mnist", "wroker"), "error: not a task: 'wroker'; a task reads like worker:3\n"),
         (("--since", "soon"), "error: --since 'soon' is neither a duration nor a time\n"),
@@ -178,4 +178,4 @@ def test_logs_of_what_is_not(orch: Desk, logs: RunLogs, argv: tuple[str, ...], d
 
 def test_logs_where_nothing_ever_ran(orch: Desk) -> None:
     assert orch("logs") == 1
-    assert orch.said.startswith("error: no run has left a log here\n")
+    assert orch.said.startswith("error: there are no runs yet\n")

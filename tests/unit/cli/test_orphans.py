@@ -78,13 +78,13 @@ def test_checkpoints_of_an_ended_run_stay_unless_they_are_named(desk: Desk) -> N
     root = pulled(desk, a_plan(), 50, 100)
     journaled(desk, a_run(Phase.KILLED))
     items = look_here(desk, [])
-    assert seen(items) == [(RUN, "2 checkpoints up to step 100, of a run that is KILLED", "kept")]
+    assert seen(items) == [(RUN, "2 checkpoints up to step 100 of a KILLED run", "kept")]
     assert items[0].bytes >= 5000
     ours = known(desk)
     assert may_go(items, [], [], ours) == []
     assert may_go(items, [RUN], [], ours) == [], "it is not alive"
     assert may_go(items, [], [RUN], ours) == items
-    with pytest.raises(UsageError, match="nothing was found of no-such-run"):
+    with pytest.raises(UsageError, match="nothing found of no-such-run"):
         may_go(items, [], ["no-such-run"], ours)
     assert remove_here(desk, items[0]) is None
     assert not os.path.exists(root)
@@ -106,7 +106,7 @@ def test_checkpoints_of_a_run_that_nobody_knows_may_go(desk: Desk) -> None:
 def test_parts_of_what_never_came_whole_may_go_when_the_run_is_over(desk: Desk) -> None:
     CheckpointStore(desk.paths.state_dir, "t", "/own", 3).append("chunk", b"x")
     journaled(desk, a_run(Phase.FAILED))
-    what = "parts of a checkpoint that never came whole, of a run that is FAILED"
+    what = "an incomplete copy of a checkpoint of a FAILED run"
     assert seen(look_here(desk, [])) == [(RUN, what, "dead")]
 
 
@@ -117,7 +117,7 @@ def test_a_run_that_begins_while_the_user_thinks_keeps_its_checkpoints(desk: Des
     journal = Journal(desk.paths.journal)
     journal.commit(a_run(Phase.PENDING, run_id="t-20260101-000001"), Submitted(2.0), [])
     journal.close()
-    assert remove_here(desk, item) == "t-20260101-000001 has begun meanwhile, and these are its checkpoints"
+    assert remove_here(desk, item) == "t-20260101-000001 has started meanwhile and uses these checkpoints"
     assert os.path.exists(root)
 
 

@@ -42,7 +42,7 @@ def test_what_is_not_taken_up_is_said_with_its_state() -> None:
     chosen, others = choose(
         search(lives_on=set(), run=None, phase=None, why="nothing of it lives: …"), (), {}
     )
-    assert shown(chosen, others) == [f"{RUN}  not taken up: nothing of it lives: …"]
+    assert shown(chosen, others) == [f"{RUN}  not adopted: nothing of it lives: …"]
     (told,) = document(chosen, others)
     assert (told["recovered"], told["why"], told["lives_on"]) == (False, "nothing of it lives: …", [])
 
@@ -55,7 +55,7 @@ def test_what_is_missing_is_shown_before_anybody_agrees() -> None:
     )
     assert shown([replace(one, run=one.run.with_task(lost))], []) == [
         f"{RUN}  generation 0, 1 task",
-        "  worker:0 on a: LOST: nothing was found; the tasks that share its fate start again",
+        "  worker:0 on a: LOST: nothing was found; its group will be restarted",
     ]
 
 
@@ -70,5 +70,5 @@ def test_another_coordinators_run_is_taken_only_by_word_and_only_where_it_lives(
 
 
 def test_a_run_to_take_over_that_is_not_there_is_said() -> None:
-    with pytest.raises(UsageError, match="nothing was found of no-such-run"):
+    with pytest.raises(UsageError, match="nothing found of no-such-run"):
         choose(search(), ("no-such-run",), {})

@@ -16,11 +16,11 @@ COLOUR = Paint(on=True)
 
 def test_a_run_that_trains() -> None:
     assert render.run(run_document(), PLAIN) == (
-        "mnist-20261120-1  RUNNING  generation 2, 1 restart, step 120, 3.4 steps/s, epoch 2, loss 0.31\n"
+        "mnist-20261120-1  RUNNING  generation 2, 1 restart, step 120, 3.4 steps/s, epoch 3, loss 0.31\n"
         "  step 120; all 2 tasks report\n"
         "  checkpoint: step 100, verified, 12 s old, /shared/mnist/gen-000002/ckpt-100\n"
         "\n"
-        "  TASK      HOST   PHASE     PID  STEP  STEPS/S  CPU      MEM      HEARD\n"
+        "  TASK      HOST   PHASE     PID  STEP  STEPS/S  CPU      MEM  HEARTBEAT\n"
         "  worker:0  gpu-a  RUNNING  4242   120      3.4  98%  1.2 GiB  0.4 s ago\n"
         "  worker:1  gpu-b  RUNNING  4243   120      3.4  98%  1.2 GiB  0.4 s ago"
     )
@@ -53,7 +53,7 @@ def test_a_run_that_begins_shows_no_empty_columns() -> None:
         "  worker:0  gpu-a  WAITING    -     -\n"
         "  worker:1  gpu-b  WAITING    -     -\n"
         "\n"
-        "  gpu-b unreachable, last heard 1 min 33 s ago: no route to host\n"
+        "  gpu-b unreachable for 1 min 33 s: no route to host\n"
         "  warning: no checkpoint directory"
     )
 
@@ -88,12 +88,12 @@ def test_a_run_that_has_failed() -> None:
         "mnist-20261120-1  FAILED  generation 2, 1 restart, step 120\n"
         "  first cause: worker:1 on gpu-b was killed by the kernel: out of memory\n"
         "  given up: 5 failures\n"
-        "  worker:0 on gpu-a: exit 1 (follower)\n"
-        "  worker:1 on gpu-b: signal 9 (out of memory)\n"
+        "  worker:0 on gpu-a: exit code 1 (follower)\n"
+        "  worker:1 on gpu-b: killed by SIGKILL (out of memory)\n"
         "\n"
         "  hint: give it memory\n"
         "  means: the host ran out of memory\n"
-        "  you can: a smaller batch\n"
+        "  hint: a smaller batch\n"
         "    worker:1 | 2/9\n"
         "    worker:1 | bell"
     )
@@ -102,11 +102,11 @@ def test_a_run_that_has_failed() -> None:
 def test_of_many_runs_the_active_ones_are_shown_in_full() -> None:
     runs = [run_document(run_id=f"mnist-20261119-{n}", phase="KILLED", metrics={}) for n in range(1, 8)]
     text = render.status({"runs": [*runs, run_document()]}, PLAIN)
-    head, _, rest = text.partition("\n\nended before:\n")
+    head, _, rest = text.partition("\n\nEnded runs:\n")
     assert head == render.run(run_document(), PLAIN)
     assert rest.splitlines() == [
         *(
-            f"  mnist-20261119-{n}  KILLED  generation 2, 1 restart, step 120, epoch 2"
+            f"  mnist-20261119-{n}  KILLED  generation 2, 1 restart, step 120, epoch 3"
             for n in (7, 6, 5, 4, 3)
         ),
         "  and 2 more; `orch status NAME` shows one",
@@ -115,7 +115,7 @@ def test_of_many_runs_the_active_ones_are_shown_in_full() -> None:
 
 def test_where_nothing_is_active_the_last_run_is_shown_in_full() -> None:
     text = render.status({"runs": [run_document(phase="KILLED"), failed_run()]}, PLAIN)
-    assert text.startswith(render.run(failed_run(), PLAIN) + "\n\nended before:\n  mnist-20261120-1  KILLED")
+    assert text.startswith(render.run(failed_run(), PLAIN) + "\n\nEnded runs:\n  mnist-20261120-1  KILLED")
 
 
 def test_colours_change_no_text() -> None:
@@ -130,7 +130,7 @@ def test_colours_change_no_text() -> None:
 
 def test_progress_in_one_line() -> None:
     assert render.progress(run_document()) == (
-        "RUNNING: step 120, 3.4 steps/s, epoch 2, loss 0.31 (worker:0 120, worker:1 120)"
+        "RUNNING: step 120, 3.4 steps/s, epoch 3, loss 0.31 (worker:0 120, worker:1 120)"
     )
     assert render.progress(run_document(phase="BACKOFF", reason="again in 5 s")) == "BACKOFF: again in 5 s"
 
@@ -209,7 +209,7 @@ def test_a_line_of_ours_is_told_from_those_of_the_tasks() -> None:
 def test_what_the_disk_of_a_host_did_not_take_of_a_log_is_said() -> None:
     tasks = [task_document(0), task_document(1, log_dropped_bytes=5 << 20)]
     assert (
-        "  warning: 5.0 MiB of the log of worker:1 were dropped: the disk of gpu-b did not take them"
+        "  warning: 5.0 MiB of the log of worker:1 were lost: the disk of gpu-b could not take them"
         in render.run(run_document(tasks=tasks), PLAIN)
     )
 
@@ -235,6 +235,29 @@ def test_sentences_are_folded_to_the_terminal_between_words() -> None:
     )
     assert max(map(len, shown.splitlines()[1:])) <= 60
     assert "\n    word word" in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"phase": "WAITING"}, "not started"),
+        ({"phase": "LOST", "cause": "host lost"}, "lost (host lost)"),
+        ({"phase": "UNREACHABLE"}, "not known to have ended"),
+        ({"phase": "EXITED", "exit_code": 0, "cause": "finished"}, "exit code 0"),
+        ({"phase": "EXITED", "signal": 99}, "killed by signal 99"),
+    ],
+)
+def test_how_a_task_of_an_ended_run_ended(changes: dict[str, object], text: str) -> None:
+    shown = render.run(run_document(phase="FAILED", tasks=[task_document(0, **changes)]), PLAIN)
+    assert f"  worker:0 on gpu-a: {text}\n" in shown + "\n"
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_run_fits_the_terminal(width: int) -> None:
+    long = run_document(metrics={f"metric_{n}": 0.5 for n in range(9)}, reason="word " * 40)
+    shown = render.status({"runs": [{**long, "phase": "FAILED"}, long]}, PLAIN, width=width)
+    prose = [line for line in shown.splitlines() if not line.startswith(("  TASK", "  worker:"))]
+    assert max(map(len, prose)) <= width
 
 
 def test_who_was_stopped_by_us_has_no_signal() -> None:

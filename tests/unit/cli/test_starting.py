@@ -44,7 +44,8 @@ def test_one_is_started_and_waited_for(session: Session) -> None:
     assert started
     assert isinstance(session.err, StringIO)
     assert session.err.getvalue() == (
-        f"starting the coordinator …\nthe coordinator runs (pid {document['pid']}); it stays when this command ends\n"
+        "Starting the coordinator …\n"
+        f"Coordinator started (pid {document['pid']}); it keeps running in the background\n"
     )
 
 
@@ -53,7 +54,7 @@ def test_one_that_dies_says_what_its_log_says(session: Session) -> None:
     Path(session.paths.coordinator_log).write_text("of yesterday\n")
     with pytest.raises(CoordinatorUnreachable) as caught:
         ensure_coordinator(session, command=[sys.executable, "-c", "raise SystemExit('the disk is full')"])
-    assert str(caught.value) == "the coordinator ended with exit code 1:\n  the disk is full"
+    assert str(caught.value) == "the coordinator exited with code 1:\n  the disk is full"
     assert session.paths.coordinator_log in str(caught.value.hint)
 
 

@@ -19,8 +19,7 @@ def test_up_waits_until_it_trains(orch: Desk, api: FakeApi, spec: str) -> None:
     assert orch("up", spec) == 0
     assert orch.put_out == f"{RUN}\n"
     assert orch.said == (
-        "2026-11-20 12:00:01  started  generation 1 starts\n"
-        f"{RUN} trains; `orch logs -f mnist` shows what it prints\n"
+        f"2026-11-20 12:00:01  started  generation 1 starts\n{RUN} is training. Logs: orch logs -f mnist\n"
     )
     path, body = api.posted[0]
     assert (path, body["from_scratch"], body["plan"]["tasks"][1]["id"]) == (
@@ -41,8 +40,8 @@ def test_up_of_what_runs_already(orch: Desk, api: FakeApi, spec: str) -> None:
     assert orch("up", spec) == 0
     assert orch.put_out == f"{RUN}\n"
     assert orch.said == (
-        f"{RUN} runs already, with this very plan; nothing was changed\n"
-        f"{RUN} trains; `orch logs -f mnist` shows what it prints\n"
+        f"{RUN} is already running with this plan; nothing has changed\n"
+        f"{RUN} is training. Logs: orch logs -f mnist\n"
     )
 
 
@@ -107,6 +106,7 @@ def test_ctrl_c_in_follow_leaves_it_running(orch: Desk, api: FakeApi, spec: str)
 
     orch.on_pause = interrupt
     assert orch("up", spec, "--follow") == 0
+    assert f"Detached; {RUN} keeps running. Reattach:\n" in orch.said
     assert "orch logs -f mnist\n  orch status mnist\n  orch kill mnist\n" in orch.said
     assert orch("up", spec, "--wait") == 130
 
@@ -130,8 +130,8 @@ def test_up_waits_for_a_coordinator_that_comes_back(orch: Desk, api: FakeApi, sp
     finally:
         for server in again[1:]:
             server.close()
-    assert orch.said.count("the run goes on without it") == 1
-    assert "the coordinator is back\n" in orch.said
+    assert orch.said.count("the run continues without it") == 1
+    assert "The coordinator is back\n" in orch.said
 
 
 def test_up_with_two_ways_to_stay(orch: Desk, spec: str) -> None:

@@ -288,6 +288,28 @@ RELATIONS = {
             "give one host more `slots`"
         ],
     ),
+    "an address with a port": (
+        host_b("name: gpu-b, address: 'ml-b:2222', gpus: 4"),
+        [
+            "5:28: hosts[1].address: must be a host name or an IP address without a port; got 'ml-b:2222'; "
+            "write `address: ml-b` and `port: 2222`"
+        ],
+    ),
+    "an IPv6 address with a port": (
+        host_b("name: gpu-b, address: '[fd00::7]:2222', gpus: 4"),
+        [
+            "5:28: hosts[1].address: must be a host name or an IP address without a port; got '[fd00::7]:2222'; "
+            "write `address: fd00::7` and `port: 2222`"
+        ],
+    ),
+    "a data address with a port": (
+        host_b("name: gpu-b, data_address: 'ml-b:2222', gpus: 4"),
+        [
+            "5:33: hosts[1].data_address: must be a host name or an IP address without a port; got 'ml-b:2222'; "
+            "the tasks' ports are those of `run.ports`"
+        ],
+    ),
+    "an IPv6 address": (host_b("name: gpu-b, address: 'fd00::7', data_address: '[fd00::8]', gpus: 4"), []),
     "same address, another port": (host_b("name: gpu-b, address: 10.0.0.11, port: 23, gpus: 4"), []),
     "more tasks than slots": (
         changed("replicas: 2", "replicas: 3"),

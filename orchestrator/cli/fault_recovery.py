@@ -1,4 +1,4 @@
-"""Watches a run come back from a fault: when it was noticed, when it trained again, how many steps it cost."""
+"""Measure a run's recovery from a fault: when it was noticed, when training resumed, how many steps were lost."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from orchestrator.core.faults import KINDS
 LOOK_EVERY_S = 0.05
 
 HEARD_AFTER_S = 0.5
-"""A host was heard since the fault only where it was heard so much later: what was on its way still came."""
+"""How much later than the fault a host must have reported: reports that were already on their way do not count."""
 
 _NOT_A_NOTICE = ("chaos", "checkpoint", "checkpoint-rejected", "epoch")
-"""Events that would have come without the fault."""
+"""Events that are not caused by the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One row of the table. Seconds are of this machine's clock, from just before the fault was ordered."""
+    """One row of the table. Seconds count from just before the fault was ordered, by this machine's clock."""
 
     kind: str
     target: str
     step: int
-    """The position when it was injected."""
+    """The run's step when the fault was injected."""
     recovered: bool
     noticed_s: float | None
-    """Until the first event that it caused; None where there was nothing to notice."""
+    """Until the first event that it caused; None where there was none."""
     again_s: float | None
-    """Until the first step of the restarted tasks; 0 where training never stopped, None where it did not come back."""
+    """Until the first step of the restarted tasks; 0 where training never stopped, None where it did not resume."""
     lost: int | None
-    """Steps that were trained again."""
+    """Steps that had to be trained again."""
     done: str
 
 
@@ -52,11 +52,11 @@ def watch_recovery(
     for_s: float,
     timeout_s: float,
 ) -> Outcome:
-    """Look until it trains again, has ended, or `timeout_s` is over (after the fault's own end).
+    """Poll until the run trains again or has ended, or until `timeout_s` after the fault's end.
 
     Args:
-        before: the run's status just before; `after` its last event's number, `at` the moment.
-        for_s: how long the fault lasts; 0 for one that is over at once.
+        before: The run's status just before the fault; `after` its last event's number, `at` the time.
+        for_s: How long the fault lasts; 0 for one without a duration.
     """
     step = int(before["global_step"])
     seen = Outcome(kind, target, step, recovered=False, noticed_s=None, again_s=None, lost=None, done="")
@@ -91,16 +91,18 @@ def _notice(seen: Outcome, client: Client, run: Mapping[str, Any], after: int, e
 def _conclusion(
     seen: Outcome, before: Mapping[str, Any], run: Mapping[str, Any], elapsed: float, *, over: bool
 ) -> Outcome | None:
-    """None while it is not known. `over`: the fault is, and need not restart anything."""
+    """Return None while the outcome is open. `over`: the fault has ended, and need not have restarted anything."""
     if not render.is_active(run):
         succeeded = run["phase"] == "SUCCEEDED"
-        return replace(seen, recovered=succeeded, done=f"{seen.done}; the run is {run['phase']}".lstrip("; "))
+        return replace(
+            seen, recovered=succeeded, done=f"{seen.done}; the run ended as {run['phase']}".lstrip("; ")
+        )
     if not _trains(run, elapsed - HEARD_AFTER_S):
         return None
     if _restarted(before, run):
         return replace(seen, recovered=True, again_s=elapsed, lost=_lost(before, run, seen.step))
     if over and int(run["global_step"]) > seen.step:
-        done = seen.done or "nothing had to be done"
+        done = seen.done or "no action was needed"
         return replace(seen, recovered=True, again_s=0.0, lost=0, done=done)
     return None
 
@@ -111,7 +113,7 @@ def _restarted(before: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
 
 
 def _trains(run: Mapping[str, Any], within_s: float) -> bool:
-    """Every host heard, every task running, and the position known: it was reported in this generation."""
+    """Return whether every host has reported, every task runs, and this generation has reported a step."""
     return (
         run["phase"] == "RUNNING"
         and run["global_step"] is not None
@@ -121,7 +123,7 @@ def _trains(run: Mapping[str, Any], within_s: float) -> bool:
 
 
 def _lost(before: Mapping[str, Any], run: Mapping[str, Any], step: int) -> int:
-    """Steps between the position at the fault and the checkpoint that the gang went back to."""
+    """Return the steps between the fault and the checkpoint from which the group restarted."""
     if run["generation"] == before["generation"]:
-        return 0  # only a task that is restarted alone
+        return 0  # only individual tasks were restarted
     return max(0, step - int((run.get("seed") or {}).get("global_step") or 0))

@@ -1,0 +1,70 @@
+"""Commands whose `--help` ends with examples, written to the session's stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from orchestrator.cli.session import Session
+
+Example = tuple[str, str]
+"""A command line, and what it does. A test parses each one."""
+
+
+class Command(click.Command):
+    """A command with examples: `@click.command(cls=Command, examples=[(line, meaning)])`."""
+
+    def __init__(self, *args: Any, examples: Iterable[Example] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = tuple(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write each example below a comment that says what it does, ready to be copied."""
+        with formatter.section("Examples"):
+            indent = " " * formatter.current_indent
+            for line, meaning in self.examples:
+                formatter.write(f"{indent}# {meaning}\n{indent}{line}\n")
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Return click's own option, which then prints through the session like every other output."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.callback = _show_help
+        return option
+
+
+class Group(Command, click.Group):
+    """A command of commands, all of this kind."""
+
+    command_class = Command
+
+
+def _show_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        _put(ctx, ctx.get_help())
+
+
+def _put(ctx: click.Context, text: str) -> None:
+    session = ctx.find_object(Session)
+    assert session is not None
+    session.put(text)
+    ctx.exit()
+
+
+def version_option(text: str) -> click.Option:
+    """Return `--version`, which prints this text."""
+
+    def show(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            _put(ctx, text)
+
+    return click.Option(
+        ["--version"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help="Show the version and exit.",
+    )

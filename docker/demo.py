@@ -1,8 +1,9 @@
-"""`make docker-demo`: trains across three containers that act as machines, and cuts the power of one on the way.
+"""`make docker-demo`: train across three containers, and kill one of them meanwhile.
 
-Builds and starts docker/compose.yaml, has the head run `orch up cluster_specs/docker.yaml --follow`, kills a host
-once there is a checkpoint, starts it again when orch has given it up, and ends well only where the run SUCCEEDED,
-resumed from that checkpoint. Standard library only; needs docker with compose, and the network for the first build.
+It builds and starts docker/compose.yaml, runs `orch up cluster_specs/docker.yaml --follow` on the head node, kills a
+host once there is a checkpoint, and starts it again when orch has given it up. It succeeds only if the run has
+SUCCEEDED after resuming from that checkpoint. Standard library only; needs docker with compose, and the network for the
+first build.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ RUN = "digits-docker"
 HOSTS = ("host-a", "host-b", "host-c")
 
 KILL_AT_STEP = 100
-"""By then the script has saved several times: it does so every 20 steps."""
+"""By then the script has saved several times, every 20 steps."""
 TRAIN_S = 600.0
-"""To that step; importing TensorFlow three times on a busy machine takes a while."""
+"""Until that step; three imports of TensorFlow take a while on a busy machine."""
 GIVEN_UP_S = 120.0
-"""From the kill to orch waiting for the host: the spec's lost_after, and what the peers need to fail."""
+"""From the kill until orch waits for the host: the spec's lost_after, and the time in which the peers fail."""
 FINISH_S = 900.0
-"""From there to the end."""
+"""From there until the end."""
 LOOK_EVERY_S = 0.5
 
 
 class DemoFailed(Exception):
-    """One sentence, and the way out."""
+    """One sentence, and a hint."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -42,10 +43,10 @@ class DemoFailed(Exception):
 
 
 class Docker:
-    """The engine, through its command line."""
+    """Docker, through its command line."""
 
     def check(self) -> None:
-        """DemoFailed unless there is an engine that answers, and compose."""
+        """Raise DemoFailed unless Docker and compose can be used."""
         if shutil.which("docker") is None:
             raise DemoFailed(
                 "docker is not installed on this machine",
@@ -54,28 +55,30 @@ class Docker:
             )
         if not self._answer("docker", "compose", "version").ok:
             raise DemoFailed(
-                "docker has no `compose` command here (version 2, a plugin)",
+                "docker has no `compose` command (version 2, a plugin)",
                 "install the package docker-compose-v2 or docker-compose-plugin",
             )
         engine = self._answer("docker", "version", "--format", "{{.Server.Version}}")
         if not engine.ok:
             raise DemoFailed(
-                f"no docker engine answers: {engine.why}",
-                "start it (systemctl start docker), and see that you may use it (group docker, or DOCKER_HOST)",
+                f"the docker engine does not answer: {engine.why}",
+                "start it (systemctl start docker), and check your permission (group docker, or DOCKER_HOST)",
             )
 
     def compose(self, *args: str) -> None:
-        """Run to the end, its output shown. DemoFailed where it fails."""
+        """Run a compose command with its output shown. Raises DemoFailed."""
         if subprocess.run(_command(args), stdin=subprocess.DEVNULL, check=False).returncode:
             shown = f"`docker compose {' '.join(args)}`"
-            raise DemoFailed(f"{shown} failed; what it said is above", f"by hand: {' '.join(_command(args))}")
+            raise DemoFailed(
+                f"{shown} failed; see its output above", f"run it by hand: {' '.join(_command(args))}"
+            )
 
     def ask(self, *args: str) -> Answer:
-        """Run to the end, its output taken."""
+        """Run a compose command, and return its output."""
         return self._answer(*_command(args))
 
     def spawn(self, *args: str) -> subprocess.Popen[bytes]:
-        """Start, its output shown."""
+        """Start a compose command with its output shown."""
         return subprocess.Popen(_command(args), stdin=subprocess.DEVNULL)
 
     def _answer(self, *command: str) -> Answer:
@@ -84,7 +87,7 @@ class Docker:
 
 
 class Answer:
-    """What a command said."""
+    """The output of a command."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.ok = code == 0
@@ -98,7 +101,7 @@ def _command(args: Sequence[str]) -> list[str]:
 
 
 class Demo:
-    """The story, in the order in which it is told."""
+    """The steps of the demo, in their order."""
 
     def __init__(self, docker: Docker, victim: str) -> None:
         self._docker = docker
@@ -107,31 +110,31 @@ class Demo:
         self._following: subprocess.Popen[bytes] | None = None
 
     def tell(self, sentence: str) -> None:
-        """One line of ours between those of docker and orch."""
+        """Print one line of ours between those of docker and orch."""
         print(f"== {time.monotonic() - self._began:4.0f} s  {sentence}", flush=True)
 
     def build_and_start(self) -> None:
-        """Fresh machines: no checkpoint and no key of an earlier time."""
+        """Build and start new containers, without checkpoints and keys of an earlier demo."""
         self.tell("building the images (the first time, TensorFlow is downloaded)")
         self._docker.compose("build")
         if self._docker.ask("ps", "--all", "--quiet").out.strip():
             self.tell("removing the containers and checkpoints of an earlier demo")
         self._docker.compose("down", "--volumes", "--remove-orphans")
-        self.tell("starting a head and three hosts; they make their keys now")
+        self.tell("starting a head node and three hosts; they generate their keys")
         self._docker.compose("up", "--detach", "--wait")
 
     def train(self) -> list[str]:
-        """Train, kill a host on the way, and return the sentences that sum it up."""
-        self.tell(f"on the head: orch up {SPEC} --follow")
+        """Run the training, and kill a host meanwhile. Return the summary."""
+        self.tell(f"on the head node: orch up {SPEC} --follow")
         self._following = self._docker.spawn("exec", "-T", "head", "orch", "up", SPEC, "--follow")
         run = self._wait(f"step {KILL_AT_STEP}", TRAIN_S, lambda run: _step(run) >= KILL_AT_STEP)
         killed_at = _step(run)
-        self.tell(f"step {killed_at}: the power of {self._victim} is cut (docker compose kill)")
+        self.tell(f"step {killed_at}: killing {self._victim} (docker compose kill)")
         self._docker.compose("kill", self._victim)
-        run = self._wait("orch to give the host up", GIVEN_UP_S, lambda run: run["phase"] == "BACKOFF")
+        run = self._wait("orch to give up the host", GIVEN_UP_S, lambda run: run["phase"] == "BACKOFF")
         given_up = str(run["reason"])
         self.tell(f"orch says: {given_up}")
-        self.tell(f"{self._victim} is switched on again")
+        self.tell(f"starting {self._victim} again")
         self._docker.compose("start", self._victim)
         self._wait_for_the_end(self._following)
         return [f"{self._victim} was killed at step {killed_at}", f"orch: {given_up}", *self._outcome()]
@@ -139,7 +142,7 @@ class Demo:
     def _wait(
         self, what: str, timeout_s: float, reached: Callable[[Mapping[str, Any]], bool]
     ) -> Mapping[str, Any]:
-        """Look at the run until it is there. DemoFailed where it ends first, or time runs out."""
+        """Poll the run until the condition holds. Raises DemoFailed where it ends first, or too late."""
         deadline = time.monotonic() + timeout_s
         run: Mapping[str, Any] | None = None
         while time.monotonic() < deadline:
@@ -149,7 +152,7 @@ class Demo:
             if self._following is not None and self._following.poll() is not None:
                 raise DemoFailed(f"the run ended while the demo waited for {what}: {_brief(run)}")
             time.sleep(LOOK_EVERY_S)
-        raise DemoFailed(f"{timeout_s:.0f} s have passed without {what}: {_brief(run)}")
+        raise DemoFailed(f"waited {timeout_s:.0f} s for {what}: {_brief(run)}")
 
     def _status(self) -> Mapping[str, Any] | None:
         answer = self._docker.ask("exec", "-T", "head", "orch", "status", RUN, "--json")
@@ -160,12 +163,14 @@ class Demo:
         try:
             code = following.wait(FINISH_S)
         except subprocess.TimeoutExpired:
-            raise DemoFailed(f"no end within {FINISH_S:.0f} s: {_brief(self._status())}") from None
+            raise DemoFailed(
+                f"the run has not ended after {FINISH_S:.0f} s: {_brief(self._status())}"
+            ) from None
         if code:
             raise DemoFailed(f"orch up ended with exit code {code}: {_brief(self._status())}")
 
     def _outcome(self) -> list[str]:
-        """SUCCEEDED alone is not enough: it must have resumed, and not from the start."""
+        """Return the summary. Raises DemoFailed unless the run has SUCCEEDED and resumed from a checkpoint."""
         run = self._status()
         if run is None or run["phase"] != "SUCCEEDED":
             raise DemoFailed(f"the run did not succeed: {_brief(run)}")
@@ -173,23 +178,23 @@ class Demo:
         events = [json.loads(line) for line in answer.out.splitlines()]
         resumed = [str(event["message"]) for event in events if event["kind"] == "resumed"]
         if not run["restarts"] or not resumed:
-            raise DemoFailed("the run succeeded, and never resumed from a checkpoint")
+            raise DemoFailed("the run succeeded without resuming from a checkpoint")
         return [*resumed, f"{run['phase']} in generation {run['generation']}: {run['reason']}"]
 
     def finish(self, *, keep: bool) -> None:
-        """Nothing of the demo is left behind but the images; with `keep`, everything is."""
+        """Remove everything but the images; with `keep`, nothing."""
         if self._following is not None and self._following.poll() is None:
             self._following.terminate()
             self._following.wait()
         if keep:
-            self.tell("the containers are kept. To look around, and to remove them:")
+            self.tell("keeping the containers. To look around, and to remove them:")
             print(f"  {' '.join(_command(['exec', 'head', 'bash']))}")
             print(f"  {' '.join(_command(['down', '--volumes']))}", flush=True)
             return
         self.tell("removing the containers, the network and the volumes; the images stay")
         try:
             self._docker.compose("down", "--volumes", "--remove-orphans", "--timeout", "3")
-        except DemoFailed as error:  # must not stand in front of how the demo went
+        except DemoFailed as error:  # must not hide the result of the demo
             print(f"warning: {error}; {error.hint}", file=sys.stderr)
 
 
@@ -198,13 +203,13 @@ def _step(run: Mapping[str, Any]) -> int:
 
 
 def _brief(run: Mapping[str, Any] | None) -> str:
-    return f"{run['phase']}: {run['reason']}" if run else "the coordinator knows of no run"
+    return f"{run['phase']}: {run['reason']}" if run else "the coordinator has no run"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo. Return 0 if the run recovered and succeeded, 1 if not, 130 after Ctrl-C."""
+    """Return the exit code: 0 if the run resumed and succeeded, 1 if not, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(
-        description="Trains across containers, one of which is killed on the way."
+        description="Train across three containers, and kill one of them meanwhile."
     )
     parser.add_argument("--keep", action="store_true", help="leave the containers running")
     parser.add_argument("--victim", choices=HOSTS, default="host-b", help="the host that is killed")

@@ -1,4 +1,4 @@
-# The head node: orch, installed from this source tree, and no TensorFlow.
+# The head node: orch from this source tree, without TensorFlow.
 # Build from the top of the source tree:  docker build -f docker/head.Dockerfile .
 FROM python:3.11-slim-bookworm
 

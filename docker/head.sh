@@ -1,5 +1,5 @@
 #!/bin/sh
-# The head comes up: a key of its own, the keys of the hosts named in $HOSTS, then the coordinator in the foreground.
+# Start the head node: generate its key, collect the keys of $HOSTS, and run the coordinator in the foreground.
 set -eu
 umask 077
 
@@ -9,8 +9,8 @@ cp ~/.ssh/id_ed25519.pub /keys/head/.new
 chmod 644 /keys/head/.new
 mv /keys/head/.new /keys/head/authorized_keys
 
-# What a host's own volume says is its key is its key: nothing that comes over the network is believed. Only that
-# host can write there, and each line of known_hosts is for that host alone.
+# The hosts' keys come from their volumes, not over the network. Only the host itself can write to its volume, and each
+# line of known_hosts is for one host.
 for host in $HOSTS; do
   until [ -s "/keys/$host/$host.pub" ]; do sleep 0.2; done
   read -r type key _ < "/keys/$host/$host.pub"

@@ -1,11 +1,11 @@
-"""When more workers make training slower: 41 million parameters, and hardly any work to do with each.
+"""Show when more workers make training slower: 41 million parameters, and little work to do with each.
 
-A dense layer does two multiplications and additions per parameter and sample, and sends four bytes per parameter
-and step, whatever the batch. So this model (8000 - 4000 - 2000 - 500 - 300 - 1) sends 165 MB at every step. This
-measures a step with the other workers and the same step without, and reckons what other networks would make of
-it. A ConvNet is the opposite: few parameters, each used at every place of the image.
+A dense layer does two operations per parameter and sample, and sends four bytes per parameter and step, whatever the
+batch. So this model (8000 - 4000 - 2000 - 500 - 300 - 1) sends 165 MB per step. The script measures a step with the
+other workers and a step without them, and estimates it for other networks. A ConvNet is the opposite: few parameters,
+each used at every position of the image.
 
-    python examples/big_dense.py --batch 32         # one worker: what a network would add, reckoned
+    python examples/big_dense.py --batch 32         # one worker, and the estimate for several
 """
 
 import argparse
@@ -19,7 +19,7 @@ import keras  # noqa: E402
 
 try:
     from orchestrator import runtime
-except ImportError:  # started by hand, where orch is not installed
+except ImportError:  # started without orch
     runtime = None
 
 WIDTHS = (8000, 4000, 2000, 500, 300, 1)
@@ -31,7 +31,7 @@ def build() -> keras.Model:
 
 
 def training(strategy, batch):
-    """Build a model under this strategy, and return it with a function that trains one step on random numbers."""
+    """Return a model under this strategy, and a function that trains it for one step on random numbers."""
     with strategy.scope():
         model = build()
         optimizer = keras.optimizers.SGD(1e-3)
@@ -50,7 +50,7 @@ def training(strategy, batch):
 
 
 def seconds(action, times):
-    """Return the fastest of several runs, since other work on the machine only slows them down, after a warm-up."""
+    """Return the seconds of the fastest of several steps after the first; other work can only slow a step down."""
     action()
     measured = []
     for _ in range(times):
@@ -70,7 +70,7 @@ def main() -> None:
     model, step = training(strategy, args.batch)
     _, step_alone = training(
         tf.distribute.get_strategy(), args.batch
-    )  # outside of a scope: the one that does nothing
+    )  # the default strategy, which does nothing
     size = sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
     replicas = strategy.num_replicas_in_sync
     alone = seconds(lambda: float(step_alone()), args.steps)
@@ -78,7 +78,7 @@ def main() -> None:
     if runtime:
         runtime.report(args.steps + 1, alone_ms=alone * 1e3, together_ms=together * 1e3)
     if strategy.cluster_resolver.task_type not in (None, "chief") and strategy.cluster_resolver.task_id != 0:
-        return  # one tells
+        return  # only one worker prints
 
     print(f"{size / 1e6:.1f} million parameters, {size * 4 / 1e6:.0f} MB of gradients at every step")
     print(f"a step: {alone * 1e3:.0f} ms alone, {together * 1e3:.0f} ms with {replicas} replica(s)")
@@ -90,7 +90,7 @@ def main() -> None:
             f"{replicas} replicas do the work of {gain:.2f}: {'worth it' if gain > 1 else 'one alone is faster'}"
         )
     for workers in (2, 4, 8):
-        # A ring sends each byte once around to be added and once to be told, in as many chunks as workers.
+        # A ring sends each byte around twice, once to add and once to distribute, in as many chunks as workers.
         sending = 2 * (workers - 1) / workers * size * 4 / (args.gbit * 1e9 / 8)
         gain = workers * alone / (alone + sending)
         even = args.batch * sending / alone

@@ -1,8 +1,8 @@
-"""A training loop of one's own: MultiWorkerMirroredStrategy, tf.train.CheckpointManager, and one call to report.
+"""Train in a custom loop: MultiWorkerMirroredStrategy, tf.train.CheckpointManager, and one call of runtime.report.
 
-An evaluator, where the spec has one, runs the same script alone: it evaluates each checkpoint of the chief's.
+An evaluator, if the spec has one, runs the same script by itself and evaluates each checkpoint of the chief.
 
-python examples/checkpoint_manager.py --steps 200
+    python examples/checkpoint_manager.py --steps 200
 """
 
 import argparse
@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 
 try:
     from orchestrator import runtime
-except ImportError:  # started by hand, where orch is not installed
+except ImportError:  # started without orch
     runtime = None
 
 
@@ -38,16 +38,16 @@ def build() -> keras.Model:
 
 
 def evaluate(directory: str, last: int) -> None:
-    """Print the accuracy of each checkpoint that the chief saves, up to that of the last step."""
+    """Print the accuracy of each new checkpoint of the chief, up to the one of the last step."""
     digits = load_digits()
     images = (digits.images[..., None] / 16.0).astype("float32")
     model = build()
     checkpoint = tf.train.Checkpoint(model=model)
     for path in tf.train.checkpoints_iterator(directory):
         try:
-            checkpoint.restore(path).expect_partial()  # the optimizer's part is left out
+            checkpoint.restore(path).expect_partial()  # the optimizer's state is not needed
         except tf.errors.NotFoundError:
-            continue  # the chief keeps a few only, and was faster
+            continue  # the chief has already removed it
         step = int(path.rpartition("-")[2])
         accuracy = float((model(images).numpy().argmax(1) == digits.target).mean())
         if runtime:
@@ -76,7 +76,7 @@ def main() -> None:
         optimizer.build(model.trainable_variables)
         loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
 
-    # Every worker saves, each into its own directory; only the chief's lasts.
+    # Every worker saves in its own directory; only the chief's checkpoints are kept.
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
     manager = tf.train.CheckpointManager(checkpoint, directory, max_to_keep=3)
     checkpoint.restore(manager.latest_checkpoint)

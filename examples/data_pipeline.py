@@ -1,10 +1,10 @@
-"""What cache, shuffle, batch and prefetch are worth, in seconds; and which share of the files a worker reads.
+"""Measure the effect of cache, shuffle, batch and prefetch, and show which files a worker reads.
 
-The same training step is fed in four ways, each with one thing more than the one before. The images are PNG files
-in TFRecords, as many data sets are; and the storage is as slow as a network's: it thinks for a while (--storage-ms)
-before it hands out the next 32 records.
+The same training step gets its data from four pipelines, each with one more stage than the one before. The images are
+PNG files in TFRecords, as in many data sets. The storage is as slow as a network's: it waits (--storage-ms) before it
+returns the next 32 records.
 
-Order matters: what is costly and always the same comes before `cache`; what must differ each time (shuffle,
+The order matters: what is expensive and always the same comes before `cache`, what must differ each time (shuffle,
 augmentation) after it; `batch` after `shuffle`, or whole batches are shuffled; `prefetch` last.
 
     python examples/data_pipeline.py
@@ -24,7 +24,7 @@ from sklearn.datasets import load_digits  # noqa: E402
 
 try:
     from orchestrator import runtime
-except ImportError:  # started by hand, where orch is not installed
+except ImportError:  # started without orch
     runtime = None
 
 AUTOTUNE = tf.data.AUTOTUNE
@@ -59,7 +59,7 @@ def parse(record):
 
 
 def opened(path, storage_ms):
-    """Return a file's records. Each 32 of them come after a pause, in which the processor is free for other work."""
+    """Return a file's records. Every 32 of them come after a pause, in which the processor is free."""
 
     def late(records):
         time.sleep(storage_ms / 1e3)
@@ -74,7 +74,7 @@ def opened(path, storage_ms):
 
 
 def pipelines(paths, batch, storage_ms):
-    """Name and data set, each with one thing more than the one before."""
+    """Yield name and data set, each with one more stage than the one before."""
     files = tf.data.Dataset.from_tensor_slices(paths)
 
     def read(path):
@@ -89,9 +89,9 @@ def pipelines(paths, batch, storage_ms):
 
 
 def with_policy(data, policy):
-    """FILE gives each worker files of its own; it needs at least as many files as workers, or fails.
+    """Return the data set under this policy. FILE gives each worker its own files, of which it needs at least one.
 
-    DATA lets every worker read everything and drop what is the others'. OFF gives everybody everything.
+    With DATA every worker reads everything and drops the share of the others. With OFF every worker gets everything.
     """
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = policy
@@ -127,7 +127,7 @@ def main() -> None:
     steps = 0
 
     def measure(data):
-        """Seconds of the fastest epoch; the first, which traces the step and fills the cache, not counted."""
+        """Return the seconds of the fastest epoch, without the first one: it traces the step and fills the cache."""
         nonlocal steps
         batches = strategy.experimental_distribute_dataset(data)
         measured = []

@@ -1,7 +1,7 @@
 """Train a small ConvNet on handwritten digits, on as many workers as TF_CONFIG names (none: on this machine).
 
-An ordinary Keras script. The one thing that it does for being restarted is BackupAndRestore in the directory
-that it is given; started by hand, without ORCH_CHECKPOINT_DIR, it saves nothing.
+An ordinary Keras script. For a restart it only needs BackupAndRestore in ORCH_CHECKPOINT_DIR. Started by hand, without
+that variable, it saves nothing.
 
     python examples/digits.py --epochs 3
     python examples/digits.py --data mnist      # 60 000 digits of 28 x 28; downloaded once by Keras
@@ -12,7 +12,7 @@ import os
 
 import tensorflow as tf
 
-# The strategy comes before anything else of TensorFlow's: it starts the server that the other workers wait for.
+# Before anything else of TensorFlow: the strategy starts the server that the other workers wait for.
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
 import keras  # noqa: E402
@@ -20,7 +20,7 @@ import numpy as np  # noqa: E402
 
 
 def load(name: str):
-    """Images in 0..1 with a channel, and labels: `((x_train, y_train), (x_test, y_test))`."""
+    """Return images in 0..1 with a channel, and labels: `((x_train, y_train), (x_test, y_test))`."""
     if name == "mnist":
         (x_train, y_train), (x_test, y_test) = keras.datasets.mnist.load_data()
         scale = 255.0

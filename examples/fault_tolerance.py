@@ -1,11 +1,11 @@
-"""Two callbacks that are easily taken for one another, and what each is for.
+"""Use two callbacks that are easily confused: BackupAndRestore and ModelCheckpoint.
 
-BackupAndRestore is for going on: weights, optimizer and epoch, so that a training that was killed continues where
-it was. It removes its files when training has ended well. ModelCheckpoint is for the result: the best model that
-was seen, in a file of its own, for whoever wants to use it.
+BackupAndRestore is for resuming: it saves weights, optimizer and epoch, so that a training that was killed continues
+where it was. It removes its files when the training has ended. ModelCheckpoint is for the result: it saves the best
+model so far in a file of its own.
 
-Both write into ORCH_CHECKPOINT_DIR, which begins with what the start before has left there that reads whole; so
-the script does nothing else for being killed. Kill it and see (`orch status` tells the pid).
+Both write into ORCH_CHECKPOINT_DIR. A new generation finds there what the one before saved, if it is verified, so the
+script needs nothing else to survive a kill. Try it: `orch status` shows the pid.
 
     python examples/fault_tolerance.py --epochs 10
 """
@@ -44,7 +44,7 @@ def main() -> None:
 
     directory = os.environ.get("ORCH_CHECKPOINT_DIR", "checkpoints")
     best = os.path.join(directory, "best.keras")
-    # A new process does not know how good the file already is, and would replace it with something worse.
+    # A new process does not know how good the saved model is, and could replace it with a worse one.
     known = (
         keras.models.load_model(best).evaluate(x_test, y_test, verbose=0)[1] if os.path.exists(best) else None
     )
@@ -52,8 +52,8 @@ def main() -> None:
         print(f"the best model so far: {known:.4f}", flush=True)
 
     callbacks = [
-        # After each epoch. In the midst of one (save_freq=STEPS) Keras 3 begins that epoch anew all the same.
-        # It writes one file in place; double_checkpoint keeps the one before it, should it be killed just then.
+        # After each epoch. Keras 3 would repeat the epoch even with a save within it (save_freq=STEPS).
+        # It overwrites its file; double_checkpoint keeps the previous one, in case the task is killed meanwhile.
         keras.callbacks.BackupAndRestore(os.path.join(directory, "backup"), double_checkpoint=True),
         keras.callbacks.ModelCheckpoint(
             best, monitor="val_accuracy", mode="max", save_best_only=True, initial_value_threshold=known

@@ -1,9 +1,9 @@
-"""Horovod with Keras: DistributedOptimizer, broadcast, and checkpoints on rank 0 only.
+"""Train with Horovod and Keras: DistributedOptimizer, broadcast, and checkpoints on rank 0 only.
 
-Not called horovod.py: beside a file of that name, `import horovod` would find the file.
+This file is not called horovod.py, because `import horovod` would then import it.
 
     orch up cluster_specs/horovod.yaml --follow
-    python examples/horovod_keras.py --epochs 3        # by hand: one rank
+    python examples/horovod_keras.py --epochs 3        # without orch: one rank
 """
 
 import argparse
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 
 def clusters(samples: int):
-    """Points around ten centres, and the number of each point's centre. The same on every rank."""
+    """Return points around ten centres, and the number of each point's centre; the same on every rank."""
     random = np.random.default_rng(0)
     centres = random.normal(size=(10, 32))
     labels = random.integers(0, 10, samples)
@@ -24,13 +24,13 @@ def clusters(samples: int):
 
 
 class Save(tf.keras.callbacks.Callback):
-    """A checkpoint after each epoch."""
+    """Save a checkpoint after each epoch."""
 
     def __init__(self, manager):
         super().__init__()
         self.manager = manager
 
-    def on_epoch_end(self, _epoch, logs=None):  # noqa: ARG002 - Keras gives `logs` by name
+    def on_epoch_end(self, _epoch, logs=None):  # noqa: ARG002 - Keras passes `logs` by name
         self.manager.save(checkpoint_number=int(self.model.optimizer.iterations.numpy()))
 
 
@@ -43,12 +43,12 @@ def main() -> None:
 
     hvd.init()
     gpus = tf.config.list_physical_devices("GPU")
-    if gpus:  # a rank sees all of the run's GPUs of its host, and takes its own
+    if gpus:  # a rank sees all GPUs of the run on its host, and uses one
         tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
 
     points, labels = clusters(args.samples)
     mine = slice(hvd.rank(), None, hvd.size())
-    steps = args.samples // hvd.size() // args.batch  # as many on every rank, or the last would wait for ever
+    steps = args.samples // hvd.size() // args.batch  # equal on all ranks, or one would wait for ever
     points, labels = points[mine][: steps * args.batch], labels[mine][: steps * args.batch]
 
     model = tf.keras.Sequential(

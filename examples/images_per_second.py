@@ -1,9 +1,9 @@
-"""How many images a second this machine, or these machines, train: the ConvNet of mirrored.py, step after step.
+"""Measure how many images per second one or more machines train, with the ConvNet of mirrored.py.
 
-Run it with one replica, with two, with four, and compare: each replica has a batch of its own, so ideal scaling is
-as many times the images. The images are in memory and nothing is saved: what is missing to the ideal is the price of
-adding up gradients, and of waiting for the slowest. `--cores` gives each worker a processor core of its own (a
-MirroredStrategy has all of them), without which one replica would already use them all.
+Run it with one, two and four replicas, and compare: each replica has its own batch, so with ideal scaling N replicas
+train N times the images. The images are in memory and nothing is saved. What is missing to the ideal is the cost of
+adding up gradients, and of waiting for the slowest replica. `--cores` gives each worker its own processor core (a
+MirroredStrategy gets all of them); otherwise one replica would already use all cores.
 
     python examples/images_per_second.py --cores 0
     orch up cluster_specs/images_per_second.yaml --follow
@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 
 try:
     from orchestrator import runtime
-except ImportError:  # started by hand, where orch is not installed
+except ImportError:  # started without orch
     runtime = None
 
 STRATEGIES = {
@@ -31,7 +31,7 @@ STRATEGIES = {
 
 
 def pin(cores: list[int], strategy: str) -> None:
-    """Before TensorFlow starts its threads, which are as many as the cores that it may use."""
+    """Pin this process to its cores, before TensorFlow starts one thread per core."""
     index = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
     mine = cores if strategy == "mirrored" else [cores[index % len(cores)]]
     os.sched_setaffinity(0, mine)
@@ -80,7 +80,10 @@ def main() -> None:
         if step == args.warm_up:
             began = time.monotonic()
     step_s = (time.monotonic() - began) / args.steps
-    if strategy.cluster_resolver is None or strategy.cluster_resolver.task_id in (None, 0):  # one tells
+    if strategy.cluster_resolver is None or strategy.cluster_resolver.task_id in (
+        None,
+        0,
+    ):  # only one worker prints
         rate = replicas * args.batch / step_s
         print(f"{replicas} replica(s), {rate:.0f} images/s, {step_s * 1e3:.2f} ms a step", flush=True)
 

@@ -1,13 +1,14 @@
-"""Keras 3 on JAX over several processes: `strategy: processes`, and keras.distribution does the rest.
+"""Train with Keras 3 on JAX in several processes: `strategy: processes` and keras.distribution.
 
-orch tells every process its rank, how many there are, and where rank 0 listens; `keras.distribution.initialize`
-wants just that. `--layout data` keeps a whole model on each device and cuts the batch; `--layout model` cuts the
-kernels of the dense layers and shows each device the whole batch, for models that are too large for one.
+orch gives every process its rank, the number of ranks, and the address of rank 0, which is what
+`keras.distribution.initialize` needs. `--layout data` keeps the whole model on each device and splits the batch.
+`--layout model` splits the kernels of the dense layers and gives each device the whole batch, for models that are too
+large for one device.
 
-Rank 0 saves, all restore: every task's ORCH_CHECKPOINT_DIR begins with what rank 0 saved last.
+Rank 0 saves, and all ranks restore: every task's ORCH_CHECKPOINT_DIR starts with what rank 0 saved last.
 
     orch up cluster_specs/jax_processes.yaml --follow
-    python examples/jax_processes.py --epochs 3      # by hand: one process
+    python examples/jax_processes.py --epochs 3      # without orch: one process
 """
 
 import argparse
@@ -27,16 +28,16 @@ WORLD_SIZE = int(os.environ.get("ORCH_WORLD_SIZE", "1"))
 
 
 def distribution(layout: str):
-    """How variables and batches lie on the devices of all processes; each process reads its own data."""
+    """Return how variables and batches are split over the devices of all processes. Each process reads its own data."""
     devices = keras.distribution.list_devices()
     if layout == "data":
         return keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
     mesh = keras.distribution.DeviceMesh((1, len(devices)), ["batch", "model"], devices)
     cut = keras.distribution.LayoutMap(mesh)
-    # Regular expressions of whole paths; a variable that none matches is whole on every device, without a word.
+    # Regular expressions for whole paths. A variable that none matches is not split, and there is no warning.
     cut[".*/wide/kernel"] = (None, "model")  # by columns,
     cut[".*/wide/bias"] = ("model",)
-    cut[".*/narrow/kernel"] = ("model", None)  # then by rows: between the two nothing has to travel
+    cut[".*/narrow/kernel"] = ("model", None)  # then by rows: nothing is sent between the two
     return keras.distribution.ModelParallel(layout_map=cut, batch_dim_name="batch", auto_shard_dataset=False)
 
 
@@ -55,7 +56,7 @@ def build() -> keras.Model:
 
 
 class Checkpoints(keras.callbacks.Callback):
-    """One HDF5 file after each epoch, under its own name at once: a kill in the middle of a save tears nothing."""
+    """Save one HDF5 file after each epoch, and rename it when it is complete: a kill during a save breaks nothing."""
 
     def __init__(self, model: keras.Model, folder: str, keep: int = 2) -> None:
         super().__init__()
@@ -71,15 +72,15 @@ class Checkpoints(keras.callbacks.Callback):
         ]
 
     def restore(self) -> None:
-        """On every rank: JAX keeps of each variable what belongs on this process's devices."""
+        """Restore on every rank. JAX keeps the part of each variable that belongs to this process's devices."""
         if self.saved():
             with h5py.File(self.saved()[-1]) as file:
                 for path, variable in self.variables.items():
                     variable.assign(file[path][()])
 
-    def on_epoch_end(self, _epoch, logs=None):  # noqa: ARG002 - Keras gives `logs` by name
+    def on_epoch_end(self, _epoch, logs=None):  # noqa: ARG002 - Keras passes `logs` by name
         step = int(self.model.optimizer.iterations)
-        # All ranks bring the chunks together, for rank 0 has only its own; one writes.
+        # All ranks gather the variables, because rank 0 has only its own part; one rank writes.
         whole = {
             path: np.asarray(multihost_utils.process_allgather(variable.value, tiled=True))
             for path, variable in self.variables.items()
@@ -103,7 +104,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="of all processes together")
     args = parser.parse_args()
 
-    keras.utils.set_random_seed(7)  # the same on all ranks, so that they begin with the same weights
+    keras.utils.set_random_seed(7)  # the same on all ranks, so that they start with the same weights
     if WORLD_SIZE > 1:  # before anything else that computes
         keras.distribution.initialize(os.environ["ORCH_COORDINATOR_ADDRESS"], WORLD_SIZE, RANK)
     keras.distribution.set_distribution(distribution(args.layout))
@@ -112,7 +113,7 @@ def main() -> None:
     order = np.random.default_rng(0).permutation(len(digits.target))
     steps = len(order) // args.batch
     order = order[: steps * args.batch]
-    # Of each batch, a rank reads its part where the batch is cut, and all of it where the model is.
+    # A rank reads its part of each batch if the batch is split, and all of it if the model is split.
     mine = slice(RANK, None, WORLD_SIZE) if args.layout == "data" else slice(None)
     x, y = (digits.data[order][mine] / 16.0).astype("float32"), digits.target[order][mine].astype("int32")
 
@@ -132,7 +133,7 @@ def main() -> None:
         batch_size=len(x) // steps,
         epochs=args.epochs,
         initial_epoch=done // steps,
-        shuffle=False,  # or each rank would shuffle by itself
+        shuffle=False,  # otherwise each rank would shuffle in its own order
         callbacks=[checkpoints],
         verbose=2 if RANK == 0 else 0,
     )

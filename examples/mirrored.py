@@ -1,7 +1,7 @@
-"""One machine, all its GPUs: MirroredStrategy keeps a copy of the model on each, and adds their gradients up.
+"""Train on all GPUs of one machine: MirroredStrategy keeps a copy of the model on each, and adds up the gradients.
 
-An ordinary Keras script with two lines more: the strategy, and `with strategy.scope()`. Where there is no GPU, it
-sees one CPU; with `replicas_on_cpu: 2` in the cluster spec orch shows it two, to try things out (not for speed).
+An ordinary Keras script with two more lines: the strategy, and `with strategy.scope()`. Without GPUs it uses one CPU
+device; with `replicas_on_cpu: 2` in the cluster spec orch gives it two, for a test (not for speed).
 
     python examples/mirrored.py --epochs 3
 """
@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 
 
 class ImagesPerSecond(keras.callbacks.Callback):
-    """Measures each epoch but the first, in which TensorFlow traces the step."""
+    """Measure each epoch except for the first, in which TensorFlow traces the step."""
 
     def __init__(self, images):
         super().__init__()
@@ -56,7 +56,7 @@ def main() -> None:
     replicas = strategy.num_replicas_in_sync
     with strategy.scope():
         model = build()
-        # More replicas see a larger batch in one step; a learning rate that grows with it keeps the pace.
+        # More replicas train a larger batch per step; the learning rate grows with it.
         model.compile(
             keras.optimizers.Adam(1e-3 * replicas**0.5),
             "sparse_categorical_crossentropy",
@@ -70,7 +70,7 @@ def main() -> None:
     directory = os.environ.get("ORCH_CHECKPOINT_DIR")
     if directory:
         callbacks.insert(0, keras.callbacks.BackupAndRestore(os.path.join(directory, "backup")))
-    # `fit` takes the batch of all replicas together and splits it.
+    # `fit` takes the batch of all replicas together, and splits it.
     model.fit(
         images,
         digits.target,

@@ -1,7 +1,7 @@
-"""A model that is too large for one device, cut in two by hand: `tf.device` says where each half lives and works.
+"""Split a model that is too large for one device in two by hand: `tf.device` says where each half is.
 
-Only one device works at a time, so this is for memory and not for speed. Where there are not two GPUs, the CPU is
-shown as two devices, to try it out. In a cluster spec: `strategy: single`, one task with two GPUs.
+Only one device works at a time, so this saves memory, not time. Without two GPUs it uses the CPU as two devices, for a
+test. In a cluster spec: `strategy: single`, and one task with two GPUs.
 
     python examples/model_parallel.py --steps 100
 """
@@ -15,12 +15,12 @@ from sklearn.datasets import load_digits
 
 try:
     from orchestrator import runtime
-except ImportError:  # started by hand, where orch is not installed
+except ImportError:  # started without orch
     runtime = None
 
 
 def two_devices() -> list[str]:
-    """Names of two GPUs; else of two logical CPUs, which must be made before TensorFlow's first operation."""
+    """Return the names of two GPUs, else of two logical CPUs, which must exist before TensorFlow's first operation."""
     gpus = tf.config.list_logical_devices("GPU")
     if len(gpus) >= 2:
         return [gpus[0].name, gpus[1].name]
@@ -37,7 +37,7 @@ def main() -> None:
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     first, second = two_devices()
 
-    # A layer's variables live where it is built.
+    # A layer's variables are where it is built.
     with tf.device(first):
         lower = keras.Sequential([keras.layers.Dense(512, "relu"), keras.layers.Dense(256, "relu")])
         lower.build((None, 64))
@@ -48,7 +48,7 @@ def main() -> None:
         places = {variable.value.device for variable in half.trainable_variables}
         print(f"{name} half: {half.count_params()} parameters on {', '.join(sorted(places))}", flush=True)
 
-    # One optimizer for each half: its slots are made beside the variables that they belong to.
+    # One optimizer per half: its slots are created on the device of their variables.
     optimizers = []
     for device, half in ((first, lower), (second, upper)):
         with tf.device(device):
@@ -63,7 +63,7 @@ def main() -> None:
                 middle = lower(images, training=True)
             with tf.device(
                 second
-            ):  # only the activations between the halves travel, and back their gradients
+            ):  # only the activations between the halves are sent, and their gradients back
                 loss = loss_of(labels, upper(middle, training=True))
         variables = [lower.trainable_variables, upper.trainable_variables]
         for optimizer, gradients, half in zip(

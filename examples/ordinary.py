@@ -1,7 +1,7 @@
 """An ordinary Keras script: it knows nothing of strategies, of other workers, or of orch.
 
-`python ordinary.py` trains alone. cluster_specs/transparent.yaml trains the same file, not one line changed, by two
-workers with two replicas each, to the same loss, and brings it back within an epoch.
+`python ordinary.py` trains on one device. cluster_specs/transparent.yaml trains the same unchanged file on two workers
+with two replicas each, to the same loss, and resumes within an epoch after a failure.
 """
 
 import argparse

@@ -1,18 +1,19 @@
-"""A parameter server: variables live on the ps tasks, and each worker computes steps at its own pace.
+"""Train with parameter servers: the ps tasks hold the variables, and each worker computes steps at its own pace.
 
-The chief runs this script; workers and ps need none, orch serves them. Started by hand with TF_CONFIG, the script
-serves them itself. An evaluator, where the spec has one, runs it too, beside the training. A worker that dies loses
-the step that it was computing, which another one computes again; when the chief or a ps dies, training starts again
-from the last checkpoint.
+The chief runs this script. Workers and ps do not need it: orch runs their servers. Started by hand with TF_CONFIG, the
+script runs them itself. An evaluator, if the spec has one, runs the script too. When a worker dies, another one repeats
+its step. When the chief or a ps dies, all tasks restart from the last checkpoint.
 
-Keras's `fit` needs tf_keras here (Keras 3 does not support parameter servers). A loop works with both; but count
-the steps yourself: under Keras 3 the workers' additions to `optimizer.iterations` overwrite each other.
+Keras's `fit` needs tf_keras here, because Keras 3 does not support parameter servers. A custom loop works with both,
+but must count its steps: under Keras 3 the workers overwrite each other's additions to `optimizer.iterations`.
 """
 
 import argparse
 import os
 
-os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # or the chief never learns that a ps has died
+os.environ.setdefault(
+    "GRPC_FAIL_FAST", "use_caller"
+)  # otherwise the chief does not notice that a ps has died
 
 import keras
 import tensorflow as tf
@@ -20,12 +21,12 @@ from sklearn.datasets import load_digits
 
 try:
     from orchestrator import runtime
-except ImportError:  # started by hand, where orch is not installed
+except ImportError:  # started without orch
     runtime = None
 
 
 def dataset(batch: int) -> tf.data.Dataset:
-    """Each worker has a data set of its own, in an order of its own, without end."""
+    """Return an endless data set. Each worker has its own, in its own order."""
     digits = load_digits()
     images = (digits.images[..., None] / 16.0).astype("float32")
     data = tf.data.Dataset.from_tensor_slices((images, digits.target.astype("int32")))
@@ -45,16 +46,16 @@ def build() -> keras.Model:
 
 
 def evaluate(directory: str, last: int) -> None:
-    """Print the accuracy of each checkpoint that the chief saves, up to that of the last step."""
+    """Print the accuracy of each new checkpoint of the chief, up to the one of the last step."""
     digits = load_digits()
     images = (digits.images[..., None] / 16.0).astype("float32")
     model = build()
     checkpoint = tf.train.Checkpoint(model=model)
     for path in tf.train.checkpoints_iterator(directory):
         try:
-            checkpoint.restore(path).expect_partial()  # the optimizer's part is left out
+            checkpoint.restore(path).expect_partial()  # the optimizer's state is not needed
         except tf.errors.NotFoundError:
-            continue  # the chief keeps a few only, and was faster
+            continue  # the chief has already removed it
         step = int(path.rpartition("-")[2])
         accuracy = float((model(images).numpy().argmax(1) == digits.target).mean())
         if runtime:
@@ -72,7 +73,7 @@ def main() -> None:
     args = parser.parse_args()
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    if resolver.task_type in ("worker", "ps"):  # by hand; under orch such a task does not come here
+    if resolver.task_type in ("worker", "ps"):  # without orch; under orch these tasks do not run the script
         server = tf.distribute.Server(
             resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"
         )
@@ -83,7 +84,7 @@ def main() -> None:
         evaluate(directory, args.steps)
         return
 
-    # Large variables are cut in as many chunks as there are ps tasks, small ones stay whole.
+    # Large variables are split over the ps tasks; small ones stay whole.
     partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
         min_shard_bytes=64 << 10, max_shards=resolver.cluster_spec().num_tasks("ps")
     )
@@ -114,7 +115,7 @@ def main() -> None:
     step = int(optimizer.iterations.numpy())
     print(f"starting at step {step}", flush=True)
     while step < args.steps:
-        # Handed out to whichever worker is free; the chief waits only where it wants to save.
+        # The next free worker takes the step; the chief waits only before it saves.
         count = min(args.save_every, args.steps - step)
         losses = [coordinator.schedule(train_step, args=(batches,)) for _ in range(count)]
         coordinator.join()

@@ -1,4 +1,4 @@
-"""The same training with Keras 2 (tf_keras), which many scripts still use: set TF_USE_LEGACY_KERAS=1.
+"""Train with Keras 2 (tf_keras), which many scripts still use: set TF_USE_LEGACY_KERAS=1.
 
 TF_USE_LEGACY_KERAS=1 python examples/tf_keras_backup.py
 """

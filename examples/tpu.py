@@ -1,4 +1,4 @@
-"""A TPU, by name or on this TPU VM: an ordinary TPUStrategy script, whose resolver orch tells the TPU of the spec.
+"""Train on a TPU, by name or on this TPU VM: an ordinary TPUStrategy script. orch tells its resolver the spec's TPU.
 
 orch up cluster_specs/tpu.yaml --follow
 """
@@ -8,7 +8,7 @@ import os
 
 import tensorflow as tf
 
-# Without arguments: TPU_NAME is set, and on a TPU VM `tpu: local` counts as if it were given here.
+# Without arguments: orch sets TPU_NAME, or for `tpu: local` acts as if that were given here.
 resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
 tf.config.experimental_connect_to_cluster(resolver)
 tf.tpu.experimental.initialize_tpu_system(resolver)
@@ -38,7 +38,7 @@ def main() -> None:
     data = tf.data.Dataset.from_tensor_slices((points, labels)).shuffle(len(labels)).repeat()
     backup = os.environ.get("ORCH_CHECKPOINT_DIR", "checkpoints") + "/backup"
     model.fit(
-        data.batch(batch, drop_remainder=True),  # a TPU wants to know every shape beforehand
+        data.batch(batch, drop_remainder=True),  # a TPU needs fixed shapes
         epochs=args.epochs,
         steps_per_epoch=len(labels) // batch,
         callbacks=[keras.callbacks.BackupAndRestore(backup)],

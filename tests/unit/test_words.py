@@ -1,0 +1,132 @@
+"""What people read: the glossary is complete, words that are no longer used stay away, commands and links are right."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.test_help import called, parse
+
+ROOT = Path(__file__).parents[2]
+GLOSSARY = ROOT / "docs/glossary.md"
+SOURCES = sorted((ROOT / "orchestrator").rglob("*.py"))
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "cluster_specs/README.md"])
+
+TERMS = """
+    host, head node, task, replicas, group, run, rendezvous, heartbeat, generation, epoch, training epoch, lost,
+    failed, unreachable, stalled, stop, kill, fence, restart, retry, global_step, slot, assignee, replacement, spare,
+    host state, restart scope, individually restarted, reschedule, final verification, failure signature, first cause,
+    follower, diagnostic, connection pool, lease, transfer, chunk, executor, orphan, agent, shim, runtime, coordinator,
+    plan, cluster spec, state, event, action, seed, verified checkpoint, scratch, sweep, proof, lost_after,
+    unreachable_after, budget, quarantine, drain
+"""
+
+BANNED = {
+    "seat": "slot",
+    "holder of a seat": "assignee",
+    "stand-in": "replacement",
+    "standing": "host state",
+    "regroup": "reschedule",
+    "last look": "final verification",
+    "signs": "failure signatures",
+    "complaints": "diagnostics",
+    "switchboard": "connection pool",
+    "lending": "lease",
+    "carrying": "transfer",
+    "piece": "chunk",
+    "obey": "accept",
+    "beat": "heartbeat",
+    "mend": "patch",
+    "performer": "executor",
+    "leftovers": "orphans",
+}
+"""Words that were used for one thing beside another word, and the one that is left."""
+
+ALLOWED = {
+    ("docs/faults.md", "obey"): "made by `make faults` from the rows and the names of the tests",
+    ("docs/faults.md", "mend"): "made by `make faults` from the rows and the names of the tests",
+}
+"""Where a banned word may stand, and why."""
+
+
+def forms(word: str) -> re.Pattern[str]:
+    """Match the word with its endings, in prose (`stand-in`) and in identifiers (`stand_ins`)."""
+    return re.compile(
+        rf"(?<![a-z]){word.replace('-', '[-_]?').replace(' ', '[ _]')}(s|ed|ing|er|ers)?(?![a-z])"
+    )
+
+
+def banned_in(text: str) -> set[str]:
+    """Return the banned words of a text or an identifier."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", text).lower()
+    return {word for word in BANNED if forms(word).search(words)}
+
+
+def identifiers(file: Path) -> Iterator[str]:
+    """Yield the names of a module."""
+    for token in tokenize.generate_tokens(io.StringIO(file.read_text()).readline):
+        if token.type == tokenize.NAME:
+            yield token.string
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("StandIn", {"stand-in"}),
+        ("_seats", {"seat"}),
+        ("it is mended", {"mend"}),
+        ("heartbeat, recommended, peer_gone, sent, signature, understanding", set()),
+        ("the last look", {"last look"}),
+    ],
+)
+def test_banned_words_are_found_in_all_their_forms(text: str, found: set[str]) -> None:
+    assert banned_in(text) == found
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_no_identifier_has_a_banned_word(file: Path) -> None:
+    found = {(name, word) for name in set(identifiers(file)) for word in banned_in(name)}
+    assert {f"{name}: say {BANNED[word]}" for name, word in found} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_no_page_has_a_banned_word(page: Path) -> None:
+    name = str(page.relative_to(ROOT))
+    found = {word for word in banned_in(page.read_text()) if (name, word) not in ALLOWED}
+    assert {f"{word}: say {BANNED[word]}" for word in found} == set()
+
+
+def test_the_glossary_has_each_term_once_in_one_sentence() -> None:
+    entries = re.findall(r"^- \*\*(.+?)\*\*: (.+)$", GLOSSARY.read_text(), re.MULTILINE)
+    terms = [term for term, _ in entries]
+    assert len(terms) == len(set(terms))
+    assert {term.strip() for term in TERMS.split(",")} - set(terms) == set()
+    assert [
+        term for term, meaning in entries if not re.fullmatch(r"[A-Z][^.]*(?:\.\w[^.]*)*\.", meaning)
+    ] == []
+
+
+def commands(page: Path) -> list[str]:
+    """Return the `orch …` lines of the shell blocks of a page, without their comments."""
+    blocks = re.findall(r"```(\w*)\n(.*?)```", page.read_text(), re.DOTALL)
+    shell = [text for language, text in blocks if language in ("", "sh")]
+    lines = (line.strip().removeprefix("$ ") for text in shell for line in text.splitlines())
+    return [re.split(r"\s+#\s", line)[0] for line in lines if line.startswith("orch ")]
+
+
+def test_every_command_of_the_readme_can_be_parsed() -> None:
+    found = commands(ROOT / "README.md")
+    assert len(found) >= 10
+    for line in found:
+        parse(called(line)[0])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.session import Session
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.transport import Transport
     from orchestrator.core.plan import Plan
     from orchestrator.daemon.connection.query import Answer, Asker
 
@@ -26,18 +25,11 @@ def plans_of(files: Sequence[str]) -> list[tuple[Plan, Mapping[str, str]]]:
 
 def asker(session: Session) -> Asker:
     """Return an Asker with the keys and transports of this session's coordinator."""
-    from pathlib import Path
-
     from orchestrator.adapters import bundle
-    from orchestrator.adapters.local import LocalTransport
-    from orchestrator.adapters.ssh.transport import SshTransport
     from orchestrator.daemon.connection.query import Asker
+    from orchestrator.daemon.coordinator.main import transports
 
-    transports: dict[str, Transport] = {
-        "ssh": SshTransport(Path(session.paths.known_hosts)),
-        "local": LocalTransport(),
-    }
-    return Asker(transports, bundle.load)
+    return Asker(transports(session.paths), bundle.load)
 
 
 def say_problems(session: Session, answers: Sequence[Answer]) -> list[str]:

@@ -74,8 +74,7 @@ class Session:
     def client(self) -> Client:
         """Return a client of the coordinator of these paths. It connects with the first request."""
         self.paths.check_socket_path()
-        if os.path.isdir(self.paths.runtime_dir):
-            self.paths.check_private()
+        self.paths.check()
         return Client(self.paths.socket)
 
     def put(self, text: str) -> None:

@@ -99,3 +99,17 @@ def test_a_revoked_key_is_never_taken(one: Cluster) -> None:
     assert "revoked" in refused.stderr
     key = json.loads(refused.stdout)["hosts"][0]["keys"][0]
     assert (key["state"], key["line"]) == ("revoked", f"{lab.known_hosts}:1")
+
+
+@pytest.mark.fault(51)
+def test_what_somebody_else_could_have_written_says_of_no_key_that_it_is_known(one: Cluster) -> None:
+    spec = one.spec(tasks=1, checkpoint=False)
+    one.ok("trust", "--yes", spec)
+    one.ok("validate", "--hosts", spec)
+    (one.directory / "state").chmod(0o777)
+    for command in (["validate", "--hosts", spec], ["trust", spec], ["status"]):
+        refused = one.orch(*command)
+        assert refused.returncode == 1
+        assert f"{one.directory}/state has mode 0777; others can enter it" in refused.stderr
+        assert "chmod 700" in refused.stderr
+    (one.directory / "state").chmod(0o700)

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from orchestrator.core.errors import OrchestratorError
 
 SOCKET_PATH_BYTES_MAX = 107
 """The size of `sun_path` on Linux, without the closing NUL."""
 
+_STATE, _RUNTIME = "ORCH_STATE_DIR", "ORCH_RUNTIME_DIR"
+
+_LINKS_MAX = 40
+"""The number of links that the kernel follows in one path."""
+
 
 class Paths:
-    """The head node's files. Only `ensure` creates anything; a reader does not need to call it."""
+    """The head node's files. Only `ensure` creates anything; a reader calls `check` first."""
 
     def __init__(self, state_dir: str, runtime_dir: str) -> None:
         self.state_dir = os.path.abspath(state_dir)
@@ -56,42 +61,40 @@ class Paths:
         return os.path.join(self.runs, run_id)
 
     def ensure(self) -> None:
-        """Make both directories, with mode 0700.
+        """Make the directories, with mode 0700.
 
         Raises:
-            OrchestratorError: a directory cannot be made, or the socket's directory is not private.
+            OrchestratorError: a directory cannot be made, or is not ours alone.
         """
         self.check_socket_path()
-        for path, variable in ((self.state_dir, "ORCH_STATE_DIR"), (self.runtime_dir, "ORCH_RUNTIME_DIR")):
+        for path, variable in self._private:
             try:
                 os.makedirs(path, mode=0o700, exist_ok=True)
-                os.makedirs(self.runs, mode=0o700, exist_ok=True)
             except OSError as e:
                 raise OrchestratorError(
                     f"cannot make the directory {path}: {e.strerror}",
                     hint=f"set ${variable} to one that you own",
                 ) from e
-        self.check_private()
+            _check_private(path, variable)
 
-    def check_private(self) -> None:
-        """Raise OrchestratorError unless the socket's directory is ours alone.
+    def check(self) -> None:
+        """Raise OrchestratorError for a directory that exists and is not ours alone.
 
-        Under /tmp anybody may have made the directory first. Its owner could listen on the socket in our place, and
-        receive the secrets of the next run.
+        Under /tmp anybody may have made a directory first. The owner of the socket's directory could listen on the
+        socket in our place, and receive the secrets of the next run. The owner of the state's directory could say
+        which host keys are known.
         """
-        found = os.lstat(self.runtime_dir)
-        hint = "set $ORCH_RUNTIME_DIR to a directory that only you can enter"
-        if not stat.S_ISDIR(found.st_mode):
-            raise OrchestratorError(f"{self.runtime_dir} is not a directory", hint=hint)
-        if found.st_uid != os.getuid():
-            raise OrchestratorError(
-                f"{self.runtime_dir} belongs to user {found.st_uid}, not to you ({os.getuid()})", hint=hint
-            )
-        if found.st_mode & 0o077:
-            raise OrchestratorError(
-                f"{self.runtime_dir} has mode {stat.S_IMODE(found.st_mode):04o}; others can enter it",
-                hint=f"chmod 700 {self.runtime_dir}, or {hint}",
-            )
+        for path, variable in self._private:
+            if os.path.lexists(path):
+                _check_private(path, variable)
+
+    @property
+    def _private(self) -> Iterator[tuple[str, str]]:
+        """The directories that must be ours alone, with their variables; each one before those that lie in it."""
+        yield self.state_dir, _STATE
+        yield self.runtime_dir, _RUNTIME
+        yield self.runs, _STATE
+        yield os.path.join(self.state_dir, "secrets"), _STATE
 
     def check_socket_path(self) -> None:
         """Raise OrchestratorError where the socket's path is longer than the kernel allows."""
@@ -102,6 +105,61 @@ class Paths:
                 f"{self.socket}",
                 hint="set $ORCH_RUNTIME_DIR to a shorter directory",
             )
+
+
+def _check_private(path: str, variable: str) -> None:
+    """Raise OrchestratorError unless the directory is ours alone, and nobody else decides where its path leads."""
+    hint = f"set ${variable} to a directory that only you can enter"
+    try:
+        found = os.lstat(path) if variable == _RUNTIME else os.stat(path)
+        if not stat.S_ISDIR(found.st_mode):
+            raise OrchestratorError(f"{path} is not a directory", hint=hint)
+        if found.st_uid != os.getuid():
+            raise OrchestratorError(
+                f"{path} belongs to user {found.st_uid}, not to you ({os.getuid()})", hint=hint
+            )
+        if found.st_mode & 0o077:
+            raise OrchestratorError(
+                f"{path} has mode {stat.S_IMODE(found.st_mode):04o}; others can enter it",
+                hint=f"chmod 700 {path}, or {hint}",
+            )
+        _check_way(path, hint)
+    except OSError as e:
+        raise OrchestratorError(f"{path} cannot be looked at: {e.strerror}", hint=hint) from e
+
+
+def _check_way(path: str, hint: str) -> None:
+    """Raise OrchestratorError where somebody else decides where the path leads: by a link, or by renaming."""
+    for step in _steps(path):
+        found = os.lstat(step)
+        mode = stat.S_IMODE(found.st_mode)
+        if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.getuid()):
+            raise OrchestratorError(f"{path} leads through {step}, a link of user {found.st_uid}", hint=hint)
+        if stat.S_ISDIR(found.st_mode) and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise OrchestratorError(
+                f"{path} lies in {step}, where anybody may put another in its place (mode {mode:04o})",
+                hint=f"chmod o-w {step}, or {hint}",
+            )
+
+
+def _steps(path: str) -> list[str]:
+    """Return what the kernel passes on the way to a path, links included, and the end of the path."""
+    steps: list[str] = []
+    at, left, links = "/", path.split("/")[::-1], 0
+    while left:
+        name = left.pop()
+        if name in ("", "."):
+            continue
+        step = os.path.normpath(os.path.join(at, name))
+        steps.append(step)
+        if name != ".." and os.path.islink(step) and links < _LINKS_MAX:
+            links += 1
+            target = os.readlink(step)
+            at = "/" if target.startswith("/") else at
+            left += target.split("/")[::-1]
+        else:
+            at = step
+    return steps
 
 
 def _absolute(path: str | None) -> str | None:

@@ -26,6 +26,7 @@ LOG_FILE_BYTES = 8 << 20
 
 def transports(paths: Paths) -> dict[str, Transport]:
     """Return the transports by the name that a host's spec uses."""
+    paths.check()  # known_hosts lies there
     return {"ssh": SshTransport(Path(paths.known_hosts)), "local": LocalTransport()}
 
 

@@ -6,8 +6,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MENDED_FROM = (3, 12, 0)
-MENDED_BEFORE = (3, 16)
+PATCHED_FROM = (3, 12, 0)
+PATCHED_BEFORE = (3, 16)
 """The versions of Keras 3 on which `runtime/keras3.py` was tested."""
 
 INSTALL = 'pip install "keras>=3.12,<3.16"'
@@ -32,7 +32,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 def patched(keras: str) -> bool:
     """Return whether our patch of Keras 3 was tested on this version."""
-    return MENDED_FROM <= numbers(keras) < MENDED_BEFORE
+    return PATCHED_FROM <= numbers(keras) < PATCHED_BEFORE
 
 
 def unsupported(tf_class: str, versions: Mapping[str, str | None], legacy_keras: bool) -> str | None:

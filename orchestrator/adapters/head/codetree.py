@@ -32,7 +32,7 @@ MANIFEST_BYTES_MAX = 3_500_000
 
 _READ_BYTES = 1 << 20
 _LARGEST_SHOWN = 5
-_COMPLAINTS_SHOWN = 20
+_DIAGNOSTICS_SHOWN = 20
 _ENTRY_BYTES = 100
 """Of a file in the manifest, beside its name."""
 
@@ -81,8 +81,8 @@ def manifest(workdir: str) -> list[CodeFile]:
     walk = _Walk(root, _read_patterns(root))
     walk.directory("", root, (root,))
     if walk.diagnostics:
-        more = len(walk.diagnostics) - _COMPLAINTS_SHOWN
-        lines = walk.diagnostics[:_COMPLAINTS_SHOWN] + ([f"workdir: and {more} more"] if more > 0 else [])
+        more = len(walk.diagnostics) - _DIAGNOSTICS_SHOWN
+        lines = walk.diagnostics[:_DIAGNOSTICS_SHOWN] + ([f"workdir: and {more} more"] if more > 0 else [])
         raise SpecError("\n".join(lines), hint=f"name what the run does not need in {IGNORE_FILE}")
     _check_size(workdir, walk.found)
     files = []

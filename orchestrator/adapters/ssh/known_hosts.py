@@ -280,17 +280,17 @@ def replace(path: Path, host: str, port: int, keys: Sequence[HostKey]) -> int:
     """
     name = _plain_name(host, port)
     kept: list[str] = []
-    standing: list[HostKey] = []
+    kept_keys: list[HostKey] = []
     with _locked(path):
         for text, entry in _lines(path):
             if entry is None or entry.marker or not entry.matches(name):
                 kept.append(text)
             elif entry.key in keys:
                 kept.append(text)
-                standing.append(entry.key)
+                kept_keys.append(entry.key)
             else:
                 kept += _without(text, entry, name)
-        new = [key for key in dict.fromkeys(keys) if key not in standing]
+        new = [key for key in dict.fromkeys(keys) if key not in kept_keys]
         _write(path, [*kept, *(_line(name, key) for key in new)])
     return len(new)
 

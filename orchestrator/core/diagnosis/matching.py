@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from orchestrator.core.causes import Cause
-from orchestrator.core.diagnosis.signatures import SIGNS, Signature
+from orchestrator.core.diagnosis.signatures import SIGNATURES, Signature
 from orchestrator.core.ends import Exit
 from orchestrator.core.words import plain
 
@@ -24,10 +24,10 @@ def signature_of(ended: Exit) -> tuple[Signature, re.Match[str]] | None:
     causes above, or where no exception is known: a KeyError is one, whatever was printed before it.
     """
     error = ended.error or _last_exception(ended.last_lines)
-    found = _search(error, SIGNS)
+    found = _search(error, SIGNATURES)
     if found is not None or (_OWN_WORDS.match(error) and not _TENSORFLOWS.search(error)):
         return found
-    return _search("\n".join(ended.last_lines), [sign for sign in SIGNS if not sign.in_the_error_only])
+    return _search("\n".join(ended.last_lines), [sign for sign in SIGNATURES if not sign.in_the_error_only])
 
 
 def _search(text: str, signatures: Sequence[Signature]) -> tuple[Signature, re.Match[str]] | None:

@@ -36,7 +36,7 @@ class Signature:
         return next(filter(None, (_compiled(pattern).search(text) for pattern in self.patterns)), None)
 
 
-SIGNS: tuple[Signature, ...] = (
+SIGNATURES: tuple[Signature, ...] = (
     Signature(
         Cause.PORT,
         ("Could not start gRPC server",),

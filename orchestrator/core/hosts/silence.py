@@ -43,14 +43,14 @@ def _lost_while_training(run: Run, running: Running, host: Host) -> Deadline | N
     """Hosts of which no task may live any more are done with, but for one that waits to be restarted there."""
     if not living(run, host):
         return None
-    signs = [_last_word_at(host)]
+    words = [_last_word_at(host)]
     if (
         running.connected_again_at is not None
     ):  # not all come back in one instant after the coordinator was cut off
-        signs.append(running.connected_again_at)
+        words.append(running.connected_again_at)
     if any(task.id.type in STRATEGIES[run.plan.strategy].needed for task in living(run, host)):
-        signs.append(running.progress_at)
-    return max(signs) + run.plan.timing.lost_after_s
+        words.append(running.progress_at)
+    return max(words) + run.plan.timing.lost_after_s
 
 
 def _lost_afterwards(run: Run, host: Host) -> Deadline | None:

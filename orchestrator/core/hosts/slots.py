@@ -1,10 +1,10 @@
 """Who holds the tasks of the next generation: the one place that decides it. Pure questions to a run.
 
-A slot is a host of the plan with the tasks that the plan gives to it; its assignee is that host or a stand-in. Rules:
+A slot is a host of the plan with its tasks. Its assignee is that host or a replacement. The rules:
 - A host that can go on keeps its slot; nobody is moved without need, and who comes back finds its slot taken.
 - Who is away keeps its slot, and is waited for, until it counts as lost. Then, as for one that is drained, refused,
   quarantined or stuck, the slot goes to its own host or to another that is ready, has the room and holds none.
-- Where there is none, the slot is left out, if enough tasks remain by `replicas_min`; all such seats or none.
+- Where there is none, the slot is left out, if enough tasks remain by `replicas_min`; all such slots or none.
 - Otherwise a quarantined host that is ready is used after all, and any other is waited for.
 """
 
@@ -20,7 +20,7 @@ from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.words import counted
 
 NO_TASKS = (HostState.LOST, HostState.DRAINED, HostState.STUCK)
-"""Standings of hosts that are given no task whatever happens."""
+"""States of hosts that are given no task whatever happens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ def is_ready(run: Run, host: Host) -> bool:
 
 def next_assignment(run: Run) -> Assignment:
     """The rules above, for the state as it is."""
-    seats = run.plan.hosts_used
+    slots = run.plan.hosts_used
     chosen: dict[str, str | None] = {}
     waits_for: list[str] = []
     vacant: list[str] = []
-    for slot in seats:
+    for slot in slots:
         name = assignee(run, slot)
         host = run.host(name) if name is not None else None
         if host is None or host.state is not HostState.OPEN or _is_refused(run, host):
@@ -87,7 +87,7 @@ def _is_refused(run: Run, host: Host) -> bool:
 
 
 def _fill(run: Run, vacant: Iterable[str], chosen: dict[str, str | None]) -> None:
-    """Give vacant seats to free hosts: first those that cannot be left out; each where the least is left over."""
+    """Give vacant slots to free hosts: first those that cannot be left out; each where the least is left over."""
     for slot in sorted(vacant, key=lambda slot: _may_leave_out(run, [slot])):
         free = [host.name for host in run.hosts if host.name not in chosen.values() and _is_free(run, host)]
         fitting = [name for name in free if has_room(run.plan, slot, name)]
@@ -121,10 +121,10 @@ def _fill_against_advice(run: Run, unfilled: Iterable[str], chosen: dict[str, st
     return forced
 
 
-def _may_leave_out(run: Run, seats: Iterable[str]) -> bool:
-    """Whether the spec allows to go on without the tasks of these seats."""
-    left = [task.id.type for task in run.plan.tasks if task.host not in seats]
-    out = {task.id.type for task in run.plan.tasks if task.host in seats}
+def _may_leave_out(run: Run, slots: Iterable[str]) -> bool:
+    """Whether the spec allows to go on without the tasks of these slots."""
+    left = [task.id.type for task in run.plan.tasks if task.host not in slots]
+    out = {task.id.type for task in run.plan.tasks if task.host in slots}
     return all(left.count(type_) >= run.plan.replicas_min.get(type_, len(run.plan.tasks)) for type_ in out)
 
 

@@ -42,7 +42,7 @@ class Agent:
         self._orders = Orders(context, self._output)
         self._decoder = Decoder()
         self._heartbeat_s = float(request.get("heartbeat_s") or 2.0)
-        self._beat = 0
+        self._rhythm = 0
         self._changed = False
         self._sampled: dict[str, Any] = {}
         self._ended = False
@@ -52,7 +52,7 @@ class Agent:
         os.set_blocking(_STDIN, False)
         self._loop.watch(_STDIN, READ, self._hear)
         self._output.send({"hello": self._host.hello()})
-        self._heartbeat(self._beat)
+        self._heartbeat(self._rhythm)
         # Only now: it would keep the head waiting for the first sign of life.
         self._loop.after(0.0, self._host.load_psutil)
         while not self._ended and not self._output.broken:
@@ -61,15 +61,15 @@ class Agent:
                 self._report()
         self._jobs.end()
 
-    def _heartbeat(self, beat: int) -> None:
-        if beat != self._beat:
+    def _heartbeat(self, rhythm: int) -> None:
+        if rhythm != self._rhythm:
             return  # another rhythm was ordered meanwhile
         self._jobs.reap()
         self._tasks.scan()
         self._sampled = {**self._host.sample(), "checkpoint_dirs": self._directories.report()}
         self._report()
         heartbeat_s = min(self._tasks.watched.values(), default=self._heartbeat_s)
-        self._loop.after(heartbeat_s, lambda: self._heartbeat(beat))
+        self._loop.after(heartbeat_s, lambda: self._heartbeat(rhythm))
 
     def _mark(self) -> None:
         self._changed = True
@@ -100,8 +100,8 @@ class Agent:
             self._orders.handle(order, blob)
             if order.get("order") in ("watch", "unwatch"):
                 # The new rhythm begins now, and with all that is known.
-                self._beat += 1
-                self._heartbeat(self._beat)
+                self._rhythm += 1
+                self._heartbeat(self._rhythm)
 
 
 def main(host_dir: str, bundle: str, request: dict[str, Any]) -> None:

@@ -152,13 +152,13 @@ class _Api:
         body = await _body(request)
         name, host, now = request.path_params["name"], _host_of(body), bool(body.get("now"))
         run = await anyio.to_thread.run_sync(lambda: self._coordinator.drain(name, host, now=now))
-        return JSONResponse(_standing(run, host), status_code=202)
+        return JSONResponse(_host_state(run, host), status_code=202)
 
     async def undrain(self, request: Request) -> JSONResponse:
         body = await _body(request)
         name, host = request.path_params["name"], _host_of(body)
         run = await anyio.to_thread.run_sync(lambda: self._coordinator.undrain(name, host))
-        return JSONResponse(_standing(run, host), status_code=202)
+        return JSONResponse(_host_state(run, host), status_code=202)
 
     async def stacks(self, request: Request) -> JSONResponse:
         name = request.path_params["name"]
@@ -238,7 +238,7 @@ def _host_of(body: dict[str, Any]) -> str:
     return host
 
 
-def _standing(run: Run, name: str) -> dict[str, Any]:
+def _host_state(run: Run, name: str) -> dict[str, Any]:
     """Return the state of a host as a document."""
     document = run_document(run, now=time.monotonic())
     host = next(host for host in document["hosts"] if host["host"] == name)

@@ -7,7 +7,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from orchestrator.core.causes import REPORTED, Blame, Cause, Row
-from orchestrator.core.diagnosis.signatures import SIGNS
+from orchestrator.core.diagnosis.signatures import SIGNATURES
 from orchestrator.core.ends import Exit
 
 ROOT = Path(__file__).parents[3] / "orchestrator"
@@ -32,7 +32,7 @@ def test_a_cause_is_written_by_its_name_and_read_again(cause: Cause) -> None:
 
 @pytest.mark.parametrize("cause", [cause for cause in Cause if cause.row.blame is not Blame.NOBODY])
 def test_every_failure_is_explained(cause: Cause) -> None:
-    assert cause.row.means or any(sign.cause is cause for sign in SIGNS)
+    assert cause.row.means or any(sign.cause is cause for sign in SIGNATURES)
 
 
 def test_no_two_causes_are_reported_alike() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core.diagnosis import cause, matching
-from orchestrator.core.diagnosis.signatures import SIGNS
+from orchestrator.core.diagnosis.signatures import SIGNATURES
 from orchestrator.core.model import Cause, Exit
 
 NODE = "{{function_node __wrapped__SaveV2_dtypes_3_device_/job:localhost/replica:0/task:0/device:CPU:0}}"
@@ -227,7 +227,7 @@ def test_each_text(text: str, expected: Cause, means: str, known: bool) -> None:
 def test_each_row_has_its_text() -> None:
     shown = [matching.signature_of(Exit(Cause.SCRIPT, code=1, error=text)) for text, _, _ in TEXTS]
     rows = [found[0] for found in shown if found]
-    assert [sign.means for sign in SIGNS if sign not in rows] == []
+    assert [sign.means for sign in SIGNATURES if sign not in rows] == []
 
 
 @pytest.mark.parametrize(

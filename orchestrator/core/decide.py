@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
+from orchestrator.core import invariants
 from orchestrator.core.actions import Action
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.events import (
@@ -96,7 +97,11 @@ SEED_REFUSALS = ("no-readable-checkpoint", "superseded")
 
 
 def step(run: Run, event: Event) -> tuple[Run, list[Action]]:
-    """Decide: the next state, and what the world must do, in order. Raises on what cannot be; nothing is changed."""
+    """Decide: the next state, and what the world must do, in order.
+
+    Raises InvariantViolated where that state would be one that cannot be. Whatever it raises is a fault of ours, and
+    nothing is changed: the loop leaves the run as it was.
+    """
     if _is_stale(run, event):
         return run, []
     turn = Turn(run, event.at)
@@ -105,6 +110,7 @@ def step(run: Run, event: Event) -> tuple[Run, list[Action]]:
         before = turn.run
         _advance(turn)
         if turn.run == before:
+            invariants.check(turn.run)
             return turn.run, turn.actions
     raise InvariantViolated(f"{run.run_id} does not settle after {event}")
 

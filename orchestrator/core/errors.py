@@ -100,6 +100,12 @@ class Refused(OrchestratorError):
     code = "refused"
 
 
+class DecisionsStopped(Refused):
+    """A fault of ours has stopped all decisions about that run; its tasks train on."""
+
+    code = "decisions-stopped"
+
+
 class WaitTimedOut(OrchestratorError):
     """`--wait` gave up; the run goes on."""
 

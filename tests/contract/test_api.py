@@ -29,6 +29,7 @@ from orchestrator.core.errors import (
     Refused,
     UsageError,
 )
+from orchestrator.core.events import HostUp
 from orchestrator.core.plan import Plan
 from orchestrator.daemon.coordinator import api
 from orchestrator.daemon.coordinator.coordinator import Coordinator
@@ -74,8 +75,11 @@ class Rig:
             "/v1/runs", {"plan": self.plan(**changes), "secrets": {}, "from_scratch": False}
         )
 
+    def status(self) -> dict[str, Any]:
+        return self.client.get("/v1/status", {"name": "t"})["runs"][0]  # type: ignore[no-any-return]
+
     def phase(self) -> str:
-        return str(self.client.get("/v1/status", {"name": "t"})["runs"][0]["phase"])
+        return str(self.status()["phase"])
 
     def raw(self, method: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
         connection = http.client.HTTPConnection("x", timeout=SOON_S)
@@ -303,6 +307,29 @@ def test_row_54_kill_twice_and_kill_of_what_has_ended(rig: Rig) -> None:
     again = rig.submit()
     assert again["created"] is True, "the name is free again"
     assert again["run_id"] != run_id
+
+
+def test_row_58_a_fault_of_ours_in_one_run_is_said_its_tasks_train_on_and_force_ends_it(rig: Rig) -> None:
+    run_id = rig.submit()["run_id"]
+    until(lambda: rig.phase() == "RENDEZVOUS")
+    rig.coordinator.loop.post(run_id, HostUp(0.0, "no-such-host", "boot"))
+    until(lambda: rig.status()["decisions_stopped"] is not None)
+    shown = rig.status()
+    assert shown["phase"] == "RENDEZVOUS"
+    assert shown["reason"].startswith(
+        f"nothing is decided about {run_id} any more, by a fault of orch (KeyError"
+    )
+    assert shown["decisions_stopped"]["story"][-1].endswith("KeyError: 'no-such-host'")
+    assert shown["reason"] in rig.client.get("/v1/coordinator")["warning"]
+    with pytest.raises(Refused, match="nothing is decided about"):
+        rig.client.post("/v1/runs/t/kill", {"force": False})
+    assert all("stop" not in agent.verbs() for agent in rig.hosts.agents.values())
+    assert rig.client.post("/v1/runs/t/kill", {"force": True})["phase"] == "KILLED"
+    for agent in rig.hosts.agents.values():
+        agent.wait_order("sweep")
+    until(lambda: set(rig.status()["proof"]["hosts"]) == {"a", "b"})
+    assert rig.status()["decisions_stopped"] is None
+    assert rig.submit()["created"] is True, "the name is free again"
 
 
 def test_secrets_are_kept_apart_and_removed_with_the_run(rig: Rig) -> None:

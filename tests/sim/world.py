@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 
 from orchestrator.adapters.bundle import Bundle
-from orchestrator.core.errors import InvariantViolated, JournalError
+from orchestrator.core.errors import JournalError
 from orchestrator.core.events import KillRequested
 from orchestrator.core.model import Run, new_run
 from orchestrator.core.phases.stopping import unproven
@@ -120,10 +120,11 @@ class World:
         except Died:
             self.head_dies(whole_machine=False)
             return False
-        except InvariantViolated as e:
-            raise Violation("invariant", str(e)) from e
         except queue.Empty:
             pass
+        finally:
+            for halt in head.loop.halted.values():
+                raise Violation("invariant", halt.error)
         head.look()
         return True
 

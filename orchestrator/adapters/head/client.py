@@ -125,6 +125,7 @@ _CLASSES: dict[str, type[OrchestratorError]] = {
         errors.CoordinatorUnreachable,
         errors.SomeHostsOnly,
         errors.Refused,
+        errors.DecisionsStopped,
         errors.WaitTimedOut,
         errors.JournalError,
     )

@@ -25,7 +25,7 @@ from orchestrator.adapters.host.logind import kills_at_logout, user_name
 from orchestrator.adapters.transport import Transport
 from orchestrator.core import conflicts, faults
 from orchestrator.core.actions import Action
-from orchestrator.core.errors import JournalError, OrchestratorError, Refused, UsageError
+from orchestrator.core.errors import DecisionsStopped, JournalError, OrchestratorError, Refused, UsageError
 from orchestrator.core.events import DrainRequested, FaultInjected, KillRequested, UndrainRequested
 from orchestrator.core.hosts import slots
 from orchestrator.core.model import Run, new_run
@@ -91,17 +91,23 @@ class Coordinator:
             "started_at": self.started,
             "service": os.environ.get(SERVICE_VARIABLE),
             "ending": self.loop.ending,
-            "warning": self._warning,
+            "warning": self._warnings(),
             "runs": active,
             "hosts": self._executor.hosts,
         }
+
+    def _warnings(self) -> str | None:
+        """Return what a person should see to, in one text; None where all is well."""
+        runs = self.loop.runs
+        stopped = [halt.sentence(runs[run_id]) for run_id, halt in self.loop.halted.items() if run_id in runs]
+        return "; ".join([*([self._warning] if self._warning else []), *stopped]) or None
 
     def status(self, name: str | None) -> dict[str, Any]:
         """The document of `orch status`. By name, the newest run of that name; a run id names one run."""
         runs = list(self.loop.runs.values())
         if name is not None:
             runs = [self.find(name)]
-        document = status.document(runs, now=time.monotonic())
+        document = status.document(runs, now=time.monotonic(), halted=self.loop.halted)
         return {**document, "coordinator": {"pid": os.getpid(), "epoch": self.epoch, "version": __version__}}
 
     def find(self, name: str) -> Run:
@@ -146,11 +152,19 @@ class Coordinator:
         return self.loop.runs[run_id], True
 
     def kill(self, name: str, *, force: bool) -> Run:
-        """The user's verb; asked twice it changes nothing."""
+        """End a run, at the user's word; asked twice it changes nothing.
+
+        With `force` also where nothing is decided about the run any more.
+        """
 
         def command() -> Run:
             run = self.find(name)
-            self.loop.decide(run.run_id, KillRequested(at=time.monotonic(), force=force))
+            try:
+                self.loop.decide(run.run_id, KillRequested(at=time.monotonic(), force=force))
+            except DecisionsStopped:
+                if not force:
+                    raise
+                self.loop.abandon(run.run_id)
             return self.loop.runs[run.run_id]
 
         return self.loop.call(command)  # type: ignore[no-any-return]
@@ -201,7 +215,7 @@ class Coordinator:
         """The document of `orch why --json`: the run, and the first cause of each of its ends, oldest first."""
         run = self.find(name)
         found: list[dict[str, Any]] = self.loop.call(lambda: self.journal.first_causes(run.run_id))
-        return status.why_document(run, found, now=time.monotonic())
+        return status.why_document(run, found, now=time.monotonic(), halted=self.loop.halted)
 
     def stacks(self, name: str) -> dict[str, str]:
         """Where every task of the run is in its code now, or why that cannot be told."""

@@ -178,7 +178,7 @@ class Executor:
         """Begin an action, without blocking. An order to an unconnected host is dropped; the core repeats it."""
         try:
             self._begin(run, action)
-        except (OSError, ValueError) as e:  # secrets cannot be read, or an order does not fit in a frame
+        except Exception as e:  # secrets cannot be read, an order does not fit in a frame, or a fault of ours
             log.exception("%s: %s", run.run_id, action)
             problem = Problem("internal", f"{type(e).__name__}: {e}", "see the coordinator's log")
             self._failed(run, action, problem)

@@ -3,6 +3,10 @@
 Nothing is done before the journal has it. Where the journal cannot be written (a full disk) nothing is decided
 either: what has happened is held and tried again, in order; tasks train on, what only reads is answered, and what a
 person would change is refused at once, with the reason.
+
+Where the core raises, or comes to a state that breaks an invariant, that is a fault of ours in one run. Nothing is
+decided about that run any more: it stays as it was, its tasks train on, and it is said with what led to it. All others
+go on.
 """
 
 from __future__ import annotations
@@ -11,20 +15,22 @@ import logging
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 from orchestrator.adapters.head.journal import Journal, Kept
 from orchestrator.core import decide
+from orchestrator.core.abandon import abandoned
 from orchestrator.core.actions import Action, Note
 from orchestrator.core.deadlines import next_deadline
-from orchestrator.core.decision import is_worth_keeping
-from orchestrator.core.errors import InvariantViolated, JournalError
-from orchestrator.core.events import EpochBegan, Event, HostReported, Submitted, Ticked
-from orchestrator.core.instants import rebased, stood_still
+from orchestrator.core.decision import decided, is_worth_keeping
+from orchestrator.core.errors import JournalError
+from orchestrator.core.events import EpochBegan, Event, HostReported, KillRequested, Submitted, Ticked
+from orchestrator.core.instants import Deadline, rebased, stood_still
 from orchestrator.core.model import Run
+from orchestrator.daemon.coordinator.halts import Halt, Stories
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +58,9 @@ class Loop:
             queue.SimpleQueue()
         )
         self.runs: Mapping[str, Run] = {}
+        self.halted: Mapping[str, Halt] = {}
+        """By id, those of the runs about which nothing is decided any more."""
+        self._stories = Stories()
         self._held: deque[tuple[str, Event]] = deque()
         """What has happened and the journal could not take."""
         self._reports: dict[tuple[str, str], HostReported] = {}
@@ -97,8 +106,8 @@ class Loop:
         """Go on with the runs of the journal, as a new epoch."""
         now = self._now()
         self.runs = {k.run.run_id: rebased(k.run, now - k.written_at) for k in kept}
-        for run_id in list(self.runs):
-            self.decide(run_id, EpochBegan(at=now, epoch=epoch))
+        for run in list(self.runs.values()):
+            self._decide(run, EpochBegan(at=now, epoch=epoch))
 
     def submit(self, run: Run) -> None:
         """Add a run and let it begin, or neither. Deciding thread only."""
@@ -108,6 +117,16 @@ class Loop:
         """Drop runs that the journal has no more. Deciding thread only."""
         if run_ids:
             self.runs = {run_id: run for run_id, run in self.runs.items() if run_id not in run_ids}
+            self.halted = {run_id: halt for run_id, halt in self.halted.items() if run_id not in run_ids}
+            self._stories.forget(run_ids)
+
+    def abandon(self, run_id: str) -> None:
+        """End a run about which nothing is decided any more: its hosts are swept. Deciding thread only."""
+        before, event = self.runs[run_id], KillRequested(at=self._now(), force=True)
+        after, actions = abandoned(before, event.at)
+        self._keep(before, after, event, actions)
+        self.halted = {other: halt for other, halt in self.halted.items() if other != run_id}
+        self._carry_out(before, after, actions)
 
     def run(self) -> None:
         """Until `stop`."""
@@ -131,30 +150,68 @@ class Loop:
         return True
 
     def decide(self, run_id: str, event: Event) -> None:
-        """One turn: step, persist, execute. JournalError where the journal cannot take it: nothing has changed."""
+        """Take one turn for a person: step, persist, execute.
+
+        JournalError where the journal cannot take it: nothing has changed. DecisionsStopped where a fault of ours has
+        stopped the decisions about that run, or does so now.
+        """
         run = self.runs.get(run_id)
-        if run is not None:
+        if run is None:
+            return
+        if run_id not in self.halted:
             self._decide(run, event)
+        if run_id in self.halted:
+            raise self.halted[run_id].refusal(run)
 
     def _decide(self, before: Run, event: Event) -> None:
-        run_id = before.run_id
-        after, actions = decide.step(before, event)
-        if after == before and not actions:
+        try:
+            after, actions = decide.step(before, event)
+            if after == before and not actions:
+                return
+            self._keep(before, after, event, actions)
+        except JournalError:
+            raise
+        except Exception as e:
+            if before.run_id not in self.runs:
+                raise  # it has not begun, and whoever submits it is told
+            self._halt(before, event, e)
             return
-        notes = [action for action in actions if isinstance(action, Note)]
-        if is_worth_keeping(before, after, event, actions):
-            self._journal.commit(after, event, notes)
-            self.seq += 1
-            if self._complained:
-                log.info("the journal can be written again")
-                self._complained = False
-        self.runs = {**self.runs, run_id: after}
-        for note in notes:
-            log.info("%s %s%s: %s", run_id, note.kind, f" {note.task}" if note.task else "", note.message)
+        self._carry_out(before, after, actions)
+
+    def _keep(self, before: Run, after: Run, event: Event, actions: Sequence[Action]) -> None:
+        """Write a turn down before anything is done about it."""
+        if not is_worth_keeping(before, after, event, actions):
+            return
+        self._journal.commit(after, event, [action for action in actions if isinstance(action, Note)])
+        self._stories.add(before.run_id, event, decided(before, after, actions))
+        self.seq += 1
+        if self._complained:
+            log.info("the journal can be written again")
+            self._complained = False
+
+    def _carry_out(self, before: Run, after: Run, actions: Sequence[Action]) -> None:
+        self.runs = {**self.runs, after.run_id: after}
+        for note in actions:
+            if isinstance(note, Note):
+                whose = f" {note.task}" if note.task else ""
+                log.info("%s %s%s: %s", after.run_id, note.kind, whose, note.message)
         self._changed(before, after)
         for action in actions:
             if not isinstance(action, Note):
                 self._execute(after, action)
+
+    def _halt(self, run: Run, event: Event, error: Exception) -> None:
+        """Decide nothing about the run any more, and say why, with what led to it."""
+        halt = self._stories.halt(run.run_id, event, error)
+        self.halted = {**self.halted, run.run_id: halt}
+        error.add_note("\n".join(("what led to it:", *halt.story)))
+        log.critical("%s", halt.sentence(run), exc_info=error)
+        note = Note("decisions-stopped", halt.sentence(run), data={"error": halt.error, "story": halt.story})
+        try:
+            self._journal.commit(run, event, [note])  # with the event: so it can be replayed
+            self.seq += 1
+        except Exception:
+            log.exception("%s: the journal does not have it", run.run_id)
 
     def _happened(self, run_id: str, event: Event) -> None:
         """An event of the world must not be lost: where the disk is full it is held, and those behind it too."""
@@ -183,8 +240,11 @@ class Loop:
             del self._reports[run_id, host]
 
     def _try(self, run_id: str, event: Event) -> bool:
+        run = self.runs.get(run_id)
+        if run is None or run_id in self.halted:
+            return True
         try:
-            self.decide(run_id, event)
+            self._decide(run, event)
         except JournalError as e:
             if not self._complained:
                 log.error("%s; what happens is held until it can be", e)
@@ -199,8 +259,18 @@ class Loop:
         """Until the next deadline; while the journal cannot be written, until it is tried again."""
         if self._retry_at is not None:
             return max(0.0, self._retry_at - self._now())
-        due = [at for run in self.runs.values() if (at := next_deadline(run)) is not None]
+        due = [at for run in self.runs.values() if (at := self._due_at(run)) is not None]
         return max(0.0, min(due) - self._now()) if due else None
+
+    def _due_at(self, run: Run) -> Deadline | None:
+        """Return when the run is to be looked at; None too where nothing is decided about it any more."""
+        if run.run_id in self.halted:
+            return None
+        try:
+            return next_deadline(run)
+        except Exception as e:
+            self._halt(run, Ticked(at=self._now()), e)
+            return None
 
     def _tick(self) -> None:
         now = self._now()
@@ -215,19 +285,16 @@ class Loop:
             self._held = deque((run_id, replace(event, at=now)) for run_id, event in self._held)
             self._catch_up()
         for run_id, run in list(self.runs.items()):
-            due = next_deadline(run)
+            due = self._due_at(run)
             if due is not None and due <= now and self._retry_at is None:
                 self._try(run_id, Ticked(at=now))
 
 
 def _answer(command: Command, future: Future[Any]) -> None:
-    """Run it, unless whoever asked has given up. What it raises is for them, but for what is a fault of ours."""
+    """Run it, unless whoever asked has given up. What it raises is for them, and ends nothing."""
     if not future.set_running_or_notify_cancel():
         return
     try:
         future.set_result(command())
-    except InvariantViolated as e:
-        future.set_exception(e)
-        raise
-    except Exception as e:  # one bad command must not end the coordinator
+    except Exception as e:
         future.set_exception(e)

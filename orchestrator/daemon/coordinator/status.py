@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator.core.diagnosis import cause
@@ -11,23 +12,31 @@ from orchestrator.core.launch import endpoint
 from orchestrator.core.model import Host, HostState, Link, Run, Task
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import Plan
+from orchestrator.daemon.coordinator.halts import Halt
 
 SCHEMA = 1
 
 
-def document(runs: Iterable[Run], *, now: float) -> dict[str, Any]:
+Halts = Mapping[str, Halt]
+"""By id, those of the runs about which nothing is decided any more."""
+
+_NONE: Halts = MappingProxyType({})
+
+
+def document(runs: Iterable[Run], *, now: float, halted: Halts = _NONE) -> dict[str, Any]:
     """Return the document of all runs, oldest first."""
-    return {"schema": SCHEMA, "runs": [run_document(run, now=now) for run in runs]}
+    return {"schema": SCHEMA, "runs": [run_document(run, now=now, halted=halted) for run in runs]}
 
 
-def run_document(run: Run, *, now: float) -> dict[str, Any]:
+def run_document(run: Run, *, now: float, halted: Halts = _NONE) -> dict[str, Any]:
     """Return the document of one run. It holds ages in seconds, since monotonic times mean nothing to others."""
     chief, placed = run.task(run.chief), run.placed
     return {
         "name": run.plan.name,
         "run_id": run.run_id,
         "phase": run.phase.value,
-        "reason": sentence(run, now=now),
+        "reason": _reason(run, now, halted),
+        "decisions_stopped": _stopped(run, now, halted),
         "phase_age_s": round(now - run.since_at, 1),
         "strategy": run.plan.strategy,
         "generation": run.generation,
@@ -53,7 +62,20 @@ def first_cause(run: Run) -> dict[str, object] | None:
     return cause.as_data(run.first_cause) if run.first_cause else None
 
 
-def why_document(run: Run, ended: Sequence[dict[str, Any]], *, now: float) -> dict[str, Any]:
+def _reason(run: Run, now: float, halted: Halts) -> str:
+    return halted[run.run_id].sentence(run) if run.run_id in halted else sentence(run, now=now)
+
+
+def _stopped(run: Run, now: float, halted: Halts) -> dict[str, Any] | None:
+    halt = halted.get(run.run_id)
+    if halt is None:
+        return None
+    return {"error": halt.error, "age_s": round(now - halt.since_at, 1), "story": list(halt.story)}
+
+
+def why_document(
+    run: Run, ended: Sequence[dict[str, Any]], *, now: float, halted: Halts = _NONE
+) -> dict[str, Any]:
     """Return the document of `orch why --json`: the state of the run, and what ended its generations, oldest first.
 
     Args:
@@ -68,7 +90,7 @@ def why_document(run: Run, ended: Sequence[dict[str, Any]], *, now: float) -> di
         "name": run.plan.name,
         "run_id": run.run_id,
         "phase": run.phase.value,
-        "reason": sentence(run, now=now),
+        "reason": _reason(run, now, halted),
         "generation": run.generation,
         "restarts": run.budget.restarts,
         "global_step": run.global_step,

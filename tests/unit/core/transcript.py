@@ -10,12 +10,11 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.core import actions as do
 from orchestrator.core import decide
 from orchestrator.core import events as ev
 from orchestrator.core.deadlines import next_deadline
+from orchestrator.core.decision import in_words
 from orchestrator.core.instants import rebased
-from orchestrator.core.invariants import check
 from orchestrator.core.model import Cause, Exit, Facts, Problem, Progress, Run, Seed, Swept, new_run
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, RestartPolicy, TaskId, TaskPlan, Timing
 
@@ -116,11 +115,10 @@ class Transcript:
         assert self.run is not None
         before = self.run
         self.run, actions = decide.step(before, event)
-        check(self.run)
         phase = (
             [f"{before.phase.value} -> {self.run.phase.value}"] if self.run.phase is not before.phase else []
         )
-        return [_show(action) for action in actions] + phase
+        return [in_words(action).replace("\n", "\n    ") for action in actions] + phase
 
     def _event(self, at: float, verb: str, rest: list[str]) -> ev.Event:
         assert self.run is not None
@@ -244,22 +242,3 @@ def _stack(word: str) -> tuple[TaskId, str]:
     file, line, function = where.split(":")
     text = f'Thread 0x1 (most recent call first):\n  File "/opt/{file}", line {line} in {function}'
     return TaskId.parse(task), text
-
-
-def _show(action: do.Action) -> str:
-    match action:
-        case do.Note():
-            message = action.message.replace("\n", "\n    ")
-            return f"note {action.kind}: {message}"
-        case do.CollectStacks():
-            return f"CollectStacks gen {action.generation}"
-        case do.PrepareHost() | do.CloseHost():
-            return f"{type(action).__name__} {action.host}"
-        case do.StopTask():
-            return (
-                f"StopTask {action.task} gen {action.generation} on {action.host}, grace {action.grace_s:g} s"
-            )
-        case do.StartTask() | do.ReleaseTask():
-            return f"{type(action).__name__} {action.task} gen {action.generation} on {action.host}"
-        case _:
-            return f"{type(action).__name__} gen {action.generation} on {action.host}"

@@ -20,7 +20,6 @@ from orchestrator.core import events as ev
 from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.hosts.slots import why_not_drained
 from orchestrator.core.instants import rebased
-from orchestrator.core.invariants import check
 from orchestrator.core.model import Cause, Exit, Facts, Phase, Problem, Progress, Run, Seed, Swept, new_run
 from orchestrator.core.plan import Plan, TaskId
 
@@ -139,7 +138,6 @@ class World:
             return
         was = self.run
         self.run, actions = decide.step(was, event)
-        check(self.run)
         assert not was.phase.is_terminal or self.run.phase is was.phase, "a terminal phase is for ever"
         for action in actions:
             if isinstance(action, do.Note):

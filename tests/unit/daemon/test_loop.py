@@ -14,19 +14,23 @@ import pytest
 from orchestrator.adapters.head import disk
 from orchestrator.adapters.head.journal import Journal
 from orchestrator.core.actions import Action, Note, PrepareHost, StartTask
-from orchestrator.core.errors import InvariantViolated, JournalError
+from orchestrator.core.errors import DecisionsStopped, InvariantViolated, JournalError
 from orchestrator.core.events import (
+    DrainRequested,
     Event,
     HostDown,
     HostPrepared,
     HostReported,
+    HostSwept,
     HostUp,
     KillRequested,
     TaskReport,
 )
-from orchestrator.core.model import Facts, Phase, Progress, Rendezvous, Run, new_run
+from orchestrator.core.model import Budget, Facts, Phase, Progress, Rendezvous, Run, Swept, new_run
 from orchestrator.core.plan import TaskId
+from orchestrator.daemon.coordinator.halts import STORY_MAX
 from orchestrator.daemon.coordinator.loop import JOURNAL_RETRY_S, Loop
+from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 W0 = TaskId("worker", 0)
@@ -247,14 +251,130 @@ def test_another_coordinator_goes_on_with_what_was_kept(rig: Rig, tmp_path: Path
     other.journal.close()
 
 
-def test_a_step_that_raises_ends_the_loop_and_changes_nothing(rig: Rig) -> None:
+# --- a fault of ours ----------------------------------------------------------------------------------------
+
+
+def impossible(rig: Rig) -> Event:
+    """Return an event in which the core raises: of a host that the run does not have."""
+    return HostUp(rig.now, "no-such-host", "boot")
+
+
+def test_a_step_that_raises_stops_the_decisions_about_that_run_and_changes_nothing(rig: Rig) -> None:
     rig.come_to_rendezvous()
     before = rig.run
-    rig.loop.post(rig.run_id, HostUp(rig.now, "no-such-host", "boot"))
-    with pytest.raises(KeyError):
-        rig.play()
+    rig.play(impossible(rig))
     assert rig.run is before
+    assert rig.story == ["kept HostUp"], "the event is there to be replayed, and nothing is done"
+    rig.play(rig.report(), HostDown(rig.now, "a", "gone"))
+    assert rig.run is before
+    rig.now += 1e6
+    rig.tick()
+    assert rig.run is before
+    assert rig.loop.sleep_s() is None, "nothing of it is due any more"
+
+
+def test_it_is_said_with_what_led_to_it(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.come_to_rendezvous()
+    rig.play(impossible(rig))
+    halt = rig.loop.halted[rig.run_id]
+    assert halt.error == "KeyError: 'no-such-host'"
+    assert "its tasks train on" in halt.sentence(rig.run)
+    assert f"`orch kill {rig.run.plan.name} --force` ends it" in halt.sentence(rig.run)
+    *earlier, last = halt.story
+    assert [line for line in earlier if "PENDING -> RENDEZVOUS; StartTask worker:0 gen 1 on a" in line]
+    assert last.endswith("HostUp host=no-such-host boot_id=boot: KeyError: 'no-such-host'")
+    event = rig.journal.events()[-1]
+    assert (event["kind"], event["message"]) == ("decisions-stopped", halt.sentence(rig.run))
+    assert event["data"] == {"error": halt.error, "story": list(halt.story)}
+    assert "what led to it:" in caplog.text
+
+
+def test_the_story_is_bounded(rig: Rig) -> None:
+    rig.come_to_rendezvous()
+    for number in range(3 * STORY_MAX):
+        rig.play(HostDown(rig.now, "a", f"try {number} " + "x" * 10_000))
+    rig.play(impossible(rig))
+    halt = rig.loop.halted[rig.run_id]
+    assert len(halt.story) == STORY_MAX + 1
+    assert sum(map(len, halt.story)) < 20_000
+
+
+def test_a_state_that_breaks_an_invariant_is_never_taken(rig: Rig) -> None:
+    rig.come_to_rendezvous()
+    broken = replace(rig.run, budget=Budget(without_progress=99))
+    rig.loop.runs = {rig.run_id: broken}
+    rig.play(HostDown(rig.now, "a", "gone"))
+    assert rig.run is broken
+    assert "restarts stay within the budget" in rig.loop.halted[rig.run_id].error
+
+
+def test_all_other_runs_go_on(rig: Rig) -> None:
+    rig.come_to_rendezvous()
+    other = new_run("u-20260101-000000", make_plan(["b"], checkpoint=False), epoch=1, at=rig.now)
+    rig.loop.submit(other)
+    rig.play(impossible(rig))
+    for event in (HostUp(rig.now, "b", "boot"), HostPrepared(rig.now, "b", FACTS)):
+        rig.loop.post(other.run_id, event)
+    rig.play()
+    assert rig.loop.runs[other.run_id].phase is Phase.RENDEZVOUS
+    due_s = rig.loop.sleep_s()
+    assert due_s is not None
+
+
+def test_what_a_person_wants_of_such_a_run_is_refused_with_the_way_out(rig: Rig) -> None:
+    rig.come_to_rendezvous()
+    rig.play(impossible(rig))
+    with pytest.raises(DecisionsStopped, match="by a fault of orch: KeyError: 'no-such-host'") as caught:
+        rig.loop.decide(rig.run_id, KillRequested(rig.now))
+    assert caught.value.exit_code == 6
+    assert "--force" in str(caught.value.hint)
+
+
+def test_a_person_whose_own_command_stops_the_decisions_is_told(rig: Rig) -> None:
+    rig.come_to_rendezvous()
+    with pytest.raises(DecisionsStopped):
+        rig.loop.decide(rig.run_id, DrainRequested(rig.now, "no-such-host"))
+
+
+def test_such_a_run_is_ended_by_sweeping_its_hosts(rig: Rig) -> None:
+    rig.come_to_rendezvous()
+    rig.play(impossible(rig))
+    rig.story.clear()
+    rig.loop.abandon(rig.run_id)
+    assert rig.story == ["kept KillRequested", "KILLED", "did SweepHost"]
+    assert rig.run.proof == {}
+    assert rig.loop.halted == {}
+    rig.play(HostSwept(rig.now, "a", Swept(by="cgroup")))
+    assert rig.story[3:] == ["kept HostSwept", "did CloseHost"]
+    assert rig.run.proof == {"a": Swept(by="cgroup")}
+
+
+def test_a_run_that_raises_at_once_does_not_begin(rig: Rig) -> None:
+    plan = make_plan(["a"], checkpoint=False)
+    broken = replace(new_run(rig.run_id, plan, epoch=1, at=rig.now), budget=Budget(without_progress=99))
+    with pytest.raises(InvariantViolated):
+        rig.loop.submit(broken)
+    assert rig.loop.runs == {}
     assert rig.story == []
+
+
+def test_the_next_coordinator_tries_again(rig: Rig, tmp_path: Path) -> None:
+    rig.come_to_rendezvous()
+    rig.play(impossible(rig))
+    rig.journal.close()
+    other = Rig(tmp_path / "journal.db")
+    other.loop.take_up(other.journal.runs(), epoch=2)
+    assert other.loop.halted == {}
+    assert (other.run.epoch, other.run.phase) == (2, Phase.RENDEZVOUS)
+    other.journal.close()
+
+
+def test_a_fault_in_the_deadlines_of_a_run_is_one_of_that_run(rig: Rig) -> None:
+    rig.come_to_rendezvous()
+    nowhere = replace(rig.run.tasks[0], host="no-such-host")
+    rig.loop.runs = {rig.run_id: in_phase(rig.run.with_task(nowhere), Phase.RUNNING, position_at=1.0)}
+    assert rig.loop.sleep_s() is None
+    assert rig.loop.halted[rig.run_id].error == "KeyError: 'no-such-host'"
 
 
 # --- commands ---------------------------------------------------------------------------------------------
@@ -327,17 +447,6 @@ def test_a_command_that_had_begun_is_waited_for(running: Rig) -> None:
     gate.set()
     asker.join(10)
     assert told == ["done"]
-
-
-def test_a_fault_of_ours_in_a_command_ends_the_loop(rig: Rig) -> None:
-    def impossible() -> None:
-        raise InvariantViolated("it cannot be")
-
-    future = _ignored()
-    rig.loop._inbox.put((impossible, future))
-    with pytest.raises(InvariantViolated):
-        rig.loop.run()
-    assert isinstance(future.exception(), InvariantViolated)
 
 
 def _ignored() -> Future[object]:

@@ -1,0 +1,32 @@
+"""The end of a run about which nothing can be decided any more, at the user's word.
+
+It goes past the table of transitions and asks nothing of the state but which hosts and tasks there are: whatever is
+wrong with the rest, its hosts are told to kill what is left of the run, and asked for the proof.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.core.actions import Action, CloseHost, Note, SweepHost
+from orchestrator.core.causes import Cause
+from orchestrator.core.instants import Instant
+from orchestrator.core.model import Ended, Exit, Phase, Run, TaskPhase
+from orchestrator.core.phases.stopping import unproven
+
+REASON = "killed by the user, without the order of a normal end: a fault of orch had stopped all decisions"
+
+
+def abandoned(run: Run, at: Instant) -> tuple[Run, list[Action]]:
+    """Return the run as KILLED, and what its hosts are to do. The proof of each host that answers is taken as usual."""
+    lost = Exit(cause=Cause.ORDERED, at=at)
+    tasks = tuple(
+        replace(task, phase=TaskPhase.LOST, exit=task.exit or lost) if task.phase.may_live else task
+        for task in run.tasks
+    )
+    ended = Ended(phase=Phase.KILLED, proof=None if run.generation == 0 else {})
+    after = replace(run, phase_state=ended, tasks=tasks, since_at=at, reason=REASON)
+    owing = unproven(after)
+    sweeps = [SweepHost(host=name, generation=run.generation_last) for name in owing]
+    closes = [CloseHost(host=host.name) for host in run.hosts if host.name not in owing]
+    return after, [Note("killed", REASON), *sweeps, *closes]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from orchestrator.cli import quantities, render
+from orchestrator.cli import render
 from orchestrator.cli.session import Paint
 from orchestrator.cli.terminal import cut, fold, printable
+from orchestrator.core.words import counted, duration
 
 Document = render.Document
 
@@ -82,12 +83,12 @@ def _followed(cause: Document) -> str:
         named.append(f"{len(followed) - _NAMED_MAX} more")
     parts = [", ".join(named)] if named else []
     if cause.get("stopped"):
-        parts.append(f"{quantities.plural(cause['stopped'], 'task')} stopped by orch")
+        parts.append(f"{counted(cause['stopped'], 'task')} stopped by orch")
     return "; ".join(parts)
 
 
 def _follower(found: Document) -> str:
-    after = f" after {quantities.duration(found['after_s'])}" if found.get("after_s") is not None else ""
+    after = f" after {duration(found['after_s'])}" if found.get("after_s") is not None else ""
     return f"{found.get('task')} on {found.get('host')}{after}"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator import __version__
 from orchestrator.adapters.head.systemd import Systemd
-from orchestrator.cli import quantities, render
+from orchestrator.cli import render
 from orchestrator.cli.session import Session, is_not_running
 from orchestrator.cli.starting import (
     START_TIMEOUT_S,
@@ -26,6 +26,7 @@ from orchestrator.cli.starting import (
     spawn,
 )
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, WaitTimedOut
+from orchestrator.core.words import counted, duration
 
 STOP_TIMEOUT_S = 30.0
 _LOOK_EVERY_S = 0.05
@@ -63,9 +64,9 @@ class Handover:
     @property
     def sentence(self) -> str:
         """The result for people."""
-        tasks, hosts = quantities.plural(self.tasks, "task"), quantities.plural(self.hosts, "host")
-        restarts = quantities.plural(self.restarts, "restart")
-        return f"Adopted {tasks} on {hosts} in {self.seconds:.1f} s; {restarts}"
+        tasks, hosts = counted(self.tasks, "task"), counted(self.hosts, "host")
+        restarts = counted(self.restarts, "restart")
+        return f"Adopted {tasks} on {hosts} in {duration(self.seconds)}; {restarts}"
 
 
 def hand_over(session: Session, *, timeout_s: float) -> Handover:
@@ -207,7 +208,7 @@ def _not_followed(session: Session, pid: object, successor: int, *, lives: bool)
     patience_s = START_TIMEOUT_S + STOP_TIMEOUT_S
     follows = f"; the new one (pid {successor}) waits for it" if lives else ""
     return WaitTimedOut(
-        f"the old coordinator (pid {pid}) has not ended after {patience_s:g} s{follows}",
+        f"the old coordinator (pid {pid}) has not ended after {duration(patience_s)}{follows}",
         hint=f"kill -9 {pid} is safe, the tasks keep running; the log of both: {session.paths.coordinator_log}",
     )
 
@@ -220,7 +221,7 @@ def end_coordinator(session: Session, pid: object) -> None:
     while another_runs(session) or _answers(session):
         if session.now() >= deadline:
             raise WaitTimedOut(
-                f"the coordinator (pid {pid}) is still running after {STOP_TIMEOUT_S:g} s",
+                f"the coordinator (pid {pid}) is still running after {duration(STOP_TIMEOUT_S)}",
                 hint=f"kill -9 {pid} is safe, the tasks keep running",
             )
         session.pause(_LOOK_EVERY_S)
@@ -266,7 +267,7 @@ def _through_systemd(session: Session, old: Mapping[str, Any]) -> dict[str, Any]
             return found
         session.pause(_LOOK_EVERY_S)
     raise CoordinatorUnreachable(
-        f"{unit} did not answer within {START_TIMEOUT_S:g} s", hint=f"see `journalctl --unit {unit}`"
+        f"{unit} did not answer within {duration(START_TIMEOUT_S)}", hint=f"see `journalctl --unit {unit}`"
     )
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.adapters.head.checkpoint_store import Holding, holdings, root_of
 from orchestrator.adapters.head.runlogs import RunLogs
-from orchestrator.cli import quantities
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import JournalError, Refused
+from orchestrator.core.words import counted
 
 if TYPE_CHECKING:
     from orchestrator.adapters.head.journal import Kept
@@ -139,7 +139,7 @@ def _of_store(session: Session, store: Holding, run: Run | None, *, is_named: bo
     if store.count == 0:
         what, state = "an incomplete copy of a checkpoint", "dead"
     else:
-        what = quantities.plural(store.count, "checkpoint")
+        what = counted(store.count, "checkpoint")
         what += f" up to step {store.global_step}" if store.global_step is not None else ""
         state = KEPT if run is not None or is_named else "dead"
     if run is not None:

@@ -6,9 +6,9 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.cli.quantities import clock_time, duration, pace, plural, size
 from orchestrator.cli.session import Paint
 from orchestrator.cli.terminal import cut, fold, printable
+from orchestrator.core.words import counted, duration, pace, size
 
 TERMINAL_PHASES = ("SUCCEEDED", "FAILED", "KILLED")
 
@@ -112,7 +112,7 @@ def headline(run: Document, paint: Paint) -> str:
     if run.get("generation"):
         facts.append(f"generation {run['generation']}")
     if run.get("restarts"):
-        facts.append(plural(run["restarts"], "restart"))
+        facts.append(counted(run["restarts"], "restart"))
     if run.get("global_step") is not None:
         facts.append(f"step {run['global_step']}")
     if is_active(run) and run.get("steps_per_s") is not None:
@@ -327,7 +327,7 @@ def event(event: Document, paint: Paint) -> str:
         filter(
             None,
             [
-                paint(clock_time(str(event.get("time") or "")), "dim"),
+                paint(str(event.get("time") or "")[:19].replace("T", " "), "dim"),
                 paint(str(event.get("kind")), "cyan"),
                 str(task) if task else "",
                 message,

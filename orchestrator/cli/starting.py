@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.cli.session import Session, is_not_running
 from orchestrator.core.errors import CoordinatorUnreachable
+from orchestrator.core.words import duration
 
 START_TIMEOUT_S = 30.0
 _LOOK_EVERY_S = 0.05
@@ -46,7 +47,9 @@ def ensure_coordinator(session: Session, *, command: list[str] | None = None) ->
             if code is not None and not another_runs(session):
                 raise did_not_start(session, log_from, f"exited with code {code}") from e
             if session.now() >= deadline:
-                raise did_not_start(session, log_from, f"did not answer within {START_TIMEOUT_S:g} s") from e
+                raise did_not_start(
+                    session, log_from, f"did not answer within {duration(START_TIMEOUT_S)}"
+                ) from e
             if child is None and not another_runs(session):
                 child = spawn(command or coordinator_command(), session)
         session.pause(_LOOK_EVERY_S)

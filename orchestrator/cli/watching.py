@@ -7,10 +7,11 @@ from typing import Any
 
 from orchestrator.adapters.head.client import Client
 from orchestrator.adapters.head.runlogs import RunLogs
-from orchestrator.cli import quantities, render
+from orchestrator.cli import render
 from orchestrator.cli.run_choice import status_of
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, WaitTimedOut
+from orchestrator.core.words import duration
 
 LOOK_EVERY_S = 0.25
 _PROGRESS_EVERY_S = 5.0
@@ -105,7 +106,7 @@ class Watch:
         if self._deadline is not None and self._session.now() >= self._deadline:
             raise WaitTimedOut(
                 f"{render.title(self.run)} is still {self.run.get('phase')} after "
-                f"{quantities.duration(self._timeout_s or 0)}: {self.run.get('reason') or ''}".rstrip(": "),
+                f"{duration(self._timeout_s or 0)}: {self.run.get('reason') or ''}".rstrip(": "),
                 hint=f"the run continues; `orch status {self.run.get('name')}` shows it",
             )
         self._session.pause(LOOK_EVERY_S)

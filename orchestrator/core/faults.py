@@ -8,6 +8,7 @@ from types import MappingProxyType
 from orchestrator.core.errors import Refused, UsageError
 from orchestrator.core.model import Link, Phase, Run
 from orchestrator.core.plan import TaskId
+from orchestrator.core.words import duration
 
 LASTS_MAX_S = 600.0
 """No fault outlasts this, whatever becomes of who injected it."""
@@ -61,7 +62,7 @@ class Fault:
     def sentence(self) -> str:
         """For the journal: a person must see later that it was no accident."""
         where = f"{self.task} on {self.host}" if self.task is not None else self.host
-        lasting = f" for {self.for_s:g} s" if KINDS[self.kind].lasts else ""
+        lasting = f" for {duration(self.for_s)}" if KINDS[self.kind].lasts else ""
         return f"orch chaos: {self.kind} {where}{lasting}: {KINDS[self.kind].does}"
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core.plan import TASK_TYPES, HostPlan, Plan, TaskId, TaskPlan
+from orchestrator.core.words import counted
 
 COMPUTING_TYPES = ("chief", "worker")
 """Task types that share their host's GPUs when the spec names no number, and that must be equal when mirrored."""
@@ -115,7 +116,7 @@ def _too_many(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[N
         NoPlacement(
             "slots",
             most.type,
-            f"{_count(tasks, 'task')} for {_count(slots, 'slot')} ({have or 'every host is a spare'}); "
+            f"{counted(tasks, 'task')} for {counted(slots, 'slot')} ({have or 'every host is a spare'}); "
             "a host holds one task unless its `slots` says more, and a spare holds none",
         )
     ]
@@ -130,7 +131,7 @@ def _too_hungry(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list
         NoPlacement(
             "gpus",
             ask.type,
-            f"each {ask.type} wants {_count(ask.needs, 'GPU')}, and no host has that many "
+            f"each {ask.type} wants {counted(ask.needs, 'GPU')}, and no host has that many "
             f"(the most is {most.free_gpus}, on {most.host.name})",
         )
         for ask in wanted.values()
@@ -161,15 +162,15 @@ def _best_capacity(capacities: Sequence[_Capacity], ask: Ask) -> _Capacity | Non
 
 def _no_room(capacities: Sequence[_Capacity], ask: Ask, placed: int) -> NoPlacement:
     left = [
-        f"{capacity.host.name} has {_count(capacity.host.slots - len(capacity.taken), 'slot')} and "
-        f"{_count(capacity.free_gpus, 'GPU')} left"
+        f"{capacity.host.name} has {counted(capacity.host.slots - len(capacity.taken), 'slot')} and "
+        f"{counted(capacity.free_gpus, 'GPU')} left"
         for capacity in capacities
         if len(capacity.taken) < capacity.host.slots
     ]
     return NoPlacement(
         "gpus",
         ask.type,
-        f"only {placed} of {_count(ask.replicas, ask.type)} with {_count(ask.needs, 'GPU')} each find room: "
+        f"only {placed} of {counted(ask.replicas, ask.type)} with {counted(ask.needs, 'GPU')} each find room: "
         f"{_listed(left) or 'no slot is left'}",
     )
 
@@ -210,10 +211,6 @@ def _unequal(tasks: Sequence[TaskPlan]) -> list[NoPlacement]:
             f"{least.id} on {least.host} {len(least.gpus)}; {way_out}",
         )
     ]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _listed(items: Sequence[str]) -> str:

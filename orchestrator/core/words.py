@@ -1,4 +1,4 @@
-"""Small forms of speech that several sentences share."""
+"""Small forms of speech that sentences and tables share: times, amounts, counts, and the words of others."""
 
 from __future__ import annotations
 
@@ -25,13 +25,46 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def duration(seconds: float) -> str:
-    """A time that people wait for.
+_UNITS = ((86400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s"))
+"""Seconds of a unit and of the next smaller one, with their names."""
 
-    >>> duration(4.2), duration(200), duration(7500)
-    ('4 s', '3 min', '2 h 05 min')
+
+def duration(seconds: float) -> str:
+    """A time that people wait for, in two units at most.
+
+    >>> duration(0.44), duration(4), duration(12.3), duration(185)
+    ('0.4 s', '4 s', '12 s', '3 min 5 s')
+    >>> duration(7500), duration(3 * 86400 + 4 * 3600)
+    ('2 h 5 min', '3 d 4 h')
     """
-    if seconds < 120:
-        return f"{max(0.0, seconds):.0f} s"
-    minutes = int(seconds // 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f}".removesuffix(".0") + " s"
+    whole = round(seconds)
+    for unit, small, name, small_name in _UNITS:
+        if whole >= unit:
+            rest = whole % unit // small
+            return f"{whole // unit} {name} {rest} {small_name}" if rest else f"{whole // unit} {name}"
+    return f"{whole} s"
+
+
+def size(count: float) -> str:
+    """An amount of bytes.
+
+    >>> size(900), size(1 << 20), size(812 << 20)
+    ('900 B', '1.0 MiB', '812 MiB')
+    """
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1000:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.1f} {unit}" if value < 10 and unit != "B" else f"{value:.0f} {unit}"
+
+
+def pace(steps_per_s: float) -> str:
+    """Steps per second, with the digits that mean something.
+
+    >>> pace(0.0421), pace(3.44), pace(1234)
+    ('0.042', '3.4', '1234')
+    """
+    return f"{steps_per_s:.0f}" if steps_per_s >= 99.5 else f"{steps_per_s:.2g}"

@@ -26,10 +26,10 @@ def parse_duration(written: object) -> float:
     raise ValueError("must be a duration: a number with ms, s, m, h or d, such as 500ms, 5s or 1.5m")
 
 
-def show_duration(seconds: float) -> str:
-    """Return a duration as text, in the largest unit that represents it exactly.
+def as_written(seconds: float) -> str:
+    """Return a duration as text, in the largest unit that represents it exactly: a bound must not be rounded.
 
-    >>> show_duration(90), show_duration(300), show_duration(0.25)
+    >>> as_written(90), as_written(300), as_written(0.25)
     ('90s', '5m', '250ms')
     """
     if 0 < seconds < 1:

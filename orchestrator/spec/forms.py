@@ -17,7 +17,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.diagnostics import did_you_mean, shown
 from orchestrator.spec.durations import PATTERN as DURATION_PATTERN
-from orchestrator.spec.durations import parse_duration, show_duration
+from orchestrator.spec.durations import as_written, parse_duration
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 
@@ -115,8 +115,8 @@ def _seconds(value: object, min_s: float, max_s: float) -> float:
         got = "" if isinstance(value, (dict, list)) else f"; got {shown(value)}"
         raise diagnose(f"{error}{got}") from None
     if not min_s <= seconds <= max_s:
-        between = f"between {show_duration(min_s)} and {show_duration(max_s)}"
-        raise diagnose(f"must be {between}; got {show_duration(seconds)}")
+        between = f"between {as_written(min_s)} and {as_written(max_s)}"
+        raise diagnose(f"must be {between}; got {as_written(seconds)}")
     return seconds
 
 

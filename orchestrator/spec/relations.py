@@ -16,7 +16,7 @@ from orchestrator.core.placement import place
 from orchestrator.core.plan import HostPlan, Plan, TaskPlan
 from orchestrator.core.strategy import STRATEGIES, Strategy
 from orchestrator.spec.diagnostics import Loc
-from orchestrator.spec.durations import show_duration
+from orchestrator.spec.durations import as_written
 from orchestrator.spec.forms import env_name_diagnostic
 from orchestrator.spec.models import Run, TimingSpec
 from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute, asks, tasks_of
@@ -258,7 +258,7 @@ def _written(timing: TimingSpec, *keys: str) -> str:
 
 def _duration(part: BaseModel, key: str) -> str:
     default = "" if key in part.model_fields_set else ", the default"
-    return show_duration(getattr(part, key)) + default
+    return as_written(getattr(part, key)) + default
 
 
 def _restart(parts: Parts) -> Said:

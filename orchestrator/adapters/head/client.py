@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 from orchestrator.core import errors
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
+from orchestrator.core.words import duration
 
 NOT_RUNNING_HINT = "start it with `orch coordinator start`; `orch up FILE` also does"
 
@@ -39,7 +40,8 @@ class Client:
         return self._ask("POST", path, json.dumps(body or {}).encode(), timeout_s)
 
     def _ask(self, method: str, target: str, body: bytes | None, timeout_s: float | None) -> dict[str, Any]:
-        connection = _UnixConnection(self.socket_path, self.timeout_s if timeout_s is None else timeout_s)
+        patience_s = self.timeout_s if timeout_s is None else timeout_s
+        connection = _UnixConnection(self.socket_path, patience_s)
         headers = {"Content-Type": "application/json"} if body is not None else {}
         try:
             # The server may answer and hang up before the whole request was sent. Its answer can still be read.
@@ -49,7 +51,7 @@ class Client:
             status, content = response.status, response.read()
         except TimeoutError as e:
             raise CoordinatorUnreachable(
-                f"the coordinator behind {self.socket_path} did not answer within {connection.timeout:g} s",
+                f"the coordinator behind {self.socket_path} did not answer within {duration(patience_s)}",
                 hint="does it live? Its log is coordinator.log in the state directory",
             ) from e
         except (FileNotFoundError, ConnectionRefusedError) as e:

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from orchestrator.adapters.host.codestore import digest_of
 from orchestrator.core.errors import SpecError
+from orchestrator.core.words import size
 
 IGNORE_FILE = ".orchignore"
 ALWAYS_LEFT_OUT = frozenset({".git", "__pycache__"})
@@ -187,9 +188,9 @@ def _check_size(workdir: str, found: list[_Found]) -> None:
     total = sum(file.stat.st_size for file in found)
     if total > TOTAL_BYTES_MAX:
         largest = sorted(found, key=lambda file: -file.stat.st_size)[:_LARGEST_SHOWN]
-        shown = ", ".join(f"{file.path} ({_megabytes(file.stat.st_size)})" for file in largest)
+        shown = ", ".join(f"{file.path} ({size(file.stat.st_size)})" for file in largest)
         raise SpecError(
-            f"workdir: {workdir} holds {_megabytes(total)}, and at most {_megabytes(TOTAL_BYTES_MAX)} are "
+            f"workdir: {workdir} holds {size(total)}, more than the {size(TOTAL_BYTES_MAX)} that can be "
             f"pushed to the hosts; the largest: {shown}",
             hint=f"name data and results in {IGNORE_FILE}, and put data where the hosts can read it",
         )
@@ -198,10 +199,6 @@ def _check_size(workdir: str, found: list[_Found]) -> None:
             f"workdir: {workdir} holds {len(found)} files; about {MANIFEST_BYTES_MAX // 150} can be pushed",
             hint=f"name what the run does not need in {IGNORE_FILE}",
         )
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"
 
 
 def _file(found: _Found) -> CodeFile:

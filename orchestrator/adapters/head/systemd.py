@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.errors import OrchestratorError, Refused
+from orchestrator.core.words import duration
 
 UNIT = "orch-coordinator.service"
 
@@ -161,4 +162,6 @@ class Systemd:
         except FileNotFoundError as e:
             raise Refused(f"there is no {command[0]} on this machine") from e
         except subprocess.TimeoutExpired as e:
-            raise OrchestratorError(f"`{' '.join(command)}` has not ended after {_TIMEOUT_S:g} s") from e
+            raise OrchestratorError(
+                f"`{' '.join(command)}` has not ended after {duration(_TIMEOUT_S)}"
+            ) from e

@@ -14,6 +14,7 @@ from orchestrator.adapters.ssh.config import Hop
 from orchestrator.adapters.ssh.known_hosts import HostKey, Judgement
 from orchestrator.core.errors import ConnectFailed, HostError, HostKeyChanged, HostKeyUnknown
 from orchestrator.core.plan import HostPlan
+from orchestrator.core.words import duration
 
 T = TypeVar("T")
 
@@ -108,7 +109,7 @@ def silent(host: HostPlan, hop: Hop, connect_s: float) -> ConnectFailed:
     """Return the error for a hop that sent nothing back in `connect_s` seconds."""
     return ConnectFailed(
         host.name,
-        f"{hop} does not answer within {connect_s:g} s",
+        f"{hop} does not answer within {duration(connect_s)}",
         hint="is it up, and does a firewall drop its SSH port?",
     )
 

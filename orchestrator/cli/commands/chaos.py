@@ -25,6 +25,7 @@ from orchestrator.cli.run_choice import (
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import Refused, UsageError, WaitTimedOut
 from orchestrator.core.faults import KINDS
+from orchestrator.core.words import duration
 
 _LOOK_EVERY_S = 0.1
 _DRAWN = ("kill", "freeze", "kill-shim", "kill-agent", "cut")
@@ -106,7 +107,7 @@ def _inject(
     at = session.now()
     body = {"fault": kind, "target": target, "for_s": request.for_s}
     client.post(f"/v1/runs/{before['run_id']}/chaos", body)
-    lasting = f" for {request.for_s:g} s" if KINDS[kind].lasts else ""
+    lasting = f" for {duration(request.for_s)}" if KINDS[kind].lasts else ""
     session.say(f"Injected: {kind} {target}{lasting}, at step {before['global_step']}")
     return watch_recovery(
         client,

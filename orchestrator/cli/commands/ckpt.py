@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from orchestrator.cli.help import Group
-from orchestrator.cli.quantities import duration, plural, size
 from orchestrator.cli.render import table
 from orchestrator.cli.run_choice import find_or_newest, run_and, run_argument, runs_of
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.words import counted, duration, size
 
 _TIMEOUT_S = 660.0
 _COLUMNS = ("GEN", "STEP", "SIZE", "SAVED", "BY", "VERIFIED", "NOTES", "NAME")
@@ -220,7 +220,7 @@ def _show(answer: Document, session: Session, *, as_json: bool) -> None:
         return
     found = answer["checkpoints"]
     session.say(
-        f"{answer['run_id']}: {plural(len(found), 'checkpoint')} in {answer['dir']} on {answer['host']}"
+        f"{answer['run_id']}: {counted(len(found), 'checkpoint')} in {answer['dir']} on {answer['host']}"
     )
     if found:
         session.put(listing(answer, session))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli import quantities, render
+from orchestrator.cli import render
 from orchestrator.cli.help import Command
 from orchestrator.cli.host_queries import (
     TIMEOUT_S,
@@ -20,6 +20,7 @@ from orchestrator.cli.host_queries import (
 from orchestrator.cli.orphans import KEPT, Item, Known, known, look_here, remove_here
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import Refused, SomeHostsOnly, UsageError
+from orchestrator.core.words import counted, duration, size
 from orchestrator.daemon.agent.runs import RECENT_S
 
 if TYPE_CHECKING:
@@ -114,8 +115,8 @@ def shown(items: Sequence[Item], session: Session) -> str:
         return "No orphans found"
     rows = [("RUN", "HOST", "WHAT", "STATE", "SIZE", "LAST CHANGE")]
     for item in items:
-        age = "-" if item.age_s is None else f"{quantities.duration(item.age_s)} ago"
-        rows.append((item.run, item.host, item.what, item.state, quantities.size(item.bytes), age))
+        age = "-" if item.age_s is None else f"{duration(item.age_s)} ago"
+        rows.append((item.run, item.host, item.what, item.state, size(item.bytes), age))
     return "\n".join(render.table(rows, session.paint, right=frozenset({"SIZE"})))
 
 
@@ -197,8 +198,7 @@ def command(
         )
     elif removed:
         session.say(
-            f"Removed {quantities.size(sum(item.bytes for item in removed))} "
-            f"in {quantities.plural(len(removed), 'place')}"
+            f"Removed {size(sum(item.bytes for item in removed))} in {counted(len(removed), 'place')}"
         )
     return _end(problems, failed)
 
@@ -223,7 +223,7 @@ def _agreed(session: Session, chosen: Sequence[Item], *, yes: bool) -> bool:
         return False
     living = ", ".join(f"{pid} on {item.host}" for item in chosen for pid in item.pids)
     end = f", and kill its processes (pid {living})" if living else ""
-    if confirm(session, f"Remove {quantities.size(sum(item.bytes for item in chosen))}{end}?"):
+    if confirm(session, f"Remove {size(sum(item.bytes for item in chosen))}{end}?"):
         return True
     session.say("Nothing removed")
     return False

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from orchestrator.cli.help import Command
-from orchestrator.cli.quantities import plural
 from orchestrator.cli.render import table
 from orchestrator.cli.session import Paint, Session
 from orchestrator.core.launch import (
@@ -22,6 +21,7 @@ from orchestrator.core.launch import (
 )
 from orchestrator.core.placement import has_room
 from orchestrator.core.plan import Plan, TaskId, TaskPlan
+from orchestrator.core.words import counted
 
 HIDDEN = "***"
 _RUN_ID = "{name}-YYYYMMDD-HHMMSS"
@@ -81,7 +81,7 @@ def text(document: Mapping[str, Any], paint: Paint) -> str:
     """Return the plan for people: a table of the tasks, then the command and environment of each."""
     tasks = document["tasks"]
     lines = [
-        f"{paint(document['name'], 'bold')}  {document['strategy']}, {plural(len(tasks), 'task')}",
+        f"{paint(document['name'], 'bold')}  {document['strategy']}, {counted(len(tasks), 'task')}",
         f"  workdir: {document['workdir']}",
         f"  checkpoints: {document['checkpoint_dir'] or 'none; a restart begins at step 0'}",
     ]
@@ -90,7 +90,7 @@ def text(document: Mapping[str, Any], paint: Paint) -> str:
         for spare in document["spares"]
     ]
     lines += [
-        f"  at least: {plural(fewest, type_)}, if a host is lost and no spare is ready"
+        f"  at least: {counted(fewest, type_)}, if a host is lost and no spare is ready"
         for type_, fewest in document["replicas_min"].items()
     ]
     rows = [["TASK", "HOST", "GPUS", "ADDRESS"]]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli import quantities
 from orchestrator.cli.help import Command
 from orchestrator.cli.host_queries import (
     TIMEOUT_S,
@@ -22,6 +21,7 @@ from orchestrator.cli.host_queries import (
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, JournalError, Refused, SomeHostsOnly, UsageError
 from orchestrator.core.model import Phase
+from orchestrator.core.words import counted
 
 if TYPE_CHECKING:
     from orchestrator.adapters.head.journal import Kept
@@ -175,7 +175,7 @@ def shown(chosen: Sequence[Found], others: Sequence[Found]) -> list[str]:
     for one in chosen:
         run = one.run
         assert run is not None
-        rows.append(f"{one.run_id}  generation {run.generation}, {quantities.plural(len(run.tasks), 'task')}")
+        rows.append(f"{one.run_id}  generation {run.generation}, {counted(len(run.tasks), 'task')}")
         for task in run.tasks:
             more = "" if task.pid is None else f", pid {task.pid}"
             if task.phase.is_gone and task.exit is not None:
@@ -292,6 +292,6 @@ def _ask(session: Session, count: int, *, yes: bool) -> None:
         return
     if not is_interactive(session):
         raise Refused("no terminal to confirm on; nothing has changed", hint="add --yes")
-    adopted = f"Write a new journal and adopt {quantities.plural(count, 'run')}?"
+    adopted = f"Write a new journal and adopt {counted(count, 'run')}?"
     if not confirm(session, adopted if count else "Write an empty journal?"):
         raise Refused("not confirmed; nothing has changed")

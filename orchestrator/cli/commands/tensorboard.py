@@ -20,6 +20,7 @@ from orchestrator.cli.render import is_active
 from orchestrator.cli.run_choice import find_or_newest, run_argument, runs_of, status_of
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
+from orchestrator.core.words import size
 
 FETCH_EVERY_S = 10.0
 _FETCH_TIMEOUT_S = 600.0
@@ -59,7 +60,7 @@ def _fetch(
     answer = client.post(f"/v1/runs/{chosen['run_id']}/summaries", timeout_s=_FETCH_TIMEOUT_S)
     fetched = int(answer["fetched_bytes"])
     while answer["more"]:
-        session.say(f"Fetched {fetched / 2**20:.0f} MiB; fetching more")
+        session.say(f"Fetched {size(fetched)}; fetching more")
         answer = client.post(f"/v1/runs/{chosen['run_id']}/summaries", timeout_s=_FETCH_TIMEOUT_S)
         fetched += int(answer["fetched_bytes"])
     unreached = {str(host): str(why) for host, why in answer["unreached"].items()}

@@ -13,10 +13,10 @@ import click
 
 from orchestrator.cli.help import Command
 from orchestrator.cli.host_queries import confirm, is_interactive
-from orchestrator.cli.quantities import plural
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import HostError, OrchestratorError, Refused, SomeHostsOnly, UsageError
 from orchestrator.core.plan import HostPlan
+from orchestrator.core.words import counted
 
 if TYPE_CHECKING:
     from orchestrator.adapters.ssh.transport import ScannedKey
@@ -199,7 +199,7 @@ def trust(
         session.hint(error.hint)
     if len(failed) + len(refused) < len(scanned):
         session.say(
-            f"Added {plural(added, 'key')} to {session.paths.known_hosts}" if added else "No new keys"
+            f"Added {counted(added, 'key')} to {session.paths.known_hosts}" if added else "No new keys"
         )
     if refused:
         raise refused[0]

@@ -15,7 +15,7 @@ from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import matching
 from orchestrator.core.model import Exit, FirstCause, Follower, Link, Run, Task, TaskPhase
 from orchestrator.core.plan import TaskId
-from orchestrator.core.words import duration, plain
+from orchestrator.core.words import duration, plain, size
 
 SAVED_CODE = 42
 """TensorFlow's PreemptionCheckpointHandler: "saved, start me again"."""
@@ -57,7 +57,7 @@ def how(ended: Exit) -> str:
 
 
 def _out_of_memory(ended: Exit, said: str) -> str:
-    peak = f" (peak {ended.peak_rss_bytes / 2**30:.1f} GiB)" if ended.peak_rss_bytes else ""
+    peak = f" (peak {size(ended.peak_rss_bytes)})" if ended.peak_rss_bytes else ""
     if ended.code is None and ended.signal not in _CRASHES:
         return f"was killed by the kernel: out of memory{peak}"
     return f"ran out of memory{peak}{said}"

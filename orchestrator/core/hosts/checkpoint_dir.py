@@ -9,7 +9,7 @@ from __future__ import annotations
 from orchestrator.core.events import HostReported
 from orchestrator.core.model import Host, Run
 from orchestrator.core.turn import Turn
-from orchestrator.core.words import duration
+from orchestrator.core.words import duration, size
 
 SILENT_S = 5.0
 """An answer that takes longer is none: from then on it is displayed, and a standstill is not the script's."""
@@ -48,7 +48,7 @@ def _room(turn: Turn, host: Host, free_bytes: int | None, where: str) -> None:
         turn.set_host(host, dir_low_at=turn.at)
         turn.note(
             "checkpoint-disk-full",
-            f"{where} has {free_bytes / 2**20:.1f} MiB left: what is saved now may be torn; what was verified stays",
+            f"{where} has {size(free_bytes)} left: what is saved now may be torn; what was verified stays",
             free_bytes=free_bytes,
         )
     elif free_bytes >= ROOM_FACTOR * LOW_BYTES and host.dir_low_at is not None:

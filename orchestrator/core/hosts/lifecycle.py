@@ -31,6 +31,7 @@ from orchestrator.core.phases import final_verification
 from orchestrator.core.phases.starting import is_seeded, release, say_unfit
 from orchestrator.core.phases.stopping import finish, grace_s, to_prove, unproven
 from orchestrator.core.turn import Turn
+from orchestrator.core.words import duration
 
 PREPARE_RETRY_S = 30.0
 """Until a host that could not be prepared is asked again, once the run has begun."""
@@ -82,7 +83,8 @@ def note_silence(turn: Turn) -> None:
     for host in silent:
         why = f": {host.problem}" if host.problem else ""
         turn.note(
-            "host-unreachable", f"{host.name} has been silent for {turn.at - _last_sign_at(host):.0f} s{why}"
+            "host-unreachable",
+            f"{host.name} has been silent for {duration(turn.at - _last_sign_at(host))}{why}",
         )
 
 

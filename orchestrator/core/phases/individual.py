@@ -156,7 +156,7 @@ def _restart(turn: Turn, task: Task) -> None:
     )
     turn.run = turn.run.with_task(fresh)
     turn.set(generation_last=generation)
-    when = f"in {delay_s:.1f} s ({decided.reason})" if delay_s else "at once"
+    when = f"in {duration(delay_s)} ({decided.reason})" if delay_s else "at once"
     done = f"restarted alone, {when}; the others go on"
     if waits_to_leave(turn.run, fresh):
         done = f"not restarted on {task.host}, which is drained: it waits until the gang moves"

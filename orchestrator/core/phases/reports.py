@@ -11,6 +11,7 @@ from orchestrator.core.hosts import checkpoint_dir, host_state
 from orchestrator.core.model import Cause, Exit, Host, Link, Phase, Running, Task, TaskPhase
 from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.turn import Turn
+from orchestrator.core.words import duration
 
 _PHASES = {"starting": TaskPhase.STARTING, "ready": TaskPhase.READY, "running": TaskPhase.RUNNING}
 
@@ -52,7 +53,7 @@ def absorb(turn: Turn, event: HostReported) -> None:
 
 def _hear(turn: Turn, host: Host, event: HostReported) -> None:
     if host.link is Link.UNREACHABLE:
-        turn.note("host-back", f"{host.name} is reachable again after {turn.at - host.since_at:.0f} s")
+        turn.note("host-back", f"{host.name} is reachable again after {duration(turn.at - host.since_at)}")
         host = turn.set_host(host, back_at=turn.at)
     was_cut_off = host_state.is_cut_off(turn.run)
     turn.set_host(

@@ -29,7 +29,7 @@ from orchestrator.core.phases.running import next_verification, react_to_end
 from orchestrator.core.phases.stopping import finish, stop_all
 from orchestrator.core.plan import TaskId
 from orchestrator.core.turn import Turn
-from orchestrator.core.words import counted
+from orchestrator.core.words import counted, duration
 
 
 def prepare(turn: Turn) -> None:
@@ -90,7 +90,7 @@ def _never_prepared(missing: list[Host], waited_s: float) -> Problem:
     told = "; ".join(f"{host.name}: {host.problem or 'no answer'}" for host in missing)
     return Problem(
         code="host-missing",
-        message=f"not all hosts could be prepared within {waited_s:.0f} s: {told}",
+        message=f"not all hosts could be prepared within {duration(waited_s)}: {told}",
         hint="check with `ssh HOST true` from this machine, then `orch up` again",
         exit_code=4,
     )
@@ -217,7 +217,7 @@ def _start_deadline(turn: Turn) -> None:
         what = "the checkpoint was not read within the start deadline"
     else:
         named = ", ".join(f"{t.id} on {t.host}{_silence(run, t)}" for t in missing)
-        what = f"{named} did not join within {run.plan.timing.start_after_s:.0f} s"
+        what = f"{named} did not join within {duration(run.plan.timing.start_after_s)}"
     for task in missing:
         turn.note("missing", f"{task.id} on {task.host} never joined{_silence(run, task)}", task.id)
     # On several hosts none of them went first, and none is to blame.

@@ -26,6 +26,7 @@ from orchestrator.core.model import (
 from orchestrator.core.phases import final_verification, restart
 from orchestrator.core.transitions import ENDS
 from orchestrator.core.turn import Turn
+from orchestrator.core.words import duration
 
 SWEEP_WAIT_S = 10.0
 """How long a host may take for the proof, on top of the tasks' own grace."""
@@ -159,7 +160,7 @@ def _restart_or_give_up(turn: Turn) -> None:
         _prove(turn)
         return
     turn.enter(Backoff(start_at=turn.at + decided.delay_s), what)
-    when = f"in {decided.delay_s:.1f} s ({decided.reason})" if decided.delay_s else decided.reason
+    when = f"in {duration(decided.delay_s)} ({decided.reason})" if decided.delay_s else decided.reason
     _say_done(turn, f"restart {when}")
     turn.note("backoff", f"restart {when}: {what}", found.task if found else None, **_why(turn.run))
 

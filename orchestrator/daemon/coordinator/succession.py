@@ -17,6 +17,7 @@ from typing import TextIO
 from orchestrator.adapters.head.client import Client
 from orchestrator.adapters.head.paths import Paths
 from orchestrator.core.errors import CoordinatorUnreachable, Refused, WaitTimedOut
+from orchestrator.core.words import duration
 
 PATIENCE_S = 600.0
 """How long a successor waits for the old coordinator, which may hang on a disk."""
@@ -71,7 +72,7 @@ def take_over(
             if now() >= deadline:
                 raise WaitTimedOut(
                     f"the coordinator (pid {pid}) was asked to end, and has not let go of its journal "
-                    f"in {PATIENCE_S:g} s",
+                    f"in {duration(PATIENCE_S)}",
                     hint=f"it may be killed (kill -9 {pid}): the tasks go on",
                 ) from None
 

@@ -17,6 +17,7 @@ from orchestrator.adapters.checkpoints import safe
 from orchestrator.adapters.head.checkpoint_store import CheckpointStore
 from orchestrator.core import launch
 from orchestrator.core.model import Problem, Run, Seed
+from orchestrator.core.words import size
 from orchestrator.daemon.connection import wire
 from orchestrator.daemon.connection.link import Asks, LinkDown, OrderRefused
 
@@ -296,7 +297,7 @@ class _Journey:
         if now - self._told_at >= TELL_EVERY_S:
             self._told_at = now
             whole = int(manifest["bytes"])
-            self._tell(f"{what}: {min(done, whole) >> 20} of {whole >> 20} MiB")
+            self._tell(f"{what}: {size(min(done, whole))} of {size(whole)}")
 
 
 def _with_scratch(run: Run) -> list[str]:

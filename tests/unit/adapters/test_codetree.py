@@ -108,7 +108,7 @@ def test_a_tree_that_is_too_large_names_its_largest(tmp_path: Path) -> None:
     write(tmp_path, "a.py")
     with (tmp_path / "data.bin").open("wb") as file:
         file.truncate(codetree.TOTAL_BYTES_MAX)  # a hole: takes no room
-    with pytest.raises(SpecError, match=r"largest: data\.bin \(2,147\.5 MB\), a\.py") as caught:
+    with pytest.raises(SpecError, match=r"largest: data\.bin \(2\.0 GiB\), a\.py") as caught:
         codetree.manifest(str(tmp_path))
     assert ".orchignore" in (caught.value.hint or "")
 

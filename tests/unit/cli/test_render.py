@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.adapters.head.runlogs import OWN, LogLine
-from orchestrator.cli import quantities, render, terminal
+from orchestrator.cli import render, terminal
 from orchestrator.cli.log_lines import LogPainter
 from orchestrator.cli.session import Paint
 from tests.contract.fake_api import event_document, run_document, task_document
@@ -140,33 +140,6 @@ def test_an_event_names_its_task_once() -> None:
         render.event(event_document(1, "died", "worker:1 on gpu-b died", task="worker:1"), PLAIN)
         == "2026-11-20 12:00:01  died  worker:1 on gpu-b died"
     )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.44, "0.4 s"),
-        (9.96, "10 s"),
-        (59.6, "1 min"),
-        (185, "3 min 5 s"),
-        (7500, "2 h 5 min"),
-        (86400 * 3 + 3600 * 4, "3 d 4 h"),
-    ],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert quantities.duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (900, "900 B"), (1 << 20, "1.0 MiB"), (812 << 20, "812 MiB")]
-)
-def test_sizes(count: int, text: str) -> None:
-    assert quantities.size(count) == text
-
-
-@pytest.mark.parametrize(("steps", "text"), [(0.0421, "0.042"), (3.44, "3.4"), (34.4, "34"), (1234, "1234")])
-def test_paces(steps: float, text: str) -> None:
-    assert quantities.pace(steps) == text
 
 
 @pytest.mark.parametrize(

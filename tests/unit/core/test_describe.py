@@ -70,7 +70,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 hosts=({**UP, "facts": None, "since_at": 996.0}, {"problem": "b: connection refused"}),
             ),
             "0/2 hosts are ready; waiting for a (being checked and given the code, for 4 s), "
-            "b (b: connection refused, for 16 min)",
+            "b (b: connection refused, for 16 min 40 s)",
         ),
         (
             run_in(
@@ -79,7 +79,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 hosts=(UP, DOWN),
                 own={"deadline_at": 1060.0},
             ),
-            "1/2 tasks have joined, 60 s left; waiting for worker:1 on b (host unreachable, last heard 40 s ago)",
+            "1/2 tasks have joined, 1 min left; waiting for worker:1 on b (host unreachable, last heard 40 s ago)",
         ),
         (
             run_in(
@@ -88,7 +88,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 hosts=(UP, UP),
                 own={"deadline_at": 1060.0},
             ),
-            "0/2 tasks have joined, 60 s left; waiting for worker:0 on a (pid 7 is importing), "
+            "0/2 tasks have joined, 1 min left; waiting for worker:0 on a (pid 7 is importing), "
             "worker:1 on b (no process yet)",
         ),
         (
@@ -98,7 +98,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 hosts=(UP, {**DOWN, "link": Link.CONNECTING, "heard_at": None}),
                 own={"deadline_at": 1060.0},
             ),
-            "1/2 tasks have joined, 60 s left; waiting for worker:1 on b (host unreachable, last heard never)",
+            "1/2 tasks have joined, 1 min left; waiting for worker:1 on b (host unreachable, last heard never)",
         ),
         (
             run_in(
@@ -107,7 +107,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 checkpoint=True,
                 own={"deadline_at": 1060.0},
             ),
-            "2/2 tasks have joined; the newest checkpoint is read and copied before they are released, 60 s left",
+            "2/2 tasks have joined; the newest checkpoint is read and copied before they are released, 1 min left",
         ),
         (
             run_in(Phase.RENDEZVOUS, tasks=(task(READY), task(READY)), checkpoint=True, seed=Seed(0)),

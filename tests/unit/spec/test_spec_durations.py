@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.spec.durations import parse_duration, show_duration
+from orchestrator.spec.durations import as_written, parse_duration
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_what_is_no_duration(written: object) -> None:
 
 @pytest.mark.parametrize("text", ["0s", "5s", "90s", "5m", "2h", "250ms", "1.5s"])
 def test_what_is_shown_reads_back_as_itself(text: str) -> None:
-    assert show_duration(parse_duration(text)) == text
+    assert as_written(parse_duration(text)) == text

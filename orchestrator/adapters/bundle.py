@@ -26,6 +26,7 @@ CONTENT = (
     "daemon/shim/*.py",
     "adapters/__init__.py",
     "adapters/channel.py",
+    "adapters/durable.py",
     "adapters/host/*.py",
     "adapters/checkpoints/*.py",
     "runtime/**/*.py",

@@ -66,6 +66,31 @@ def test_a_task_from_its_code_to_its_exit(connect: Connect, version: str) -> Non
     assert data.endswith(b" o {} ***\n") or (b"hush-hush" not in data and b"{}" in data)
 
 
+@pytest.mark.fault(68)
+def test_code_that_a_power_cut_left_empty_is_found_at_the_start_and_when_it_is_pushed(
+    connect: Connect, host_dir: Path
+) -> None:
+    agent = connect()
+    agent.ok("watch", heartbeat_s=0.1)
+    script = "raise SystemExit(3)\n"
+    code = agent.push(train=script)
+    train = host_dir / "runs" / RUN / "code" / code / "train.py"
+    blob = host_dir / "blobs" / hashlib.sha256(script.encode()).hexdigest()
+    train.write_bytes(b"")
+    agent.start(code)
+    agent.until_phase("ready")
+    assert train.read_text() == script
+    agent.ok("release", generation=1, task="worker:0", env={}, seed=None)
+    assert agent.until_phase("exited")["exit"]["code"] == 3
+    train.write_bytes(b"")
+    blob.write_bytes(b"\0" * len(script))
+    refused = agent.start(code, generation=2)["error"]
+    assert (refused["code"], "empty on this host" in refused["message"]) == ("no-code", True)
+    assert agent.push(train=script) == code  # what is asked for is sent again
+    assert train.read_text() == script
+    assert "pid" in agent.start(code, generation=3)["ok"]
+
+
 @pytest.mark.fault(3)
 def test_a_killed_agent_is_not_noticed_by_the_task(connect: Connect) -> None:
     first = connect()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 
+from orchestrator.adapters import durable
 from orchestrator.adapters.checkpoints import places, units
 
 TYPE_CHECKING = False
@@ -138,7 +139,7 @@ def _path(root: str) -> str:
 
 def _read(root: str) -> dict[str, dict[str, Any]]:
     path = _path(root)
-    found = places.read_json(path)
+    found = durable.read_object(path)
     if found is None and os.path.exists(path):
         raise places.SeedError(
             "aside-damaged",

@@ -12,10 +12,11 @@ gen-000012.tmp/        a generation's directory that is being made
 from __future__ import annotations
 
 import errno
-import json
 import os
 import time
 from contextlib import contextmanager
+
+from orchestrator.adapters import durable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,33 +94,13 @@ def names_in(directory: str) -> list[str]:
 
 def marker_of(directory: str) -> dict[str, Any] | None:
     """Return what a generation was given. None: the directory is not ours, or not complete."""
-    return read_json(os.path.join(directory, MARKER))
-
-
-def read_json(path: str) -> dict[str, Any] | None:
-    """Return the JSON object in a file. None: the file is missing, or holds no JSON object."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+    return durable.read_object(directory, MARKER)
 
 
 def write_json(path: str, value: dict[str, Any]) -> None:
-    """Write a JSON object atomically, and fsync it."""
+    """Write a JSON object into the directory, which other users may share. Raises OSError where the disk refuses."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.{os.uname().nodename}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(value, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-    except OSError:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
+    durable.write_json(path, value, mode=0o666)
 
 
 @contextmanager

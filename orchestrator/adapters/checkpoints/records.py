@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 
+from orchestrator.adapters import durable
 from orchestrator.adapters.checkpoints import places
 
 TYPE_CHECKING = False
@@ -23,7 +24,7 @@ class Records:
     def __init__(self, root: str) -> None:
         self._root = root
         self._path = os.path.join(places.own_dir(root), "verified.json")
-        self._known: dict[str, Any] = places.read_json(self._path) or {}
+        self._known: dict[str, Any] = durable.read_object(self._path) or {}
         self._fresh: dict[str, Any] = {}
 
     def find(self, unit: Unit) -> dict[str, Any] | None:
@@ -46,7 +47,7 @@ class Records:
         """Write the records to disk. An error is ignored: a full disk must not keep a run from resuming."""
         if not self._fresh:
             return
-        known = {**(places.read_json(self._path) or {}), **self._fresh}
+        known = {**(durable.read_object(self._path) or {}), **self._fresh}
         there = {name: known[name] for name in known if self._is_there(name)}
         try:
             places.write_json(self._path, there)

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 
+from orchestrator.adapters import durable
 from orchestrator.adapters.checkpoints import lineage, places, units
 from orchestrator.adapters.checkpoints.lineage import Chapter
 from orchestrator.adapters.checkpoints.places import MARKER, SeedError, directory_of, generations, marker_of
@@ -263,22 +264,8 @@ def finish(building: str, target: str, answer: dict[str, Any]) -> None:
     """Write the marker, fsync everything, and then rename the directory into place."""
     with open(os.path.join(building, MARKER), "w", encoding="utf-8") as f:
         json.dump(answer, f)
-    for folder, _, names in os.walk(building):
-        for name in names:
-            _fsync(os.path.join(folder, name))
-        _fsync(folder)
-    os.rename(building, target)
-    _fsync(os.path.dirname(target))
-
-
-def _fsync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass  # some network file systems do not support fsync of directories
-    finally:
-        os.close(descriptor)
+    durable.sync_tree(building)
+    durable.place(building, target)
 
 
 def _forget(root: str, keep: int, source: str | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from orchestrator.adapters import durable
 from orchestrator.adapters.checkpoints import places
 
 _TOKEN_BYTES = 16
@@ -27,10 +28,9 @@ def token(root: str, run: str) -> str:
         return found
     mine = f"{path}.{os.uname().nodename}.{os.getpid()}.tmp"
     try:
-        with open(mine, "w", encoding="ascii") as file:
-            file.write(os.urandom(_TOKEN_BYTES).hex())
-            file.flush()
-            os.fsync(file.fileno())
+        durable.fill(
+            mine, os.urandom(_TOKEN_BYTES).hex().encode(), mode=0o666
+        )  # other hosts' users may read it
         _offer(mine, path)
     finally:
         if os.path.exists(mine):

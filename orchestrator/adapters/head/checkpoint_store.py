@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.adapters.checkpoints.places import names_in, read_json
-from orchestrator.adapters.head.disk import sync_directory
+from orchestrator.adapters import durable
+from orchestrator.adapters.checkpoints.places import names_in
 
 _ASIDE = ".aside"
 _SAME_S = 1e-3
@@ -40,7 +39,7 @@ class CheckpointStore:
 
     def place(self) -> str | None:
         """Return the host that has the newest generation's directory; None if unknown."""
-        found = read_json(os.path.join(self.root, "place.json"))
+        found = durable.read_object(self.root, "place.json")
         return str(found["host"]) if found else None
 
     def has(self, manifest: Mapping[str, Any]) -> bool:
@@ -83,14 +82,16 @@ class CheckpointStore:
             if whole:
                 os.fsync(file.fileno())
         if whole:
-            os.rename(part, self.path(chunk))
+            durable.place(
+                part, self.path(chunk), durable=False
+            )  # `add` syncs the directory for all chunks at once
         else:
             os.unlink(part)
         return whole
 
     def add(self, manifest: Mapping[str, Any], host: str) -> None:
         """Add a snapshot, all chunks of which are here, and remove the oldest snapshots beyond `keep`."""
-        sync_directory(self._chunks)
+        durable.sync_directory(self._chunks)
         self._write(self._manifest_path(str(manifest["digest"])), {**manifest, "host": host})
         self._forget()
 
@@ -103,7 +104,7 @@ class CheckpointStore:
         for manifest in self._load(""):
             if saved_at is None or manifest["saved_at"] > saved_at + _SAME_S:
                 path = self._manifest_path(manifest["digest"])
-                os.rename(path, path.removesuffix(".json") + _ASIDE + ".json")
+                durable.place(path, path.removesuffix(".json") + _ASIDE + ".json")
 
     # -- files ---------------------------------------------------------------------------------------------
 
@@ -115,7 +116,7 @@ class CheckpointStore:
         for name in names_in(self._manifests):
             stem = name.removesuffix(".json")
             if name != stem and stem.endswith(_ASIDE) == (kind == _ASIDE):
-                manifest = read_json(os.path.join(self._manifests, name))
+                manifest = durable.read_object(self._manifests, name)
                 found += [manifest] if manifest else []
         return found
 
@@ -135,12 +136,7 @@ class CheckpointStore:
 
     def _write(self, path: str, value: Mapping[str, Any]) -> None:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            json.dump(value, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(path + ".new", path)
-        sync_directory(os.path.dirname(path))
+        durable.write_json(path, value)
 
 
 def root_of(state_dir: str, name: str, directory: str) -> str:
@@ -171,7 +167,7 @@ def holdings(state_dir: str) -> list[Holding]:
         whole = [
             manifest
             for file in names_in(manifests)
-            if file.endswith(".json") and (manifest := read_json(os.path.join(manifests, file)))
+            if file.endswith(".json") and (manifest := durable.read_object(manifests, file))
         ]
         newest = max(whole, key=_age, default=None) or {}
         by = newest.get("by") or {}

@@ -1,4 +1,4 @@
-"""The head node's state disk: whether it is full, and what makes a rename durable."""
+"""The head node's state disk: whether it is full, and what is said then."""
 
 from __future__ import annotations
 
@@ -24,12 +24,3 @@ def full_error(path: str) -> JournalError:
         f"state disk full: {path} cannot be written",
         hint="free some space; training goes on meanwhile, and nothing that was acknowledged is lost",
     )
-
-
-def sync_directory(path: str) -> None:
-    """Fsync a directory, which makes the renames in it durable. Raises OSError where the disk refuses."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

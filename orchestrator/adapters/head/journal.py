@@ -20,8 +20,9 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
+from orchestrator.adapters import durable
 from orchestrator.adapters.head import journal_format
-from orchestrator.adapters.head.disk import NO_SPACE, full_error, is_full, sync_directory
+from orchestrator.adapters.head.disk import NO_SPACE, full_error, is_full
 from orchestrator.adapters.head.journal_format import VERSION, check_version, damaged
 from orchestrator.core.actions import Note
 from orchestrator.core.errors import JournalError
@@ -88,8 +89,7 @@ class Journal:
                 journal_format.sign(db)
         finally:
             db.close()
-        os.rename(making, self.path)
-        sync_directory(os.path.dirname(self.path))
+        durable.place(making, self.path)
 
     def _check(self) -> None:
         result = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
@@ -259,7 +259,7 @@ def put_aside(path: str) -> str | None:
     # The log last: a journal without its log is whole but old; a log without its journal is refused.
     for suffix in ("", "-shm", "-wal"):
         if os.path.exists(path + suffix):
-            os.rename(path + suffix, target + suffix)
+            durable.place(path + suffix, target + suffix)
             moved = target
     return moved
 

@@ -11,7 +11,7 @@ import os
 import sqlite3
 
 from orchestrator import __version__
-from orchestrator.adapters.head.disk import sync_directory
+from orchestrator.adapters import durable
 from orchestrator.core.errors import JournalError
 
 VERSION = 2
@@ -94,12 +94,11 @@ def back_up(db: sqlite3.Connection, path: str) -> str:
             db.backup(copy)
         with open(making, "rb") as file:
             os.fsync(file.fileno())
-        os.rename(making, target)
+        durable.place(making, target)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(making)
         raise
-    sync_directory(os.path.dirname(path))
     return target
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
 
+from orchestrator.adapters import durable
 from orchestrator.adapters.head import first_causes
 from orchestrator.core.plan import TaskId
 
@@ -358,10 +359,8 @@ def _drop_torn_gap(file: BinaryIO, path: str) -> None:
     torn = gaps[len(whole)]
     if torn.start < size:
         file.truncate(torn.start)
-    temporary = _gaps_path(path) + ".new"
-    with open(temporary, "w", encoding="ascii") as out:
-        out.writelines(f"{gap.start} {gap.after} {gap.offset}\n" for gap in whole)
-    os.replace(temporary, _gaps_path(path))
+    text = "".join(f"{gap.start} {gap.after} {gap.offset}\n" for gap in whole)
+    durable.write(_gaps_path(path), text.encode(), durable=False)  # neither is the log: the host has it
 
 
 def _write_gap(file: BinaryIO, path: str, offset: int, *, missing: int, time: float) -> None:

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Collection, Mapping
 
-from orchestrator.adapters.head.disk import sync_directory
+from orchestrator.adapters import durable
 
 
 class Secrets:
@@ -25,18 +25,7 @@ class Secrets:
         if not values:
             return
         os.makedirs(self._dir, mode=0o700, exist_ok=True)
-        path = self._path(run_id)
-        try:
-            descriptor = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with open(descriptor, "w", encoding="utf-8") as file:
-                json.dump(dict(values), file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(path + ".new", path)
-        except OSError:
-            _unlink(path + ".new")
-            raise
-        sync_directory(self._dir)
+        durable.write_json(self._path(run_id), dict(values))
 
     def load(self, run_id: str) -> dict[str, str]:
         """Return the secrets of a run, by name. Raises OSError or ValueError where they cannot be read."""

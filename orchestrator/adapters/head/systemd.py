@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.adapters import durable
 from orchestrator.core.errors import OrchestratorError, Refused
 from orchestrator.core.words import duration
 
@@ -137,9 +138,7 @@ class Systemd:
     def write(self, text: str) -> None:
         """The unit file, whole or not at all."""
         os.makedirs(self.directory, exist_ok=True)
-        with open(self.path + ".new", "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(self.path + ".new", self.path)
+        durable.write(self.path, text.encode(), mode=0o644)
 
     def _run(self, command: list[str]) -> str:
         done = self._call(command)

@@ -2,14 +2,16 @@
 
 blobs/<sha256>                       a file's content, shared by all runs, so that only changes are pushed
 runs/<run>/code/<digest>/            a tree; it is built under another name and then renamed
-runs/<run>/code/<digest>.json        the blobs that the tree is built from
+runs/<run>/code/<digest>.json        the manifest of the tree
 """
 
 from __future__ import annotations
 
 import os
+import stat
 
-from orchestrator.adapters.host.hostdir import HostFault, run_dir, write_json
+from orchestrator.adapters import durable
+from orchestrator.adapters.host.hostdir import HostFault, run_dir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 FINISHED_RUNS_MAX = 10
 """How many ended runs of one name keep their directory; the oldest are removed first."""
+
+_READ_BYTES = 1 << 20
 
 _PUSH_S = 3600.0
 """How long an unused blob stays: it may belong to a push that is under way."""
@@ -73,31 +77,87 @@ def missing(host_dir: str, files: Iterable[File]) -> list[str]:
     return list(dict.fromkeys(content for _, content, _, _ in files if content not in blobs))
 
 
-def build(host_dir: str, run: str, files: list[File]) -> None:
-    """Build the tree; all its blobs must be there. They are copied and not linked: a script may change its files."""
+def build(host_dir: str, run: str, files: list[File]) -> list[str]:
+    """Build the tree. Blobs are copied and not linked: a script may change its files.
+
+    Return the contents whose blobs were damaged; they are removed, and must be pushed before the tree can be built.
+    """
     import shutil
 
     target = tree_dir(host_dir, run, digest_of(files))
     if os.path.isdir(target):
-        return
+        return []
     temporary = f"{target}.{os.getpid()}.tmp"
+    damaged = []
     try:
         os.makedirs(temporary, mode=0o700)
-        for path, content, mode, size in files:
-            file = os.path.join(temporary, path)
-            os.makedirs(os.path.dirname(file), exist_ok=True)
-            shutil.copyfile(os.path.join(host_dir, "blobs", content), file)
-            os.chmod(file, mode)
-            if os.path.getsize(file) != size:
-                raise HostFault("damaged", f"the pushed content of {path!r} is not whole", "push again")
-        write_json(f"{target}.json", {"blobs": sorted({content for _, content, _, _ in files})})
+        for entry in files:
+            os.makedirs(os.path.dirname(os.path.join(temporary, entry[0])), exist_ok=True)
+            if not _put(host_dir, temporary, entry):
+                damaged.append(entry[1])
+        if damaged:
+            return list(dict.fromkeys(damaged))
+        blobs = sorted({content for _, content, _, _ in files})
+        durable.write_json(f"{target}.json", {"blobs": blobs, "files": files})
+        durable.sync_tree(temporary)
         try:
-            os.rename(temporary, target)
+            durable.place(temporary, target)
         except OSError:
             if not os.path.isdir(target):  # if it is there, another agent was faster, with the same content
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+    return []
+
+
+def repair(host_dir: str, tree: str, files: list[File] | None = None) -> list[str]:
+    """Fill the files of a tree that a power cut left empty. Return the contents whose blobs are missing for that.
+
+    Args:
+        files: the manifest; None: the one that was stored beside the tree.
+
+    Raises:
+        HostFault: the stored manifest is damaged.
+    """
+    if files is None:
+        files = _stored(f"{tree}.json")
+    empty = [entry for entry in files if entry[3] and _is_empty(os.path.join(tree, entry[0]))]
+    missing = [entry[1] for entry in empty if not _put(host_dir, tree, entry)]
+    if empty:
+        durable.sync_tree(tree)
+    return list(dict.fromkeys(missing))
+
+
+def _stored(path: str) -> list[File]:
+    """Return a tree's manifest; nothing where there is none, as of trees that an older agent built."""
+    stored = durable.read_object(path)
+    if stored is None and os.path.exists(path):
+        raise HostFault("no-code", f"{path} is damaged on this host", "push the code again")
+    return [(path, content, mode, size) for path, content, mode, size in (stored or {}).get("files", ())]
+
+
+def _put(host_dir: str, tree: str, entry: File) -> bool:
+    """Copy a blob into a tree. Return False where there is no such blob, or a damaged one, which is removed."""
+    from hashlib import sha256
+
+    path, content, mode, _ = entry
+    blob, target = os.path.join(host_dir, "blobs", content), os.path.join(tree, path)
+    temporary, digest = f"{target}.{os.getpid()}.tmp", sha256()
+    try:
+        source = open(blob, "rb")  # noqa: SIM115
+    except FileNotFoundError:
+        return False
+    with source, open(temporary, "wb") as file:
+        while chunk := source.read(_READ_BYTES):
+            digest.update(chunk)
+            file.write(chunk)
+    if digest.hexdigest() != content:
+        _unlink(blob)
+        _unlink(temporary)
+        return False
+    os.chmod(temporary, mode)
+    durable.place(temporary, target, durable=False)  # the whole tree is synced at once
+    return True
 
 
 def keep_only(host_dir: str, run: str, digests: Iterable[str]) -> None:
@@ -133,19 +193,13 @@ def forget(host_dir: str, run: str) -> None:
 
 def remove_unused_blobs(host_dir: str) -> None:
     """Remove the blobs that no tree of any run uses."""
-    import json
-
     used: set[str] = set()
     for run in _names(os.path.join(host_dir, "runs")):
         code = os.path.join(host_dir, "runs", run, "code")
         for name in _names(code):
             if name.endswith(".json"):
-                try:
-                    file = open(os.path.join(code, name))  # noqa: SIM115
-                except FileNotFoundError:
-                    continue  # another agent is removing that run or tree at this moment
-                with file:
-                    used.update(json.load(file)["blobs"])
+                # None: another agent is removing that run or tree at this moment, or a power cut damaged it.
+                used.update((durable.read_object(code, name) or {}).get("blobs", ()))
     blobs = os.path.join(host_dir, "blobs")
     for name in _names(blobs) - used:
         path = os.path.join(blobs, name)
@@ -215,7 +269,7 @@ class Receiver:
                 self._drop(sha256, temporary)
                 return False
             os.fsync(descriptor)
-            os.rename(temporary, path)
+            durable.place(temporary, path, durable=False)  # a blob that is lost is pushed again
             os.close(descriptor)
             del self._open[sha256]
         return True
@@ -251,6 +305,14 @@ def _age_s(path: str) -> float:
         return time.time() - os.stat(path).st_mtime
     except FileNotFoundError:
         return 0.0
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False  # a script may remove or replace what was pushed
+    return found.st_size == 0 and stat.S_ISREG(found.st_mode)
 
 
 def _names(directory: str) -> set[str]:

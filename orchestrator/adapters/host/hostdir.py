@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import os
 
+from orchestrator.adapters import durable
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
+
+
+RECORD = "record.json"
+"""In a run's directory: the run as its coordinator last saw it."""
+
+_EPOCH_BYTES = 21
 
 
 class HostFault(Exception):
@@ -79,11 +87,15 @@ def accept_epoch(host_dir: str, run: str, epoch: int, *, create: bool) -> None:
     handle = os.open(os.path.join(directory, "epoch"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        seen = int(os.read(handle, 64) or b"0")
+        known = _epoch_in(os.read(handle, 64))
+        seen = _epoch_of_files(host_dir, run) if known is None else known
         refuse_superseded(run, seen, epoch)
-        if epoch > seen:
-            # One write of a fixed width is atomic.
+        if known is None or epoch > known:
+            # One write of a fixed width is atomic, and the lock is this file: it is not replaced by another.
             os.pwrite(handle, b"%020d\n" % epoch, 0)
+            os.ftruncate(handle, _EPOCH_BYTES)
+            os.fsync(handle)
+            durable.sync_directory(directory)
     finally:
         os.close(handle)
 
@@ -101,23 +113,26 @@ def refuse_superseded(run: str, seen: int, epoch: int) -> None:
 def epoch(host_dir: str, run: str) -> int:
     """Return the highest epoch whose coordinator gave an order for the run; 0 if unknown."""
     try:
-        with open(os.path.join(run_dir(host_dir, run), "epoch")) as file:
-            return int(file.read() or "0")
-    except (OSError, ValueError):
-        return 0
+        with open(os.path.join(run_dir(host_dir, run), "epoch"), "rb") as file:
+            known = _epoch_in(file.read(64))
+    except OSError:
+        known = None
+    return _epoch_of_files(host_dir, run) if known is None else known
 
 
-def write_json(path: str, value: dict[str, Any]) -> None:
-    """Write a JSON object atomically and with mode 0600, and fsync it."""
-    import json
+def _epoch_in(content: bytes) -> int | None:
+    """Return the epoch that an epoch file holds. None: it is new, or a power cut left it empty or full of NUL bytes."""
+    text = content.strip()
+    return int(text) if text.isdigit() else None
 
-    temporary = f"{path}.{os.getpid()}.tmp"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
-        json.dump(value, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, path)
+
+def _epoch_of_files(host_dir: str, run: str) -> int:
+    """Return the highest epoch that the run's other files tell of; 0 where nothing was started or recorded."""
+    directories = [directory for _, _, directory in generations(host_dir, run)]
+    told = [durable.read_object(run_dir(host_dir, run), RECORD)]
+    told += [durable.read_object(directory, "start.json") for directory in directories]
+    epochs = [found.get("epoch") for found in told if found]
+    return max((epoch for epoch in epochs if isinstance(epoch, int)), default=0)
 
 
 def fault_of(error: OSError) -> HostFault:

@@ -16,6 +16,8 @@ import os
 import time
 from collections import deque
 
+from orchestrator.adapters import durable
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -181,9 +183,7 @@ class LogWriter:
         bases = {inode: base for inode, base in self._bases.items() if inode in live}
         bases[newest] = self.end
         path = os.path.join(self._directory, NAME + ".head")
-        with open(path + ".new", "w") as file:
-            json.dump(bases, file)
-        os.rename(path + ".new", path)
+        durable.write_json(path, bases, durable=False)  # neither is the log
         self._bases = bases
 
 

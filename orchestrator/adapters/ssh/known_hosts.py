@@ -14,13 +14,14 @@ import hashlib
 import hmac
 import os
 import struct
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
+
+from orchestrator.adapters import durable
 
 SSH_PORT = 22
 
@@ -341,21 +342,10 @@ def _locked(path: Path) -> Iterator[None]:
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
         yield
-        os.fsync(directory)
     finally:
         os.close(directory)
 
 
 def _write(path: Path, lines: Sequence[str]) -> None:
     """Write the file, whole or not at all."""
-    text = "".join(f"{line}\n" for line in lines)
-    descriptor, temporary = tempfile.mkstemp(prefix=".known_hosts-", dir=path.parent)  # 0600
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    durable.write(str(path), "".join(f"{line}\n" for line in lines).encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from orchestrator.adapters import durable
 from orchestrator.adapters.host import cgroup, hostdir, logind, process
 
 TYPE_CHECKING = False
@@ -86,7 +87,8 @@ class Host:
                     if name.startswith("psutil/") and ".." not in name:
                         packed.extract(name, temporary)
             if not os.path.isdir(target):
-                os.rename(temporary, target)
+                durable.sync_tree(temporary)
+                durable.place(temporary, target)
             os.unlink(archive)
             self.load_psutil()
         finally:

@@ -108,16 +108,19 @@ class Orders:
         host_dir, run = self._host.host_dir, str(order["run"])
         files = codestore.check(order["files"])
         answer: Order = {"digest": codestore.digest_of(files), "missing": []}
-        if os.path.isdir(codestore.tree_dir(host_dir, run, answer["digest"])):
-            return answer
-        answer["missing"] = codestore.missing(host_dir, files)
+        tree = codestore.tree_dir(host_dir, run, answer["digest"])
+        is_there = os.path.isdir(tree)
+        answer["missing"] = [] if is_there else codestore.missing(host_dir, files)
         if answer["missing"]:
             return answer
 
         def make() -> Order:
-            codestore.build(host_dir, run, files)
-            sweep.tidy(host_dir, run, answer["digest"])
-            return answer
+            if is_there:
+                return {**answer, "missing": codestore.repair(host_dir, tree, files)}
+            damaged = codestore.build(host_dir, run, files)
+            if not damaged:
+                sweep.tidy(host_dir, run, answer["digest"])
+            return {**answer, "missing": damaged}
 
         self._fork(make, reply, "putting the code in place", deadline_s=CHECKPOINT_S)
         return None

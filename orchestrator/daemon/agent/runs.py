@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 
+from orchestrator.adapters import durable
 from orchestrator.adapters.host import codestore, hostdir, process
 from orchestrator.adapters.host.hostdir import HostFault
 from orchestrator.daemon.agent import sweep as agent_sweep
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-RECORD = "record.json"
 WATCHED = "watched"
 
 _LOOK_EVERY_S = 60.0
@@ -99,14 +99,8 @@ def watched(host_dir: str, run: str) -> tuple[bool, float | None]:
 
 
 def keep(host_dir: str, run: str, record: dict[str, Any]) -> None:
-    """Puts the run's record down. No fsync: a power failure that could lose it ends the run's tasks too."""
-    import json
-
-    path = os.path.join(hostdir.run_dir(host_dir, run), RECORD)
-    handle = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(handle, "w", encoding="utf-8") as file:
-        json.dump(record, file)
-    os.rename(path + ".new", path)
+    """Write down the run's record. Raises OSError where the disk refuses."""
+    durable.write_json(os.path.join(hostdir.run_dir(host_dir, run), hostdir.RECORD), record)
 
 
 def known(host_dir: str, *, records: bool) -> dict[str, Any]:
@@ -126,11 +120,11 @@ def _add_records(host_dir: str, found: list[dict[str, Any]]) -> None:
     for one in sorted(found, key=lambda one: one["age_s"]):
         directory = hostdir.run_dir(host_dir, one["run"])
         try:
-            size = os.stat(os.path.join(directory, RECORD)).st_size
+            size = os.stat(os.path.join(directory, hostdir.RECORD)).st_size
         except OSError:
             continue
         if one["alive"] or size <= room:
-            one["record"] = shim_record.read_json(directory, RECORD)
+            one["record"] = durable.read_object(directory, hostdir.RECORD)
             room -= 0 if one["alive"] else size
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 
+from orchestrator.adapters import durable
 from orchestrator.adapters.host import codestore, hostdir, summaries
 from orchestrator.adapters.host.hostdir import HostFault
 from orchestrator.daemon.agent import state as agent_state
@@ -60,7 +61,7 @@ def start(context: Context, order: Order, reply: Reply) -> Order | None:
     wish.update(host_dir=host.host_dir, bundle=host.bundle, psutil_path=host.psutil_path)
     wish["env"] = {"ORCH_LOG_DIR": summaries.log_dir(directory), **order["env"]}
     os.makedirs(summaries.log_dir(directory), mode=0o700, exist_ok=True)
-    hostdir.write_json(os.path.join(directory, "start.json"), wish)
+    durable.write_json(os.path.join(directory, "start.json"), wish)
     _start_shim(context, directory, order, reply)
     return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 
+from orchestrator.adapters import durable
 from orchestrator.adapters.host import cgroup, codestore, hostdir, process
 from orchestrator.daemon.shim import record as shim_record
 from orchestrator.daemon.shim import sweep as shim_sweep
@@ -28,7 +29,7 @@ def sweep(host_dir: str, run: str, generation_max: int, ports: list[int]) -> dic
         group = cgroup.find(cgroup.name_of(host_dir, run, task, generation))
         if group is not None:
             groups.append(group)
-        recorded = (shim_record.read_json(directory, "shim.json") or {}).get("task")
+        recorded = (durable.read_object(directory, "shim.json") or {}).get("task")
         if recorded:
             known.append(process.Identity.from_json(recorded))
     by = "cgroup" if groups or cgroup.usable() else "marker"
@@ -41,7 +42,7 @@ def tidy(host_dir: str, run: str, digest: str) -> None:
     used = {digest}
     for _, _, directory in hostdir.generations(host_dir, run):
         if shim_record.shim_alive(directory):
-            used.add(str((shim_record.read_json(directory, "start.json") or {}).get("code")))
+            used.add(str((durable.read_object(directory, "start.json") or {}).get("code")))
     codestore.keep_only(host_dir, run, used)
     for old in codestore.oldest_runs(host_dir, run):
         if not _lives(host_dir, old):
@@ -57,7 +58,7 @@ def _remove_old_bundles(host_dir: str) -> None:
         if not run.startswith("."):
             for _, _, directory in hostdir.generations(host_dir, run):
                 if shim_record.shim_alive(directory):
-                    used.add((shim_record.read_json(directory, "start.json") or {}).get("bundle"))
+                    used.add((durable.read_object(directory, "start.json") or {}).get("bundle"))
     directory = os.path.join(host_dir, "bundle")
     for name in os.listdir(directory):
         path = os.path.join(directory, name)

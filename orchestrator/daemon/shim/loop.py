@@ -14,6 +14,7 @@ import time
 from collections import deque
 from functools import partial
 
+from orchestrator.adapters import durable
 from orchestrator.adapters.host import process
 from orchestrator.adapters.host.hostlog import LogWriter
 from orchestrator.daemon.shim import record, state
@@ -205,7 +206,7 @@ class Shim:
             "cgroup": self._process.group_path,
         }
         try:
-            record.write_json(self._directory, "shim.json", value)
+            durable.write_json(os.path.join(self._directory, "shim.json"), value)
         except OSError:
             if task is None:
                 raise  # without a record of our identity the task must not be started

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 
+from orchestrator.adapters import durable
 from orchestrator.daemon.shim import record
 from orchestrator.daemon.shim.record import connect, recover, shim_alive
 
@@ -69,6 +70,7 @@ def _run(directory: str, start: dict[str, Any], secrets: dict[str, str], lock: i
 
     answer = _detach(directory)
     try:
+        _repair_code(start)
         shim = Shim(directory, start, secrets, _take_port(start["ports"]))
         shim.open()
     except (CannotStart, OSError) as e:
@@ -80,6 +82,23 @@ def _run(directory: str, start: dict[str, Any], secrets: dict[str, str], lock: i
     os.close(answer)
     os.close(lock)
     shim.run()
+
+
+def _repair_code(start: dict[str, Any]) -> None:
+    """Fill the files of the code that a power cut left empty. It is done here, since the agent must not wait for it."""
+    from orchestrator.adapters.host import codestore, hostdir
+    from orchestrator.daemon.shim.spawn import code_dir
+
+    try:
+        missing = codestore.repair(str(start["host_dir"]), code_dir(start))
+    except hostdir.HostFault as e:
+        raise CannotStart(e.code, e.message, e.hint) from e
+    if missing:
+        raise CannotStart(
+            "no-code",
+            "files of the run's code are empty on this host, as a power cut leaves them, and cannot be filled",
+            "`orch up` again: it pushes them",
+        )
 
 
 def _keep(directory: str, start: dict[str, Any], error: dict[str, Any]) -> None:
@@ -94,7 +113,7 @@ def _keep(directory: str, start: dict[str, Any], error: dict[str, Any]) -> None:
 
 
 def _read_start(directory: str) -> dict[str, Any]:
-    start = record.read_json(directory, "start.json")
+    start = durable.read_object(directory, "start.json")
     if start is None:
         raise CannotStart("bad-order", f"{directory}/start.json is not there or cannot be read")
     missing = [name for name in _REQUIRED if name not in start]

@@ -14,6 +14,7 @@ import json
 import os
 import time
 
+from orchestrator.adapters import durable
 from orchestrator.adapters.host import cgroup, hostlog, process
 from orchestrator.daemon.shim.state import cause_of_silence
 from orchestrator.daemon.shim.sweep import sweep
@@ -25,37 +26,6 @@ if TYPE_CHECKING:
 
 ROOM_BYTES = 16 << 10
 """The space reserved for an exit record, in case the disk is full by then. Last lines that do not fit are dropped."""
-
-
-def write_json(directory: str, name: str, value: dict[str, Any]) -> None:
-    """Write a JSON file atomically, even if the power fails. Raises OSError where the disk refuses."""
-    path = os.path.join(directory, name)
-    fresh = f"{path}.{os.getpid()}.new"
-    try:
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(value, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(fresh, path)
-    except OSError:
-        if os.path.exists(fresh):
-            os.unlink(fresh)
-        raise
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def read_json(directory: str, name: str) -> dict[str, Any] | None:
-    """Return the JSON object in a file. None: the file is missing, or holds no JSON object."""
-    try:
-        with open(os.path.join(directory, name)) as file:
-            value = json.load(file)
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def listen(generation_dir: str) -> socket.socket:
@@ -104,7 +74,7 @@ def shim_identity(generation_dir: str) -> process.Identity | None:
 
 def identity_of(generation_dir: str, part: str) -> process.Identity | None:
     """Return the identity of the `task` or the `shim` that the generation has or had; None where there is none yet."""
-    return _identity((read_json(generation_dir, "shim.json") or {}).get(part))
+    return _identity((durable.read_object(generation_dir, "shim.json") or {}).get(part))
 
 
 def shim_alive(generation_dir: str) -> bool:
@@ -198,12 +168,12 @@ def write_exit(generation_dir: str, task: dict[str, Any], ended_at: float) -> No
     value = {"task": task, "boot_id": process.boot_id(), "ended_monotonic_s": ended_at}
     room = os.path.join(generation_dir, "exit.room")
     try:
-        write_json(generation_dir, "exit.json", value)
+        durable.write_json(os.path.join(generation_dir, "exit.json"), value)
         if os.path.exists(room):
             os.unlink(room)
     except OSError:
         _write_into(room, value)
-        os.rename(room, os.path.join(generation_dir, "exit.json"))
+        durable.place(room, os.path.join(generation_dir, "exit.json"))
 
 
 def _write_into(room: str, value: dict[str, Any]) -> None:
@@ -233,7 +203,7 @@ def diagnose(sentence: str) -> None:
 
 def read_exit(generation_dir: str) -> dict[str, Any] | None:
     """Return the TASK from the exit record, with `ago_s` as of now; None while there is no record."""
-    record = read_json(generation_dir, "exit.json")
+    record = durable.read_object(generation_dir, "exit.json")
     if record is None or not isinstance(record.get("task"), dict):
         return None
     task: dict[str, Any] = record["task"]
@@ -271,8 +241,8 @@ def recover(generation_dir: str) -> dict[str, Any] | None:
 
 
 def _bury(generation_dir: str) -> dict[str, Any]:
-    start = read_json(generation_dir, "start.json") or {}
-    shim = read_json(generation_dir, "shim.json") or {}
+    start = durable.read_object(generation_dir, "start.json") or {}
+    shim = durable.read_object(generation_dir, "shim.json") or {}
     task = {**blank_task(start), "pid": (shim.get("task") or {}).get("pid"), "port": shim.get("port")}
     _, _, task["log_bytes"] = hostlog.read(generation_dir, 0, 0)
     swept, left = _sweep_task(start, shim)

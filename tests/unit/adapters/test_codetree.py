@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 from pathlib import Path
@@ -189,8 +190,7 @@ def test_a_blob_that_is_not_its_hash_is_not_kept(tmp_path: Path) -> None:
 def test_a_tree_is_never_seen_half(tmp_path: Path) -> None:
     checked = codestore.check([["a.py", sha(b"1"), 0o644, 1], ["b.py", sha(b"2"), 0o644, 1]])
     codestore.Receiver(str(tmp_path)).take(sha(b"1"), 0, b"1", True)
-    with pytest.raises(FileNotFoundError):
-        codestore.build(str(tmp_path), "r", checked)  # b.py has not come
+    assert codestore.build(str(tmp_path), "r", checked) == [sha(b"2")]  # b.py has not come
     assert os.listdir(tmp_path / "runs" / "r" / "code") == []
 
 
@@ -228,3 +228,60 @@ def test_a_tree_that_is_removed_meanwhile_keeps_no_blob_and_breaks_no_push(tmp_p
     code.mkdir(parents=True)
     (code / "0.json").symlink_to(tmp_path / "gone")  # listed, and gone when it is opened
     codestore.remove_unused_blobs(str(tmp_path))
+
+
+@pytest.mark.fault(68)
+@pytest.mark.parametrize("left", [b"", b"\0\0", b"x"])
+def test_a_blob_that_a_power_cut_damaged_is_asked_for_again(tmp_path: Path, left: bytes) -> None:
+    checked = codestore.check([["a.py", sha(b"1"), 0o644, 1], ["b.py", sha(b"22"), 0o644, 2]])
+    receiver = codestore.Receiver(str(tmp_path))
+    receiver.take(sha(b"1"), 0, b"1", True)
+    receiver.take(sha(b"22"), 0, b"22", True)
+    (tmp_path / "blobs" / sha(b"22")).write_bytes(left)
+    assert codestore.missing(str(tmp_path), checked) == []  # it has the right name
+    assert codestore.build(str(tmp_path), "r", checked) == [sha(b"22")]
+    assert codestore.missing(str(tmp_path), checked) == [sha(b"22")]
+    receiver.take(sha(b"22"), 0, b"22", True)
+    assert codestore.build(str(tmp_path), "r", checked) == []
+    assert (
+        Path(codestore.tree_dir(str(tmp_path), "r", codestore.digest_of(checked)), "b.py").read_bytes()
+        == b"22"
+    )
+
+
+@pytest.mark.fault(68)
+def test_files_that_a_power_cut_left_empty_are_filled_and_what_a_script_did_stays(tmp_path: Path) -> None:
+    content = {"train.py": b"print(1)", "lib/a.py": b"a = 1", "__init__.py": b"", "log": b"0", "old": b"o"}
+    tree = Path(push(tmp_path, "r", content))
+    (tree / "train.py").write_bytes(b"")
+    (tree / "lib" / "a.py").write_bytes(b"")
+    (tree / "log").write_bytes(b"0 1 2")
+    (tree / "old").unlink()
+    (tmp_path / "blobs" / sha(b"a = 1")).write_bytes(b"\0" * 5)
+    assert codestore.repair(str(tmp_path), str(tree)) == [sha(b"a = 1")]
+    assert (tree / "train.py").read_bytes() == b"print(1)"
+    codestore.Receiver(str(tmp_path)).take(sha(b"a = 1"), 0, b"a = 1", True)
+    assert codestore.repair(str(tmp_path), str(tree)) == []
+    assert (tree / "lib" / "a.py").read_bytes() == b"a = 1"
+    assert (tree / "log").read_bytes() == b"0 1 2"
+    assert not (tree / "old").exists()
+    assert sorted(path.name for path in tree.iterdir()) == ["__init__.py", "lib", "log", "train.py"]
+
+
+@pytest.mark.fault(68)
+def test_a_manifest_that_a_power_cut_damaged_is_named_and_keeps_no_blob(tmp_path: Path) -> None:
+    tree = push(tmp_path, "r", {"a.py": b"1"})
+    Path(tree + ".json").write_bytes(b"\0" * 40)
+    with pytest.raises(HostFault, match="is damaged on this host"):
+        codestore.repair(str(tmp_path), tree)
+    codestore.remove_unused_blobs(str(tmp_path))
+    files = codestore.check([["a.py", sha(b"1"), 0o644, 1]])
+    assert codestore.repair(str(tmp_path), tree, files) == []  # the coordinator brings the manifest along
+
+
+def test_a_tree_that_an_older_agent_built_is_taken_as_it_is(tmp_path: Path) -> None:
+    tree = push(tmp_path, "r", {"a.py": b"1"})
+    Path(tree + ".json").write_text(json.dumps({"blobs": [sha(b"1")]}))
+    assert codestore.repair(str(tmp_path), tree) == []
+    Path(tree + ".json").unlink()
+    assert codestore.repair(str(tmp_path), tree) == []

@@ -1,0 +1,95 @@
+"""Files that are there whole or not at all, and still there after a power cut. Standard library only: hosts use it too.
+
+A file is written beside its place, synced, renamed, and then its directory is synced: without that, a rename may be on
+the disk before the content is, and the file is empty or full of NUL bytes afterwards. `durable=False` leaves the syncs
+out, for what can be lost without harm; whoever says so says why.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def write(path: str, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
+    """Write a file atomically. Raises OSError where the disk refuses; then the old file is as it was."""
+    fresh = f"{path}.{os.uname().nodename}.{os.getpid()}.tmp"
+    try:
+        fill(fresh, data, mode=mode, durable=durable)
+        place(fresh, path, durable=durable)
+    except OSError:
+        if os.path.exists(fresh):
+            os.unlink(fresh)
+        raise
+
+
+def write_json(path: str, value: Any, *, mode: int = 0o600, durable: bool = True) -> None:
+    """Write a JSON value atomically. Raises OSError where the disk refuses; then the old file is as it was."""
+    import json
+
+    write(path, json.dumps(value).encode(), mode=mode, durable=durable)
+
+
+def read_json(*path: str) -> Any:
+    """Return the JSON value in a file. None: the file is missing or damaged."""
+    import json
+
+    try:
+        with open(os.path.join(*path), encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return None
+
+
+def read_object(*path: str) -> dict[str, Any] | None:
+    """Return the JSON object in a file. None: the file is missing, damaged, or holds another value."""
+    found = read_json(*path)
+    return found if isinstance(found, dict) else None
+
+
+def fill(path: str, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
+    """Write a file where nobody looks for it yet. Raises OSError where the disk refuses."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    with open(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        if durable:
+            os.fsync(handle)
+
+
+def place(source: str, target: str, *, durable: bool = True) -> None:
+    """Rename a synced file or tree into its place. Raises OSError where the disk refuses."""
+    os.rename(source, target)
+    if durable:
+        sync_directory(os.path.dirname(target))
+
+
+def sync_directory(path: str) -> None:
+    """Sync a directory, which makes the renames in it durable. Raises OSError where the disk refuses."""
+    _sync(path or ".", os.O_DIRECTORY)
+
+
+def sync_tree(directory: str) -> None:
+    """Sync all files and directories below a directory, and itself. Raises OSError where the disk refuses."""
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = os.path.join(folder, name)
+            if not os.path.islink(path):
+                _sync(path, 0)
+        sync_directory(folder)
+
+
+def _sync(path: str, flags: int) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    try:
+        os.fsync(handle)
+    except OSError as e:
+        import errno
+
+        if e.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise  # some network file systems cannot sync a directory
+    finally:
+        os.close(handle)

@@ -116,7 +116,7 @@ def test_while_status_and_logs_look_on(local_cluster: Cluster) -> None:
     shown = bytearray()
     threading.Thread(target=_read_all, args=(ours, shown), daemon=True).start()
     with staying(cluster, "status", "-w", terminal=theirs) as status:
-        _wait_for(b"q ends", shown)
+        _wait_for(b"q quits", shown)
         ctrl_c(status)
         assert status.returncode == 0, "as good as q"
         _wait_for(b"\x1b[?1049l", shown)  # the screen is given back

@@ -14,6 +14,10 @@ TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 """TensorFlow's task types, in the order in which people read them."""
 
 
+PUSH_BYTES_MAX = 200_000_000
+"""How much of a working directory is pushed where the spec names no limit. Code is less; data should lie elsewhere."""
+
+
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class TaskId:
@@ -147,6 +151,7 @@ class Plan:
     args: tuple[str, ...] = ()
     workdir: str = "."
     """Absolute, on the head node; its content is pushed to every host."""
+    push_bytes_max: int = PUSH_BYTES_MAX
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     """Names of environment variables whose values travel apart from the plan and are never shown."""

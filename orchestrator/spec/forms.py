@@ -18,6 +18,8 @@ from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.diagnostics import did_you_mean, shown
 from orchestrator.spec.durations import PATTERN as DURATION_PATTERN
 from orchestrator.spec.durations import as_written, parse_duration
+from orchestrator.spec.sizes import PATTERN as SIZE_PATTERN
+from orchestrator.spec.sizes import parse_size, show_size
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 
@@ -29,6 +31,8 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 _OURS = ("TF_CONFIG", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 GPUS_MAX = 128
+
+_SIZE_FORMS = [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": SIZE_PATTERN}]
 
 _DURATION_FORMS = [{"type": "number", "minimum": 0}, {"type": "string", "pattern": DURATION_PATTERN}]
 
@@ -118,6 +122,23 @@ def _seconds(value: object, min_s: float, max_s: float) -> float:
         between = f"between {as_written(min_s)} and {as_written(max_s)}"
         raise diagnose(f"must be {between}; got {as_written(seconds)}")
     return seconds
+
+
+def size(min_bytes: int, max_bytes: int) -> _Checked:
+    """Check a number of bytes, written as parse_size takes it, between these bounds."""
+
+    def check(value: object) -> int:
+        try:
+            found = parse_size(value)
+        except ValueError as error:
+            got = "" if isinstance(value, (dict, list)) else f"; got {shown(value)}"
+            raise diagnose(f"{error}{got}") from None
+        if not min_bytes <= found <= max_bytes:
+            between = f"between {show_size(min_bytes)} and {show_size(max_bytes)}"
+            raise diagnose(f"must be {between}; got {show_size(found)}")
+        return found
+
+    return _Checked(check, {"anyOf": _SIZE_FORMS}, instead=True)
 
 
 def _stall(value: object) -> float | None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from orchestrator.core.plan import PUSH_BYTES_MAX
 from orchestrator.spec.forms import (
     GPUS_MAX,
     Address,
@@ -29,6 +30,7 @@ from orchestrator.spec.forms import (
     User,
     duration,
     path_of,
+    size,
 )
 
 _HOSTS_MAX = 1000
@@ -153,6 +155,8 @@ class Run(_Model):
     """The script's arguments."""
     workdir: Annotated[str, path_of("a directory")] = "."
     """The directory that is pushed to every host, relative to this file."""
+    push_limit: Annotated[int, size(1, 10**13)] = PUSH_BYTES_MAX
+    """How much of workdir may be pushed, such as 500MB. `.gitignore` and `.orchignore` say what is left out."""
     python: Python | None = None
     """The Python of the hosts. Default: python3; on the head node itself, orch's own."""
     env: Annotated[dict[str, Argument], Field(repr=False)] = {}

@@ -58,6 +58,7 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
         script=run.script,
         args=run.args,
         workdir=os.path.realpath(absolute(run.workdir, base_dir)),
+        push_bytes_max=run.push_limit,
         env={name: value for name, value in run.env.items() if name not in secrets},
         secrets=secrets,
         ports=run.ports,

@@ -1,15 +1,6 @@
 """What of the working directory is pushed to the hosts: its files by content, as the head sees them.
 
-Left out: `.git`, `__pycache__`, and what `.orchignore` names. That file has one pattern a line, in the manner
-of .gitignore, kept simple:
-
-    *.log          no slash: any file or directory of that name, anywhere
-    data/*.csv     a slash within: from the top; each component is matched by itself, `*` never matches a `/`
-    /build         a leading slash: at the top only
-    cache/         a trailing slash: directories only
-    **/tmp         `**`: any number of directories
-    !keep.log      takes back what an earlier line left out (not within a directory that is left out)
-    # comment
+`push_rules` says what is left out. What is pushed is bounded by `run.push_limit` of the cluster spec.
 """
 
 from __future__ import annotations
@@ -17,27 +8,26 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections import Counter
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from orchestrator.adapters.head.push_rules import GIT_FILE, ORCH_FILE, Rules, Why, is_private_key
 from orchestrator.adapters.host.codestore import digest_of
 from orchestrator.core.errors import SpecError
-from orchestrator.core.words import size
+from orchestrator.core.plan import PUSH_BYTES_MAX
+from orchestrator.core.words import counted, size
 
-IGNORE_FILE = ".orchignore"
-ALWAYS_LEFT_OUT = frozenset({".git", "__pycache__"})
-TOTAL_BYTES_MAX = 2 << 30
 MANIFEST_BYTES_MAX = 3_500_000
 """Names and hashes must fit in one frame."""
 
 _READ_BYTES = 1 << 20
-_LARGEST_SHOWN = 5
+_SHOWN = 5
 _DIAGNOSTICS_SHOWN = 20
 _ENTRY_BYTES = 100
 """Of a file in the manifest, beside its name."""
 
-__all__ = ["CodeFile", "digest_of", "manifest"]
+__all__ = ["CodeFile", "Survey", "digest_of", "manifest", "survey"]
 
 
 class CodeFile(NamedTuple):
@@ -57,43 +47,126 @@ class _Found(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Pattern:
-    parts: tuple[str, ...]
-    directories_only: bool
-    takes_back: bool
+class Survey:
+    """What is pushed and what is not, before anything is read."""
 
-    def matches(self, parts: list[str], is_directory: bool) -> bool:
-        return (is_directory or not self.directories_only) and _match(self.parts, tuple(parts))
+    workdir: str
+    found: tuple[_Found, ...]
+    left_out: tuple[tuple[str, Why], ...]
+    """Entries, a directory with a slash at its end, and why each is not pushed."""
+
+    @property
+    def total_bytes(self) -> int:
+        """How much is pushed."""
+        return sum(file.stat.st_size for file in self.found)
+
+    def check(self, script: str, limit_bytes: int) -> None:
+        """Make sure that it can be pushed, and is of use there.
+
+        Raises:
+            SpecError: the script is left out, or there is too much.
+        """
+        for path, why in self.left_out:
+            if script == path or script.startswith(path if path.endswith("/") else f"{path}/"):
+                raise SpecError(
+                    f"run.script: {script} is not pushed to the hosts: {_REASONS[why]} {path}",
+                    hint=f"write `!{path}` into {ORCH_FILE} to push it all the same",
+                )
+        if self.total_bytes > limit_bytes:
+            raise SpecError(
+                f"workdir: {self.workdir} holds {size(self.total_bytes)} in {len(self.found)} files, and at "
+                f"most {size(limit_bytes)} are pushed to the hosts; the largest: {self._largest()}",
+                hint=f"name data and results in {ORCH_FILE}, and put data where the hosts can read it; "
+                "or raise `push_limit` of `run`",
+            )
+        if sum(len(file.path.encode()) + _ENTRY_BYTES for file in self.found) > MANIFEST_BYTES_MAX:
+            raise SpecError(
+                f"workdir: {self.workdir} holds {len(self.found)} files; about {MANIFEST_BYTES_MAX // 150} can "
+                f"be pushed; the most: {self._fullest()}",
+                hint=f"name what the run does not need in {ORCH_FILE}",
+            )
+
+    def sentences(self) -> list[str]:
+        """Return what a person should know of it: how much is pushed, and what is not although it may be needed."""
+        files = counted(len(self.found), "file")
+        said = [f"pushes {files} ({size(self.total_bytes)}) of {self.workdir}"]
+        secrets = [path for path, why in self.left_out if why == "secret"]
+        ignored = [path for path, why in self.left_out if why == ".gitignore"]
+        if secrets:
+            look = (
+                "1 file that looks like a secret"
+                if len(secrets) == 1
+                else f"{len(secrets)} files that look like secrets"
+            )
+            said.append(f"left out {look}: {_few(secrets)}; name them in {ORCH_FILE} with ! to push them")
+        if ignored:
+            said.append(
+                f"left out what {GIT_FILE} names: {_few(ignored)}; name it in {ORCH_FILE} with ! to push it"
+            )
+        return said
+
+    def _largest(self) -> str:
+        sizes: Counter[str] = Counter()
+        for file in self.found:
+            sizes[_top(file.path)] += file.stat.st_size
+        return ", ".join(f"{name} ({size(count)})" for name, count in sizes.most_common(_SHOWN))
+
+    def _fullest(self) -> str:
+        counts = Counter(_top(file.path) for file in self.found)
+        return ", ".join(f"{name} ({count})" for name, count in counts.most_common(_SHOWN))
 
 
-_hashes: dict[str, tuple[tuple[int, int, int, int], str]] = {}
+_REASONS: dict[Why, str] = {
+    "secret": "this looks like a secret:",
+    "cache": "this is of this machine only:",
+    ".gitignore": f"{GIT_FILE} names",
+    ".orchignore": f"{ORCH_FILE} names",
+}
+
+_Stamp = tuple[int, int, int, int]
+
+_hashes: dict[str, tuple[_Stamp, str]] = {}
 """Absolute path to (what stat said, sha256): an unchanged tree is not read again."""
 
+_keys: dict[str, tuple[_Stamp, bool]] = {}
+"""As `_hashes`: whether the file is a private key."""
 
-def manifest(workdir: str) -> list[CodeFile]:
-    """Every file to push, sorted by path. Symlinks that stay in the tree are pushed as what they point to.
 
-    SpecError, one for all that is wrong: symlinks that leave the tree or lead nowhere, sockets and devices,
-    files that cannot be read, too many or too large.
+def survey(workdir: str) -> Survey:
+    """Look what of a working directory is pushed. Symlinks that stay in the tree count as what they point to.
+
+    Raises:
+        SpecError: one for all that is wrong: symlinks that leave the tree or lead nowhere, sockets and devices,
+            files that cannot be read.
     """
     root = os.path.realpath(workdir)
     if not os.path.isdir(root):
         raise SpecError(f"workdir: {workdir} is no directory", hint="workdir is relative to the cluster spec")
-    walk = _Walk(root, _read_patterns(root))
+    walk = _Walk(root)
     walk.directory("", root, (root,))
     if walk.diagnostics:
         more = len(walk.diagnostics) - _DIAGNOSTICS_SHOWN
         lines = walk.diagnostics[:_DIAGNOSTICS_SHOWN] + ([f"workdir: and {more} more"] if more > 0 else [])
-        raise SpecError("\n".join(lines), hint=f"name what the run does not need in {IGNORE_FILE}")
-    _check_size(workdir, walk.found)
+        raise SpecError("\n".join(lines), hint=f"name what the run does not need in {ORCH_FILE}")
+    return Survey(workdir, tuple(sorted(walk.found)), tuple(walk.left_out))
+
+
+def manifest(workdir: str, script: str = "", limit_bytes: int = PUSH_BYTES_MAX) -> list[CodeFile]:
+    """Return every file to push, sorted by path.
+
+    Raises:
+        SpecError: as `survey` and `Survey.check` do.
+    """
+    seen = survey(workdir)
+    seen.check(script, limit_bytes)
     files = []
-    for found in sorted(walk.found):
+    for found in seen.found:
         try:
             files.append(_file(found))
         except OSError as e:
             raise SpecError(
                 f"workdir: cannot read {found.path}: {e.strerror}",
-                hint=f"make it readable, or name it in {IGNORE_FILE}",
+                hint=f"make it readable, or name it in {ORCH_FILE}",
             ) from e
     return files
 
@@ -101,34 +174,34 @@ def manifest(workdir: str) -> list[CodeFile]:
 class _Walk:
     """Goes through a directory; symlinks are followed within the root, and never around in a circle."""
 
-    def __init__(self, root: str, patterns: list[_Pattern]) -> None:
+    def __init__(self, root: str) -> None:
         self._root = root
-        self._patterns = patterns
+        self._rules = Rules(root)
         self.found: list[_Found] = []
+        self.left_out: list[tuple[str, Why]] = []
         self.diagnostics: list[str] = []
 
     def directory(self, path: str, absolute: str, above: tuple[str, ...]) -> None:
-        """`path` is its name in the tree; `above` the real paths on the way to it."""
+        """List a directory. `path` is its name in the tree; `above` the real paths on the way to it."""
         try:
             names = sorted(os.listdir(absolute))
         except OSError as e:
             self.diagnostics.append(f"workdir: cannot list {path or '.'}: {e.strerror}")
             return
         for name in names:
-            if name not in ALWAYS_LEFT_OUT:
-                self._entry(f"{path}/{name}" if path else name, os.path.join(absolute, name), above)
+            self._entry(f"{path}/{name}" if path else name, os.path.join(absolute, name), above)
 
     def _entry(self, path: str, absolute: str, above: tuple[str, ...]) -> None:
         is_link = os.path.islink(absolute)
         try:
             status = os.stat(absolute)
         except OSError as e:
-            if not self._left_out(path, is_directory=False):
+            if not self._is_left_out(path, absolute, is_directory=False):
                 why = "is a symlink to nothing" if is_link else f"cannot be read: {e.strerror}"
                 self.diagnostics.append(f"workdir: {path} {why}")
             return
         is_directory = stat.S_ISDIR(status.st_mode)
-        if self._left_out(path, is_directory):
+        if self._is_left_out(path, absolute, is_directory=is_directory):
             return
         if not _is_text(path):
             self.diagnostics.append(f"workdir: the name {path!r} is not UTF-8")
@@ -142,76 +215,59 @@ class _Walk:
         elif is_directory:
             self.directory(path, absolute, (*above, real))
         elif stat.S_ISREG(status.st_mode):
-            self.found.append(_Found(path, absolute, status))
+            self._file(_Found(path, absolute, status))
         else:
             self.diagnostics.append(f"workdir: {path} is no ordinary file: a socket, pipe or device")
 
-    def _left_out(self, path: str, is_directory: bool) -> bool:
-        parts = path.split("/")
-        out = False
-        for pattern in self._patterns:
-            if pattern.takes_back == out and pattern.matches(parts, is_directory):
-                out = not pattern.takes_back
-        return out
+    def _file(self, found: _Found) -> None:
+        try:
+            is_key = _is_key(found)
+        except OSError as e:
+            self.diagnostics.append(f"workdir: cannot read {found.path}: {e.strerror}")
+            return
+        if is_key and not self._rules.is_asked_for(found.path):
+            self.left_out.append((found.path, "secret"))
+        else:
+            self.found.append(found)
+
+    def _is_left_out(self, path: str, absolute: str, *, is_directory: bool) -> bool:
+        why = self._rules.why_not(path, absolute, is_directory=is_directory)
+        if why is not None:
+            self.left_out.append((f"{path}/" if is_directory else path, why))
+        return why is not None
 
 
-def _read_patterns(root: str) -> list[_Pattern]:
-    try:
-        with open(os.path.join(root, IGNORE_FILE), encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except FileNotFoundError:
-        return []
-    except (OSError, UnicodeDecodeError) as e:
-        raise SpecError(f"workdir: cannot read {IGNORE_FILE}: {e}", hint="it is a UTF-8 text") from e
-    return [_parse(line.strip()) for line in lines if line.strip() and not line.strip().startswith("#")]
+def _few(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _parse(line: str) -> _Pattern:
-    takes_back = line.startswith("!")
-    body = line[1:] if takes_back else line
-    directories_only = body.endswith("/")
-    body = body.rstrip("/")
-    anchored = "/" in body
-    parts = tuple(part for part in body.split("/") if part)
-    return _Pattern(parts if anchored else ("**", *parts), directories_only, takes_back)
+def _top(path: str) -> str:
+    """Return the entry of the working directory that a file belongs to."""
+    name, slash, _ = path.partition("/")
+    return name + slash
 
 
-def _match(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    if not pattern:
-        return not parts
-    if pattern[0] == "**":
-        return _match(pattern[1:], parts) or (bool(parts) and _match(pattern, parts[1:]))
-    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _match(pattern[1:], parts[1:])
+def _stamp(status: os.stat_result) -> _Stamp:
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
 
 
-def _check_size(workdir: str, found: list[_Found]) -> None:
-    total = sum(file.stat.st_size for file in found)
-    if total > TOTAL_BYTES_MAX:
-        largest = sorted(found, key=lambda file: -file.stat.st_size)[:_LARGEST_SHOWN]
-        shown = ", ".join(f"{file.path} ({size(file.stat.st_size)})" for file in largest)
-        raise SpecError(
-            f"workdir: {workdir} holds {size(total)}, more than the {size(TOTAL_BYTES_MAX)} that can be "
-            f"pushed to the hosts; the largest: {shown}",
-            hint=f"name data and results in {IGNORE_FILE}, and put data where the hosts can read it",
-        )
-    if sum(len(file.path.encode()) + _ENTRY_BYTES for file in found) > MANIFEST_BYTES_MAX:
-        raise SpecError(
-            f"workdir: {workdir} holds {len(found)} files; about {MANIFEST_BYTES_MAX // 150} can be pushed",
-            hint=f"name what the run does not need in {IGNORE_FILE}",
-        )
+def _is_key(found: _Found) -> bool:
+    stamp = _stamp(found.stat)
+    known = _keys.get(found.absolute)
+    if known is None or known[0] != stamp:
+        known = _keys[found.absolute] = (stamp, is_private_key(found.absolute, found.stat.st_size))
+    return known[1]
 
 
 def _file(found: _Found) -> CodeFile:
     status = found.stat
-    key = (status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)
+    stamp = _stamp(status)
     known = _hashes.get(found.absolute)
-    if known is not None and known[0] == key:
-        digest = known[1]
-    else:
-        digest = _hash(found.absolute)
-        _hashes[found.absolute] = (key, digest)
+    if known is None or known[0] != stamp:
+        known = _hashes[found.absolute] = (stamp, _hash(found.absolute))
     mode = 0o755 if status.st_mode & 0o100 else 0o644
-    return CodeFile(found.path, digest, mode, status.st_size)
+    return CodeFile(found.path, known[1], mode, status.st_size)
 
 
 def _hash(path: str) -> str:

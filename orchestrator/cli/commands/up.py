@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -14,7 +14,11 @@ from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
 from orchestrator.cli.watching import Watch
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import CoordinatorUnreachable, SpecError, UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.adapters.head.codetree import Survey
+    from orchestrator.core.plan import Plan
 
 Until = Literal["running", "end", "follow", "accepted"]
 
@@ -49,6 +53,7 @@ def submit(request: Request, session: Session, client: Client) -> Submitted:
     from orchestrator.spec.plan import load_plan
 
     plan, secrets = load_plan(request.file)
+    seen = survey_code(request.file, plan, client)
     coordinator, _ = ensure_coordinator(session)
     say_other_version(session, coordinator)
     answer = client.post(
@@ -59,7 +64,42 @@ def submit(request: Request, session: Session, client: Client) -> Submitted:
             "from_scratch": request.from_scratch,
         },
     )
-    return Submitted(str(answer["run_id"]), plan.name, bool(answer.get("created")))
+    submitted = Submitted(str(answer["run_id"]), plan.name, bool(answer.get("created")))
+    if submitted.created and seen is not None:
+        for sentence in seen.sentences():
+            session.say(sentence)
+    return submitted
+
+
+def survey_code(file: str, plan: Plan, client: Client) -> Survey | None:
+    """Look what of the working directory will be pushed; None where an active run has its code already.
+
+    Raises:
+        SpecError: it cannot be pushed; each line says where in `file` the reason stands.
+    """
+    from orchestrator.adapters.head.codetree import survey
+    from orchestrator.spec.load import located
+
+    try:
+        seen = survey(plan.workdir)
+        seen.check(plan.script, plan.push_bytes_max)
+    except SpecError as e:
+        if _is_active(client, plan.name):
+            return None
+        lines = []
+        for line in str(e).splitlines():
+            key, _, words = line.partition(": ")
+            lines.append(located(file, ("run", key.removeprefix("run.")), words))
+        raise SpecError("\n".join(lines), hint=e.hint) from e
+    return seen
+
+
+def _is_active(client: Client, name: str) -> bool:
+    try:
+        runs = client.get("/v1/status").get("runs") or ()
+    except CoordinatorUnreachable:
+        return False
+    return any(run.get("name") == name and render.is_active(run) for run in runs)
 
 
 def run(request: Request, session: Session) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def _push(link: Asks, run: Run, name: str) -> str:
     rebooted has the code already, and a spare that joins late is refused.
     """
     try:
-        tree = codetree.manifest(run.plan.workdir)
+        tree = codetree.manifest(run.plan.workdir, run.plan.script, run.plan.push_bytes_max)
     except (SpecError, OSError):
         if run.code:
             return _code_of_old(run, name)

@@ -15,6 +15,7 @@ from orchestrator.adapters.head import codetree
 from orchestrator.adapters.host import codestore
 from orchestrator.adapters.host.hostdir import HostFault
 from orchestrator.core.errors import SpecError
+from orchestrator.core.plan import PUSH_BYTES_MAX
 
 
 def sha(content: bytes) -> str:
@@ -108,10 +109,153 @@ def test_a_socket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_tree_that_is_too_large_names_its_largest(tmp_path: Path) -> None:
     write(tmp_path, "a.py")
     with (tmp_path / "data.bin").open("wb") as file:
-        file.truncate(codetree.TOTAL_BYTES_MAX)  # a hole: takes no room
-    with pytest.raises(SpecError, match=r"largest: data\.bin \(2\.0 GiB\), a\.py") as caught:
+        file.truncate(PUSH_BYTES_MAX)  # a hole: takes no room
+    with pytest.raises(SpecError, match=r"largest: data\.bin \(191 MiB\), a\.py") as caught:
         codetree.manifest(str(tmp_path))
     assert ".orchignore" in (caught.value.hint or "")
+    assert "push_limit" in (caught.value.hint or "")
+    assert len(codetree.manifest(str(tmp_path), limit_bytes=PUSH_BYTES_MAX + 4)) == 2
+
+
+def test_a_directory_of_many_files_counts_as_a_whole(tmp_path: Path) -> None:
+    for number in range(30):
+        write(tmp_path, f"data/part-{number}.csv")
+    write(tmp_path, "train.py")
+    with pytest.raises(SpecError, match=r"in 31 files, .* the largest: data/ \(470 B\), train\.py"):
+        codetree.manifest(str(tmp_path), limit_bytes=100)
+
+
+class TestLeftOut:
+    """What looks like a secret, what this machine alone has a use for, and what git does not keep."""
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            ".env",
+            ".env.local",
+            "sub/.ENV",
+            ".aws/config",
+            ".ssh/config",
+            ".netrc",
+            "credentials",
+            "credentials.json",
+            "id_rsa",
+            "deploy/id_ed25519",
+            "server.key",
+            ".git-credentials",
+            ".pypirc",
+        ],
+    )
+    def test_a_secret_by_its_name_is_not_pushed_and_is_said(self, tmp_path: Path, name: str) -> None:
+        write(tmp_path, "train.py", name)
+        assert paths(tmp_path) == ["train.py"]
+        top = name.partition("/")[0] + "/" if name.startswith((".aws", ".ssh")) else name
+        assert codetree.survey(str(tmp_path)).sentences()[1:] == [
+            f"left out 1 file that looks like a secret: {top}; name them in .orchignore with ! to push them"
+        ]
+        write(tmp_path, ".orchignore")
+        (tmp_path / ".orchignore").write_text(f"!{top}\n")
+        assert paths(tmp_path) == sorted([".orchignore", name, "train.py"]), "somebody asked for it"
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "-----BEGIN OPENSSH PRIVATE KEY-----",
+            "\n-----BEGIN RSA PRIVATE KEY-----\r",
+            "-----BEGIN PRIVATE KEY-----",
+            "-----BEGIN PGP PRIVATE KEY BLOCK-----",
+            "PuTTY-User-Key-File-3: ssh-ed25519",
+            "AGE-SECRET-KEY-1QQQ",
+        ],
+    )
+    def test_a_private_key_is_known_by_its_first_line(self, tmp_path: Path, line: str) -> None:
+        write(tmp_path, "train.py", "id.pub")
+        (tmp_path / "harmless.txt").write_text(line + "\nAAAA\n")
+        assert paths(tmp_path) == ["id.pub", "train.py"]
+        assert codetree.survey(str(tmp_path)).left_out == (("harmless.txt", "secret"),)
+        (tmp_path / ".orchignore").write_text("!harmless.txt\n")
+        assert "harmless.txt" in paths(tmp_path)
+
+    def test_what_only_looks_similar_is_pushed(self, tmp_path: Path) -> None:
+        names = [".env.example", "environment.py", "id_rsa.pub", "keys.py", "my_credentials.md", "public.pem"]
+        write(tmp_path, *names)
+        (tmp_path / "public.pem").write_text("-----BEGIN CERTIFICATE-----\n")
+        assert paths(tmp_path) == sorted(names)
+
+    def test_a_link_to_a_secret_is_one(self, tmp_path: Path) -> None:
+        write(tmp_path, "a.py", ".env", ".aws/config")
+        (tmp_path / "settings").symlink_to(".env")
+        (tmp_path / "cloud").symlink_to(".aws")
+        assert paths(tmp_path) == ["a.py"]
+
+    def test_caches_and_environments_of_this_machine_are_not_pushed(self, tmp_path: Path) -> None:
+        write(
+            tmp_path, "a.py", ".git/config", "b/__pycache__/a.pyc", ".mypy_cache/x", "node_modules/x/index.js"
+        )
+        write(tmp_path, "state/coordinator.lock", "state/secrets/run")
+        write(tmp_path, "env/pyvenv.cfg", "env/lib/x.py", "conda/conda-meta/history", "conda/lib/y.py")
+        assert paths(tmp_path) == ["a.py"]
+        assert len(codetree.survey(str(tmp_path)).sentences()) == 1, "nobody misses these"
+        (tmp_path / ".orchignore").write_text("!env/\n")
+        assert paths(tmp_path) == [".orchignore", "a.py", "env/lib/x.py", "env/pyvenv.cfg"]
+
+    def test_gitignore_counts_where_it_lies_and_orchignore_has_the_last_word(self, tmp_path: Path) -> None:
+        write(
+            tmp_path,
+            "train.py",
+            "out/model.h5",
+            "sub/a.log",
+            "sub/keep.log",
+            "sub/deep/a.log",
+            "b.log",
+            "x.csv",
+        )
+        (tmp_path / ".gitignore").write_text("/out/\n*.log\nx.csv\n")
+        (tmp_path / "sub/.gitignore").write_text("!keep.log\n/deep\n")
+        (tmp_path / ".orchignore").write_text("!b.log\ntrain.py\n")
+        assert paths(tmp_path) == [".gitignore", ".orchignore", "b.log", "sub/.gitignore", "sub/keep.log"]
+        assert codetree.survey(str(tmp_path)).sentences()[1] == (
+            "left out what .gitignore names: out/, sub/a.log, sub/deep/, x.csv; "
+            "name it in .orchignore with ! to push it"
+        )
+
+    def test_gitignore_cannot_ask_for_a_secret(self, tmp_path: Path) -> None:
+        write(tmp_path, "a.py", ".env")
+        (tmp_path / ".gitignore").write_text("!.env\n")
+        assert paths(tmp_path) == [".gitignore", "a.py"]
+
+    def test_gitignore_above_counts_within_a_repository(self, tmp_path: Path) -> None:
+        write(tmp_path, "repo/train/a.py", "repo/train/data/x", "repo/train/b.log")
+        (tmp_path / "repo/.gitignore").write_text("/train/data/\n*.log\n")
+        (tmp_path / ".gitignore").write_text("*.py\n")
+        assert paths(tmp_path / "repo/train") == ["a.py", "b.log", "data/x"], "it is no repository"
+        (tmp_path / "repo/.git").mkdir()
+        assert paths(tmp_path / "repo/train") == ["a.py"]
+
+    def test_a_script_that_would_not_be_there_is_said_before_anything_starts(self, tmp_path: Path) -> None:
+        write(tmp_path, "build/train.py", "a.py")
+        (tmp_path / ".gitignore").write_text("build/\n")
+        with pytest.raises(
+            SpecError, match=r"build/train.py is not pushed .* \.gitignore names build/"
+        ) as caught:
+            codetree.manifest(str(tmp_path), "build/train.py")
+        assert "!build/" in (caught.value.hint or "")
+        codetree.manifest(str(tmp_path), "a.py")
+
+    @pytest.mark.parametrize(("file", "text"), [(".orchignore", b"\xff"), (".gitignore", b"!\n")])
+    def test_a_file_that_is_none_is_named(self, tmp_path: Path, file: str, text: bytes) -> None:
+        write(tmp_path, "a.py")
+        (tmp_path / file).write_bytes(text)
+        with pytest.raises(SpecError, match=f"cannot read {file}"):
+            codetree.manifest(str(tmp_path))
+
+    def test_many_are_counted(self, tmp_path: Path) -> None:
+        write(tmp_path, *(f"{number}.key" for number in range(8)))
+        said = codetree.survey(str(tmp_path)).sentences()
+        assert said[0] == f"pushes 0 files (0 B) of {tmp_path}"
+        assert said[1].startswith(
+            "left out 8 files that look like secrets: 0.key, 1.key, 2.key, 3.key, 4.key and 3 more"
+        )
 
 
 def test_a_changed_file_is_hashed_anew(tmp_path: Path) -> None:

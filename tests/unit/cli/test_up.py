@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.adapters.head.runlogs import RunLogs
+from orchestrator.core.words import size
 from tests.contract.fake_api import FakeApi, event_document, run_document, task_document
 from tests.unit.cli.desk import RUN, WHY, Desk, phases
 
@@ -17,9 +18,12 @@ def test_up_waits_until_it_trains(orch: Desk, api: FakeApi, spec: str) -> None:
     api.events.append(event_document(1, "started", "generation 1 starts"))
     api.events.append(event_document(2, "started", "an older run's", run="mnist-20261119-1"))
     assert orch("up", spec) == 0
+    pushed = size(sum(file.stat().st_size for file in Path(spec).parent.iterdir() if file.is_file()))
     assert orch.put_out == f"{RUN}\n"
     assert orch.said == (
-        f"2026-11-20 12:00:01  started  generation 1 starts\n{RUN} is training. Logs: orch logs -f mnist\n"
+        f"pushes 2 files ({pushed}) of {Path(spec).parent}\n"
+        "2026-11-20 12:00:01  started  generation 1 starts\n"
+        f"{RUN} is training. Logs: orch logs -f mnist\n"
     )
     path, body = api.posted[0]
     assert (path, body["from_scratch"], body["plan"]["tasks"][1]["id"]) == (
@@ -27,6 +31,36 @@ def test_up_waits_until_it_trains(orch: Desk, api: FakeApi, spec: str) -> None:
         False,
         {"type": "worker", "index": 1},
     )
+
+
+def test_up_says_what_is_left_out(orch: Desk, api: FakeApi, spec: str) -> None:
+    phases(api, {"phase": "RUNNING"})
+    Path(spec).with_name(".env").write_text("TOKEN=1")
+    assert orch("up", spec) == 0
+    assert "left out 1 file that looks like a secret: .env; name them in .orchignore with !" in orch.said
+
+
+def test_up_of_too_much_names_the_largest_and_starts_nothing(orch: Desk, api: FakeApi, spec: str) -> None:
+    with Path(spec).with_name("data.bin").open("wb") as file:
+        file.truncate(300_000_000)
+    assert orch("up", spec) == 2
+    assert f"{spec}:8:12: run.workdir: {Path(spec).parent} holds 286 MiB in 3 files" in orch.said
+    assert "the largest: data.bin (286 MiB), cluster.yaml" in orch.said
+    assert "hint: name data and results in .orchignore" in orch.said
+    assert api.posted == []
+    Path(spec).write_text(Path(spec).read_text() + "  push_limit: 400MB\n")
+    phases(api, {"phase": "RUNNING"})
+    assert orch("up", spec) == 0
+
+
+def test_up_of_what_runs_already_pushes_nothing_however_large_it_has_grown(
+    orch: Desk, api: FakeApi, spec: str
+) -> None:
+    api.runs.append(run_document())
+    with Path(spec).with_name("data.bin").open("wb") as file:
+        file.truncate(300_000_000)
+    assert orch("up", spec) == 0
+    assert "pushes" not in orch.said
 
 
 def test_up_detach(orch: Desk, api: FakeApi, spec: str) -> None:

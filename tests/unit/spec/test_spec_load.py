@@ -254,6 +254,17 @@ VALUES = {
         run("ports: 20999-20000"),
         ["10:10: run.ports: the first port is above the last; did you mean 20000-20999?"],
     ),
+    "size": (
+        run("push_limit: a lot"),
+        [
+            "10:15: run.push_limit: must be a size: a number with kB, MB, GB, KiB, MiB or GiB, such as 500MB or "
+            "1.5GB; got 'a lot'"
+        ],
+    ),
+    "size out of bounds": (
+        run("push_limit: 0"),
+        ["10:15: run.push_limit: must be between 1B and 10TB; got 0B"],
+    ),
     "duration": (
         run("timing: {kill_grace: soon}"),
         [

@@ -27,6 +27,7 @@ run:
   script: train.py
   args: ["--epochs", "3"]
   workdir: code
+  push_limit: 1.5GB
   python: /opt/tf/bin/python
   env: {TF_CPP_MIN_LOG_LEVEL: "1"}
   tasks: {worker: {replicas: 2}}
@@ -67,7 +68,7 @@ def test_everything_that_a_spec_says_is_in_the_plan(tmp_path: Path, monkeypatch:
     )
     assert (plan.name, plan.strategy, plan.script) == ("mnist", "multi_worker_mirrored", "train.py")
     assert plan.args == ("--epochs", "3")
-    assert plan.workdir == str(tmp_path / "code")
+    assert (plan.workdir, plan.push_bytes_max) == (str(tmp_path / "code"), 1_500_000_000)
     assert plan.env == {"TF_CPP_MIN_LOG_LEVEL": "1"}
     assert plan.ports == (21000, 21999)
     assert plan.checkpoint == CheckpointPlan("/shared/mnist", 4)

@@ -1,0 +1,163 @@
+"""What of a working directory is not pushed: secrets, caches, and what `.gitignore` and `.orchignore` name.
+
+Both files are read as git reads .gitignore. `.orchignore` lies at the top and has the last word: `!name` in it pushes
+what would be left out for any other reason.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from pathspec import GitIgnoreSpec
+
+from orchestrator.core.errors import SpecError
+
+ORCH_FILE = ".orchignore"
+GIT_FILE = ".gitignore"
+
+Why = Literal["secret", "cache", ".gitignore", ".orchignore"]
+"""Why an entry is left out."""
+
+SECRETS = (
+    *(".env", ".env.*", ".envrc"),
+    *(".aws", ".azure", ".boto", ".s3cfg", ".kube", ".vault-token", "credentials*", "kaggle.json"),
+    *(".ssh", "id_rsa", "id_dsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk", "*.ppk"),
+    *("*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", ".gnupg"),
+    *(".netrc", "_netrc", ".git-credentials", ".pypirc", ".npmrc", ".pgpass", ".my.cnf", ".htpasswd"),
+)
+"""Names of files and directories, in lower case, that hold what only their owner should have."""
+
+_HARMLESS = (".env.example", ".env.sample", ".env.template", ".env.dist")
+
+CACHES = frozenset(
+    {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"}
+    | {".cache", ".ipynb_checkpoints", ".tox", ".nox", ".eggs", "node_modules", ".DS_Store"}
+)
+"""Names of what a host has no use for."""
+
+_MARKS = ("pyvenv.cfg", "conda-meta", "coordinator.lock", "coordinator.sock")
+"""A directory with one of these is a virtual environment, or orch's own state: of this machine only."""
+
+_KEY_BYTES_MAX = 1 << 20
+_LINE_BYTES = 200
+
+
+class Rules:
+    """What is left out of one working directory."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._asked = _read(os.path.join(root, ORCH_FILE), ORCH_FILE)
+        self._above = list(_above(root))
+        self._within: dict[str, GitIgnoreSpec | None] = {}  # by directory
+
+    def why_not(self, path: str, absolute: str, *, is_directory: bool) -> Why | None:
+        """Return why an entry is left out; None where it is pushed.
+
+        Args:
+            path: Its name in the tree, with `/`. Nothing above it is left out.
+            absolute: Where it lies.
+            is_directory: Whether it is one, or a link to one.
+        """
+        asked = _matched(self._asked, path, is_directory)
+        if asked is not None:
+            return ".orchignore" if asked else None
+        name = os.path.basename(path)
+        if _is_secret_name(name) or any(map(_is_secret_name, self._target(absolute))):
+            return "secret"
+        if name in CACHES or (is_directory and _is_marked(absolute)):
+            return "cache"
+        return ".gitignore" if self._git_ignores(path, is_directory) else None
+
+    def is_asked_for(self, path: str) -> bool:
+        """Return whether `.orchignore` says that a file is to be pushed."""
+        return _matched(self._asked, path, is_directory=False) is False
+
+    def _git_ignores(self, path: str, is_directory: bool) -> bool:
+        """Ask the .gitignore files, the nearest first; the first that speaks of the entry decides."""
+        parts = path.split("/")
+        for depth in range(len(parts) - 1, -1, -1):
+            directory = "/".join(parts[:depth])
+            if directory not in self._within:
+                file = os.path.join(self._root, directory, GIT_FILE)
+                self._within[directory] = _read(file, os.path.join(directory, GIT_FILE))
+            found = _matched(self._within[directory], "/".join(parts[depth:]), is_directory)
+            if found is not None:
+                return found
+        for down, patterns in self._above:
+            found = _matched(patterns, f"{down}/{path}", is_directory)
+            if found is not None:
+                return found
+        return False
+
+    def _target(self, absolute: str) -> list[str]:
+        """Return the names on the way to what a link within the tree points to; none of anything else."""
+        if not os.path.islink(absolute):
+            return []
+        real = os.path.realpath(absolute)
+        inside = real.startswith(self._root + os.sep)
+        return real[len(self._root) + 1 :].split(os.sep) if inside else []
+
+
+def is_private_key(absolute: str, size: int) -> bool:
+    """Return whether a file begins as a private key does. Raises OSError where it cannot be read."""
+    if not 0 < size <= _KEY_BYTES_MAX:
+        return False
+    with open(absolute, "rb") as file:
+        line = file.read(_LINE_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")[0].strip()
+    is_pem = line.startswith(b"-----BEGIN ") and b"PRIVATE KEY" in line
+    return is_pem or line.startswith((b"PuTTY-User-Key-File-", b"AGE-SECRET-KEY-"))
+
+
+def _is_secret_name(name: str) -> bool:
+    name = name.lower()
+    if name in _HARMLESS or name.endswith(".pub"):
+        return False
+    return any(fnmatchcase(name, pattern) for pattern in SECRETS)
+
+
+def _is_marked(absolute: str) -> bool:
+    return any(os.path.exists(os.path.join(absolute, mark)) for mark in _MARKS)
+
+
+def _matched(patterns: GitIgnoreSpec | None, path: str, is_directory: bool) -> bool | None:
+    """Return True where the last pattern that matches leaves the entry out, False where it takes it back."""
+    if patterns is None:
+        return None
+    return patterns.check_file(f"{path}/" if is_directory else path).include
+
+
+def _above(root: str) -> Iterator[tuple[str, GitIgnoreSpec]]:
+    """Yield the .gitignore files above the tree, the nearest first, where it lies within a repository of git.
+
+    Each comes with the path that leads from its directory down to the tree.
+    """
+    files, down, here = [], "", root
+    while not os.path.exists(os.path.join(here, ".git")):
+        above, name = os.path.split(here)
+        if above == here:
+            return
+        down = f"{name}/{down}" if down else name
+        here = above
+        files.append((down, os.path.join(here, GIT_FILE)))
+    for down, file in files:
+        patterns = _read(file, file)
+        if patterns is not None:
+            yield down, patterns
+
+
+def _read(path: str, shown: str) -> GitIgnoreSpec | None:
+    """Return the patterns of a file; None where there is no file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        return GitIgnoreSpec.from_lines(lines)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as e:  # not UTF-8, or a pattern that is none
+        raise SpecError(
+            f"workdir: cannot read {shown}: {e}", hint="it is a UTF-8 text in git's format"
+        ) from e

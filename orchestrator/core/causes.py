@@ -73,7 +73,7 @@ class Cause(Enum):
     OOM = Row(
         "out of memory",
         reported_as="oom",
-        means="the host ran out of memory, and the kernel chose this process",
+        means="the host ran out of memory, and the kernel killed this process",
         advice="a smaller batch, shuffle buffer or `cache()`; fewer tasks on this host",
     )
     GPU_OOM = Row("GPU out of memory", repeats=True)
@@ -81,7 +81,7 @@ class Cause(Enum):
     NCCL = Row("NCCL", repeats=True)
     NETWORK = Row(
         "network",
-        means="the tasks lost each other, and none had gone before",
+        means="the tasks lost their connections to each other; none had ended before",
         advice="look at the network between the hosts: cables, a firewall, a changed address",
     )
     CHECKPOINT = Row("checkpoint", repeats=True)
@@ -90,8 +90,8 @@ class Cause(Enum):
         "signal",
         reported_as="signal",
         how="was killed by {signal}",
-        means="somebody or something on {host} ended it: neither orch nor the kernel's memory killer",
-        advice="look there for a batch system, a clean-up job or a person (`last`, `journalctl`)",
+        means="killed from outside orch on {host}; not by the kernel's out-of-memory killer",
+        advice="check the host for a batch system, a clean-up job or a person (`last`, `journalctl`)",
     )
     CRASH = Row(
         "crash",
@@ -114,8 +114,8 @@ class Cause(Enum):
         is_free=True,
         reported_as="shim-died",
         how="died with its shim, which was killed",
-        means="somebody killed the process that watches the task",
-        advice="nothing; look on {host} for who did",
+        means="the shim, which watches the task, was killed",
+        advice="nothing; check {host} for who killed it",
     )
     REBOOTED = Row(
         "host rebooted",
@@ -124,7 +124,7 @@ class Cause(Enum):
         reported_as="rebooted",
         how="is gone: its host was rebooted",
         means="{host} was rebooted",
-        advice="nothing; look there for why (`last -x`)",
+        advice="nothing; `last -x` on the host may show why",
     )
     HOST_LOST = Row(
         "host lost",
@@ -133,7 +133,7 @@ class Cause(Enum):
         reported_as="lost",
         how="is lost with its host",
         means="{host} has not been heard for longer than `lost_after`",
-        advice="see whether it is up, and whether its network is",
+        advice="check that the host is up and its network works",
     )
     START = Row(
         "start",

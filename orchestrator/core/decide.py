@@ -288,7 +288,7 @@ def _kill(turn: Turn, event: KillRequested) -> None:
         hurry(turn)
         return
     if run.intent is not Intent.KILL:
-        turn.note("kill", "the user asked for the end")
+        turn.note("kill", "kill requested by the user")
         stop_all(turn, Intent.KILL, "killed by the user")
     if event.force:
         turn.set_phase(force_at=turn.at)

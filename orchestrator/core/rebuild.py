@@ -96,7 +96,7 @@ def rebuilt(record: Run, told: Told, *, at: Instant, written_at: Instant) -> Run
 
 
 def _places(run: Run, gang: int, told: Told) -> dict[TaskId, str]:
-    """Where the shims show each task in that generation or, restarted alone, a later one."""
+    """Where the shims show each task in that generation or, restarted individually, a later one."""
     homes = {task.id: task.host for task in run.tasks}
     shown: dict[TaskId, str] = {}
     for host, reports in told.items():

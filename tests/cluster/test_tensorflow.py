@@ -91,7 +91,7 @@ def pids(run: dict[str, Any]) -> dict[str, int]:
 
 
 def is_back(run: dict[str, Any], name: str) -> bool:
-    """Whether it was restarted alone, and works again."""
+    """Whether it was restarted individually, and works again."""
     (task,) = [task for task in run["tasks"] if task["task"] == name]
     return bool(task["restarts"] == 1 and task["phase"] == "RUNNING")
 

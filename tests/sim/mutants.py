@@ -173,10 +173,10 @@ MUTANTS = (
     Mutant(
         "done before it is written",
         "daemon/coordinator/loop.py",
-        "        if is_worth_keeping(before, after, event, actions):\n",
+        "        if not is_worth_keeping(before, after, event, actions):\n",
         "        for action in actions:\n            if not isinstance(action, Note):\n"
         "                self._execute(after, action)\n"
-        "        if is_worth_keeping(before, after, event, actions):\n",
+        "        if not is_worth_keeping(before, after, event, actions):\n",
     ),
     Mutant(
         "a decision is not worth keeping",

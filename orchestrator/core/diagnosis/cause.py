@@ -102,8 +102,8 @@ def first_cause(run: Run) -> FirstCause | None:
             cause=Cause.STALLED,
             sentence=f"{frozen(lost)}; {found.sentence}",
             last_lines=found.last_lines,
-            means="its process lives and does nothing at all, not even say so; its peers gave it up",
-            advice=f"look on {lost.host} for what held it: SIGSTOP, a debugger, memory that is swapped out",
+            means="its process is alive but does nothing, not even send heartbeats; its peers gave it up",
+            advice=f"check {lost.host} for what stopped it: SIGSTOP, a debugger, swapped-out memory",
         ),
     )
 

@@ -73,7 +73,7 @@ def _rendezvous(run: Run, rendezvous: Rendezvous, now: Instant) -> str:
     if not is_seeded(run) and rendezvous.seeding:
         return f"{joined}; {rendezvous.seeding}"
     if not is_seeded(run):
-        return f"{joined}; the newest checkpoint is read and copied before they are released, {left} left"
+        return f"{joined}; verifying and copying the newest checkpoint, {left} left"
     return joined
 
 
@@ -85,6 +85,10 @@ def _arriving(run: Run, task: Task, now: Instant) -> str:
     return f"{task.id} on {task.host} ({doing})"
 
 
+def _for(since_at: Instant | None, now: Instant) -> str:
+    return f" for {duration(now - since_at)}" if since_at is not None else ""
+
+
 def _ago(at: Instant | None, now: Instant) -> str:
     return f"{duration(now - at)} ago" if at is not None else "never"
 
@@ -93,16 +97,16 @@ def _running(run: Run, running: Running, now: Instant) -> str:
     silent = [host for host in run.assignees if host.link is Link.UNREACHABLE]
     step = f"step {run.global_step}" if run.global_step is not None else "before the first step"
     if silent:
-        named = ", ".join(f"{h.name} (last heard {_ago(h.heard_at, now)})" for h in silent)
+        named = ", ".join(f"{host.name} unreachable{_for(host.heard_at, now)}" for host in silent)
         training = now - running.progress_at < run.plan.timing.lost_after_s
-        means = "still training" if training else "no progress is seen; its tasks may be training"
-        return f"{step}; unreachable, {means}: {named}"
+        means = "the other tasks make progress" if training else "no task makes progress"
+        return f"{step}; {named}; {means}"
     connecting = [host.name for host in run.assignees if host.link is Link.CONNECTING]
     if connecting:
         return f"{step}; taking up the tasks on {', '.join(connecting)}"
     ended = [task for task in run.tasks if task.phase.is_gone]
     if ended:
-        return f"{step}; {', '.join(f'{t.id} on {t.host}' for t in ended)} ended well, the others go on"
+        return f"{step}; {', '.join(f'{t.id} on {t.host}' for t in ended)} finished; the other tasks continue"
     if run.global_step is None:
         return f"released {duration(now - run.since_at)} ago; no task has reported a step yet"
     return step
@@ -112,9 +116,9 @@ def _in_other_places(run: Run) -> str:
     """What is other than the spec says, and what ends it."""
     drained = [host.name for host in run.assignees if host.state is HostState.DRAINED]
     occasion = "checkpoint" if run.plan.checkpoint is not None else "restart"
-    parts = [f"leaves {', '.join(drained)} (drained) at the next {occasion}"] if drained else []
+    parts = [f"moves off {', '.join(drained)} (drained) at the next {occasion}"] if drained else []
     waiting = [f"{task.id} on {task.host}" for task in run.tasks if waits_to_leave(run, task)]
-    parts += [f"{', '.join(waiting)} has ended and waits for that"] if waiting else []
+    parts += [f"{', '.join(waiting)} has ended and restarts after the move"] if waiting else []
     if slots.fewer(run):
         gone = [slot for slot in run.plan.hosts_used if slots.assignee(run, slot) is None]
         parts.append(
@@ -139,8 +143,8 @@ def _stopping(run: Run, stopping: Stopping) -> str:
         named = ", ".join(f"{t.id} on {t.host}" for t in alive)
         return f"{run.reason}; waiting for {named} to end, {following}"
     if not to_prove(run):
-        return f"{run.reason}; nothing is left, and the newest checkpoint is read, {following}"
-    return f"{run.reason}; looking on {', '.join(to_prove(run))} that nothing is left, {following}"
+        return f"{run.reason}; no leftover processes; reading the newest checkpoint, {following}"
+    return f"{run.reason}; checking {', '.join(to_prove(run))} for leftover processes, {following}"
 
 
 def _backoff(run: Run, backoff: Backoff, now: Instant) -> str:

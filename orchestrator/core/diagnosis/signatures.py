@@ -40,7 +40,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         Cause.PORT,
         ("Could not start gRPC server",),
-        "another process took the task's port between its choice and TensorFlow's bind",
+        "another process took the task's port before TensorFlow could bind it",
         "nothing: the next generation has other ports. If it comes back, keep `ports:` out of the range of outgoing "
         "connections (`sysctl net.ipv4.ip_local_port_range`)",
     ),
@@ -79,8 +79,8 @@ SIGNATURES: tuple[Signature, ...] = (
             "has been set to ERROR in coordination service",
             "The remote task has failed|remote task has failed, got preempted, or crashed",
         ),
-        "TensorFlow ended it because a peer had gone",
-        "look at the peer that went first; where none did, at the network between the hosts",
+        "TensorFlow ended it because a peer was gone",
+        "check the peer that ended first; if none did, check the network between the hosts",
     ),
     Signature(
         Cause.DEVICES,
@@ -97,7 +97,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         Cause.DISK,
         ("No space left on device", r"\bENOSPC\b", r"errno = 28\b"),
-        "the disk that it wrote to is full; the last verified checkpoint is untouched",
+        "the disk it writes to is full; the last verified checkpoint is untouched",
         "make room where the checkpoints or the script's files go (`df -h` there), or keep fewer (`checkpoint: keep`)",
     ),
     Signature(
@@ -214,7 +214,7 @@ SIGNATURES: tuple[Signature, ...] = (
             r"NCCL.*[Cc]onnection closed by remote peer",
         ),
         "NCCL lost its connection to a peer",
-        "look at the peer that went first; where none did, at the network between the hosts",
+        "check the peer that ended first; if none did, check the network between the hosts",
     ),
     Signature(
         Cause.NCCL,
@@ -232,7 +232,7 @@ SIGNATURES: tuple[Signature, ...] = (
         Cause.FOLLOWER,
         ("HorovodInternalError", "Horovod has been shut down"),
         "Horovod ended it because a rank had gone",
-        "look at the rank that went first; where none did, at the network between the hosts",
+        "check the rank that ended first; if none did, check the network between the hosts",
     ),
     Signature(
         Cause.FOLLOWER,
@@ -249,7 +249,7 @@ SIGNATURES: tuple[Signature, ...] = (
             "Socket closed",
         ),
         "it lost the connection to a peer",
-        "look at the peer that went first; where none did, at the network between the hosts",
+        "check the peer that ended first; if none did, check the network between the hosts",
     ),
     Signature(
         Cause.NETWORK,

@@ -32,7 +32,7 @@ def heard(turn: Turn, host: Host, event: HostReported) -> None:
         return
     where = f"the checkpoint directory on {host.name}"
     if before < NOTED_S <= now:
-        turn.note("checkpoint-dir-silent", f"{where} has not answered for {duration(now)}; it is waited for")
+        turn.note("checkpoint-dir-silent", f"{where} has not answered for {duration(now)}; waiting for it")
     elif now < SILENT_S <= before:
         if before >= NOTED_S:
             turn.note("checkpoint-dir-answers", f"{where} answers again after {duration(before)}")
@@ -48,7 +48,7 @@ def _room(turn: Turn, host: Host, free_bytes: int | None, where: str) -> None:
         turn.set_host(host, dir_low_at=turn.at)
         turn.note(
             "checkpoint-disk-full",
-            f"{where} has {size(free_bytes)} left: what is saved now may be torn; what was verified stays",
+            f"{where} has {size(free_bytes)} left: a checkpoint saved now may be incomplete; verified ones stay",
             free_bytes=free_bytes,
         )
     elif free_bytes >= ROOM_FACTOR * LOW_BYTES and host.dir_low_at is not None:

@@ -33,11 +33,11 @@ def lose(turn: Turn, task: Task) -> None:
     ended = replace(task.exit or Exit(cause=Cause.HOST_LOST, at=turn.at), cause=Cause.HOST_LOST)
     turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
     set_lost(turn, turn.run.host(task.host))
-    turn.note("task-lost", f"{task.id} is given up: {task.host} has been silent for too long", task.id)
+    turn.note("task-lost", f"{task.id} counts as lost: {task.host} has been silent for too long", task.id)
 
 
 def set_lost(turn: Turn, host: Host) -> None:
-    """Its tasks count as dead. While this machine is taken to be cut off, nobody else is given them for that."""
+    """Its tasks count as dead. While the head node is probably cut off; nobody else is given them for that."""
     if host.state is HostState.OPEN and not is_cut_off(turn.run):
         turn.set_host(host, state=HostState.LOST, state_why="it has been silent for too long")
 
@@ -88,6 +88,4 @@ def heard(turn: Turn, name: str, *, holds_tasks: bool) -> None:
     host = turn.run.host(name)
     if host.state is HostState.LOST and not holds_tasks:
         turn.set_host(host, state=HostState.OPEN, state_why="")
-        turn.note(
-            "host-open", f"{name} holds none of the tasks that were given up, and may be given tasks again"
-        )
+        turn.note("host-open", f"{name} holds none of the lost tasks any more and may get tasks again")

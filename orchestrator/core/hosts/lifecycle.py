@@ -76,8 +76,8 @@ def note_silence(turn: Turn) -> None:
             away = sum(host.link is Link.UNREACHABLE for host in turn.run.assignees)
             turn.note(
                 "cut-off",
-                f"{away} of {len(turn.run.assignees)} hosts are silent: this machine is taken to be cut off, "
-                "so nothing is stopped and nothing started until some are back",
+                f"{away} of {len(turn.run.assignees)} hosts are silent: the head node is probably cut off; "
+                "nothing is stopped or started until some are back",
             )
         return
     for host in silent:
@@ -192,7 +192,7 @@ def host_refused(turn: Turn, event: HostRefused) -> None:
 def swept(turn: Turn, event: HostSwept) -> None:
     run = turn.run
     turn.set_phase(proof={**(run.proof or {}), event.host: event.swept})
-    what = f"left: {'; '.join(event.swept.left)}" if event.swept.left else "nothing is left"
-    turn.note("swept", f"{event.host}: {what} (looked by {event.swept.by})")
+    what = f"left: {'; '.join(event.swept.left)}" if event.swept.left else "no leftover processes"
+    turn.note("swept", f"{event.host}: {what} (checked by {event.swept.by})")
     if run.phase.is_terminal:
         turn.do(CloseHost(host=event.host))

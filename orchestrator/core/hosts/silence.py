@@ -109,7 +109,7 @@ def judge(turn: Turn) -> list[str]:
             told = ", and a peer's TensorFlow says that its task there is gone"
         silent = duration(turn.at - _last_word_at(host))
         set_lost(turn, host)
-        turn.note("host-lost", f"{host.name} has been silent for {silent}{told}: it counts as lost")
+        turn.note("host-lost", f"{host.name} has been silent for {silent}{told}; it counts as lost")
         for task in living(turn.run, host):
             lose(turn, task)
     return [host.name for host in lost]

@@ -33,7 +33,7 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     turn.set(seed=seed, budget=restart.cleared(run.budget, seed.global_step), from_scratch=False)
     if seed.source is None:
         reached = f"; {run.best_step} steps are lost" if run.best_step and run.generation > 1 else ""
-        sentence = f"there is no checkpoint yet: generation {seed.generation} starts at step 0{reached}"
+        sentence = f"no checkpoint yet: generation {seed.generation} starts at step 0{reached}"
         turn.note("from-start", sentence, None, **_done(turn, sentence))
         return
     known = Checkpoint(
@@ -58,7 +58,7 @@ def _passed_over(turn: Turn, rejected: tuple[tuple[str, str], ...], taken: str |
     for path, why in rejected:
         turn.note(
             "checkpoint-rejected",
-            f"{path} does not read whole: {why}{instead}",
+            f"{path} is damaged: {why}{instead}",
             path=path,
             taken=taken or None,
         )
@@ -91,7 +91,7 @@ def verified(turn: Turn, event: CheckpointVerified) -> None:
         saved_time=event.saved_time,
     )
     turn.set(checkpoint=newer)
-    turn.note("checkpoint", f"the checkpoint of step {event.global_step} reads whole", path=event.path)
+    turn.note("checkpoint", f"checkpoint of step {event.global_step} verified", path=event.path)
     at_checkpoint(turn)
 
 

@@ -105,7 +105,7 @@ def end_individually(turn: Turn, task: Task, blamed: Cause, sentence: str) -> No
     """Kill it, and it alone: once it is gone it is restarted."""
     ending = FirstCause(task.id, task.generation, blamed, sentence)
     turn.set_task(task, ending=ending, deadline_at=turn.at + end_patience_s(turn.run))
-    turn.note("stopping-alone", f"{sentence}; it is stopped, the others go on", task.id)
+    turn.note("stopping-alone", f"{sentence}; it is stopped, the other tasks continue", task.id)
     turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=0.0))
 
 
@@ -119,7 +119,7 @@ def _overdue(turn: Turn, task: Task) -> None:
         end_individually(turn, task, Cause.START, late)
     else:
         turn.set(first_cause=replace(task.ending, generation=turn.run.generation))
-        lives = f"{task.id} on {task.host} lives on after its kill"
+        lives = f"{task.id} on {task.host} is still running after SIGKILL"
         stop_all(turn, Intent.RESTART, f"{lives}; {task.ending.sentence}")
 
 
@@ -157,7 +157,7 @@ def _restart(turn: Turn, task: Task) -> None:
     turn.run = turn.run.with_task(fresh)
     turn.set(generation_last=generation)
     when = f"in {duration(delay_s)} ({decided.reason})" if delay_s else "at once"
-    done = f"restarted alone, {when}; the others go on"
+    done = f"restarted individually, {when}; the other tasks continue"
     if waits_to_leave(turn.run, fresh):
         done = f"not restarted on {task.host}, which is drained: it waits until the gang moves"
     turn.note("restart-alone", f"{task.id} is {done}: {sentence}", task.id, **_why(run, task, done))

@@ -104,7 +104,9 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
             return
     if adopting and report.pid is not None:
         turn.note(
-            "adopted", f"{task.id} on {task.host} goes on under this coordinator (pid {report.pid})", task.id
+            "adopted",
+            f"{task.id} on {task.host} keeps running; adopted by this coordinator (pid {report.pid})",
+            task.id,
         )
     phase = _PHASES[report.phase]
     if _ORDER.index(phase) > _ORDER.index(
@@ -188,4 +190,4 @@ def _gone_without_record(turn: Turn, task: Task) -> None:
     """The host answers and knows nothing of a task that it ran: its directory is gone, and so is the task."""
     ended = Exit(cause=Cause.HOST_LOST, at=turn.at)
     turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
-    turn.note("task-lost", f"{task.host} answers and knows nothing of {task.id}: its record is gone", task.id)
+    turn.note("task-lost", f"{task.host} has no record of {task.id} any more", task.id)

@@ -20,7 +20,7 @@ _HAS_TASKS = (Phase.RENDEZVOUS, Phase.RUNNING)
 def at_checkpoint(turn: Turn) -> None:
     """A newer checkpoint reads whole: the best moment for whatever is to change places."""
     if turn.run.phase is Phase.RUNNING and turn.run.checkpoint is not None:
-        move(turn, f"the checkpoint of step {turn.run.checkpoint.global_step} is good")
+        move(turn, f"checkpoint of step {turn.run.checkpoint.global_step} is verified")
 
 
 def move(turn: Turn, occasion: str) -> None:
@@ -33,7 +33,7 @@ def move(turn: Turn, occasion: str) -> None:
 def _what_for(run: Run, assignment: slots.Assignment) -> str:
     drained = [host.name for host in run.assignees if host.state is HostState.DRAINED]
     if drained:
-        return f"the gang stops to leave {', '.join(drained)}, which is drained"
+        return f"all tasks stop to move off {', '.join(drained)}, which is drained"
     back = [
         assignment.replacements.get(slot, slot) or slot
         for slot in run.plan.hosts_used
@@ -41,7 +41,7 @@ def _what_for(run: Run, assignment: slots.Assignment) -> str:
     ]
     now, wanted = len(assigned(run.plan, assignment.replacements)), len(run.plan.tasks)
     tasks = f"all {counted(now, 'task')}" if now == wanted else f"{now} of {counted(wanted, 'task')}"
-    return f"the gang stops to go on with {tasks} on {', '.join(back)} and the others" if back else ""
+    return f"all tasks stop; the next generation has {tasks}, with {', '.join(back)}" if back else ""
 
 
 def handle(turn: Turn, event: DrainRequested | UndrainRequested) -> None:
@@ -65,7 +65,7 @@ def _drain(turn: Turn, event: DrainRequested) -> None:
             when = "; its tasks move " + (
                 "at the next verified checkpoint" if has_checkpoints else "at the next restart, or with --now"
             )
-        turn.note("drained", f"{host.name} is drained: it is given no task{when}")
+        turn.note("drained", f"{host.name} is drained: it gets no new tasks{when}")
     if event.now and holds and turn.run.phase in _HAS_TASKS:
         move(turn, "the user wants it now")
 
@@ -76,4 +76,4 @@ def _undrain(turn: Turn, event: UndrainRequested) -> None:
     if host.state not in (HostState.OPEN, HostState.LOST):
         was = host.state.value
         turn.set_host(host, state=HostState.OPEN, state_why="", faults=0)
-        turn.note("undrained", f"{host.name}, which was {was}, may be given tasks again")
+        turn.note("undrained", f"{host.name}, which was {was}, may get tasks again")

@@ -85,11 +85,11 @@ def advance_stall(turn: Turn) -> None:
         turn.set_phase(evidence_at=None)  # what it stood still for is being patched
     elif is_due(stalled_at(turn.run), turn.at):
         turn.set_phase(evidence_at=turn.at + EVIDENCE_WAIT_S)
-        turn.note("stalled", f"{_stands_still(turn)}; asking all tasks where they are")
+        turn.note("stalled", f"{_stands_still(turn)}; collecting the stacks of all tasks")
         turn.do(CollectStacks(generation=turn.run.generation))
     elif running.evidence_at is not None and _moves_again(turn.run, running, turn.at):
         turn.set_phase(evidence_at=None)
-        turn.note("moves-again", f"step {running.position}: it moves again, and nothing is stopped")
+        turn.note("moves-again", f"progress again at step {running.position}; nothing is stopped")
     elif is_due(running.evidence_at, turn.at):
         _act(turn, {})
 
@@ -151,15 +151,15 @@ def _stands_still(turn: Turn) -> str:
     if running.position_at is None:
         return f"there is no step {duration(turn.at - run.since_at)} after the release"
     waited = turn.at - running.position_at
-    shown = f"the longest pause so far was {duration(run.longest_pause_s or 0.0)}"
-    return f"step {running.position} stands still for {duration(waited)} ({shown})"
+    shown = f"longest pause so far: {duration(run.longest_pause_s or 0.0)}"
+    return f"no progress past step {running.position} for {duration(waited)} ({shown})"
 
 
 def _act(turn: Turn, stacks: Mapping[TaskId, str]) -> None:
     run = turn.run
     # Who serves waits for orders, and is elsewhere than the chief by its nature.
     odd = odd_one({task: text for task, text in stacks.items() if not is_served(run, run.task(task))})
-    named = f"; {odd} is elsewhere than the others: {innermost(stacks[odd])}" if odd is not None else ""
+    named = f"; {odd} differs from the other tasks: {innermost(stacks[odd])}" if odd is not None else ""
     frozen = "".join(f"; {cause.frozen(task)}" for task in _silent(run))
     sentence = f"stalled: {_stands_still(turn)}{frozen}{named}"
     turn.set_phase(evidence_at=None)

@@ -60,7 +60,7 @@ def advance_pending(turn: Turn) -> None:
     if problem is not None:
         fail_now(turn, problem)
         return
-    turn.note("prepared", f"{counted(len(chosen), 'host')} checked, and given the code")
+    turn.note("prepared", f"{counted(len(chosen), 'host')} checked, code in place")
     facts = [host.facts for host in chosen if host.facts]
     turn.set(code=facts[0].code)
     say_unfit(turn, list(turn.run.hosts))
@@ -83,7 +83,7 @@ def say_unfit(turn: Turn, hosts: list[Host]) -> None:
     for host in hosts:
         why = slots.unfit(turn.run, host) if host.name not in holding else None
         if why is not None:
-            turn.note("spare-unfit", f"{host.name} cannot stand in for another: {why}")
+            turn.note("spare-unfit", f"{host.name} cannot replace another host: {why}")
 
 
 def _never_prepared(missing: list[Host], waited_s: float) -> Problem:
@@ -179,7 +179,7 @@ def advance_rendezvous(turn: Turn) -> None:
         turn.do(*(release(turn.run, task) for task in turn.run.tasks))
         running = Running(progress_at=turn.at, verify_at=next_verification(run, turn.at, 0.0))
         turn.enter(running, "all tasks have joined")
-        turn.note("running", f"all have joined and are released: {counted(len(run.tasks), 'task')}")
+        turn.note("running", f"{len(run.tasks)}/{len(run.tasks)} tasks joined; training started")
 
 
 def _left_early(turn: Turn, task: Task) -> None:

@@ -139,7 +139,7 @@ def test_who_followed_after_how_long_and_who_was_stopped() -> None:
     ]
     assert (found.host, found.global_step, found.stopped, found.ended_time) == ("h1", 8, 1, 1.7e9)
     assert (found.exit_code, found.signal) == (None, 9)
-    assert found.means.startswith("somebody or something on h1 ended it")
+    assert found.means.startswith("killed from outside orch on h1")
 
 
 def test_the_same_error_on_others_is_said_once() -> None:
@@ -160,7 +160,7 @@ def test_where_nobody_had_gone_before_a_follower_it_was_the_network() -> None:
     assert found is not None
     assert (found.cause, found.means) == (
         Cause.NETWORK,
-        "the tasks lost each other, and none had gone before",
+        "the tasks lost their connections to each other; none had ended before",
     )
 
 

@@ -107,7 +107,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 checkpoint=True,
                 own={"deadline_at": 1060.0},
             ),
-            "2/2 tasks have joined; the newest checkpoint is read and copied before they are released, 1 min left",
+            "2/2 tasks have joined; verifying and copying the newest checkpoint, 1 min left",
         ),
         (
             run_in(Phase.RENDEZVOUS, tasks=(task(READY), task(READY)), checkpoint=True, seed=Seed(0)),
@@ -128,7 +128,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 tasks=(task(RUNNING, 120), task(RUNNING)),
                 own={"progress_at": 998.0},
             ),
-            "step 120; unreachable, still training: b (last heard 40 s ago)",
+            "step 120; b unreachable for 40 s; the other tasks make progress",
         ),
         (
             run_in(
@@ -137,8 +137,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 tasks=(task(RUNNING), task(RUNNING)),
                 own={"progress_at": 900.0},
             ),
-            "before the first step; unreachable, no progress is seen; its tasks may be training: "
-            "b (last heard 40 s ago)",
+            "before the first step; b unreachable for 40 s; no task makes progress",
         ),
         (
             run_in(
@@ -156,7 +155,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                     {"phase": TaskPhase.EXITED, "exit": Exit(cause=Cause.FINISHED, code=0)},
                 ),
             ),
-            "step 120; worker:1 on b ended well, the others go on",
+            "step 120; worker:1 on b finished; the other tasks continue",
         ),
         (
             run_in(Phase.RUNNING, tasks=(task(RUNNING, 120), task(RUNNING, 120)), replacements={"b": None}),
@@ -170,7 +169,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 tasks=(task(RUNNING, 120), task(RUNNING, 120)),
                 checkpoint=True,
             ),
-            "step 120; leaves b (drained) at the next checkpoint",
+            "step 120; moves off b (drained) at the next checkpoint",
         ),
         (
             run_in(
@@ -196,7 +195,7 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 own={"intent": Intent.KILL, "proof": {"a": Swept()}},
                 reason="killed by the user",
             ),
-            "killed by the user; looking on b that nothing is left, then KILLED",
+            "killed by the user; checking b for leftover processes, then KILLED",
         ),
         (
             run_in(
@@ -205,13 +204,13 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
                 own={"intent": Intent.SUCCEED},
                 reason="done",
             ),
-            "done; looking on a, b that nothing is left, then done",
+            "done; checking a, b for leftover processes, then done",
         ),
         (
             run_in(
                 Phase.STOPPING, tasks=(task(TaskPhase.EXITED),) * 2, own={"intent": Intent.FAIL}, reason="bad"
             ),
-            "bad; looking on a, b that nothing is left, then FAILED",
+            "bad; checking a, b for leftover processes, then FAILED",
         ),
         (
             run_in(
@@ -252,5 +251,5 @@ def test_who_ended_on_a_drained_host_is_said_to_wait_for_the_move() -> None:
     run = run_in(Phase.RUNNING, hosts=(UP, drained), tasks=({**told[0], "id": TaskId("chief", 0)}, told[1]))
     run = replace(run, plan=replace(run.plan, strategy="parameter_server"))
     assert sentence(run, now=NOW) == (
-        "step 120; leaves b (drained) at the next restart; worker:0 on b has ended and waits for that"
+        "step 120; moves off b (drained) at the next restart; worker:0 on b has ended and restarts after the move"
     )

@@ -34,20 +34,20 @@ TEXTS: list[tuple[str, Cause, str]] = [
         "with shape[8] on /job:worker/replica:0/task:1/device:GPU:0 by allocator GPU_0_bfc "
         "The error could be from a previous operation. Restart your program to reset.",
         Cause.FOLLOWER,
-        "a peer had gone",
+        "a peer was gone",
     ),
     (
         f"{ERRORS}.UnavailableError: {NODE} Collective ops is aborted by: Error reported from /job:worker/task:1: The "
         "following tasks are unhealthy (stopped sending heartbeats): /job:worker/replica:0/task:1 The tasks have "
         "crashed. The error could be from a previous operation. Restart your program to reset. [Op:CollectiveReduceV2]",
         Cause.FOLLOWER,
-        "a peer had gone",
+        "a peer was gone",
     ),
     (
         "E0000 coordination_service.cc:954] /job:worker/replica:0/task:1 has been set to ERROR in coordination "
         "service: UNAVAILABLE: Task /job:worker/replica:0/task:1 heartbeat timeout.",
         Cause.FOLLOWER,
-        "a peer had gone",
+        "a peer was gone",
     ),
     (
         f"{ERRORS}.InternalError: Collective Op has group_size 8 and group_key 1 but that group has size 4",

@@ -71,7 +71,7 @@ def test_the_contract_of_the_design() -> None:
         "name": "t",
         "run_id": "t-20260101-000000",
         "phase": "RUNNING",
-        "reason": "step 120; unreachable, still training: b (last heard 50 s ago)",
+        "reason": "step 120; b unreachable for 50 s; the other tasks make progress",
         "strategy": "multi_worker_mirrored",
         "generation": 2,
         "epoch": 2,

@@ -45,7 +45,11 @@ class Unit:
             "StartLimitBurst=10",
             "",
             "[Service]",
-            "Type=exec",
+            "# Ready when it answers. A deciding thread that does not say for two minutes that it lives is begun anew.",
+            "Type=notify",
+            "NotifyAccess=main",
+            "TimeoutStartSec=300",
+            "WatchdogSec=120",
             *([f"User={self.user}"] if self.system else []),
             f"ExecStart={' '.join(quoted(word, command=True) for word in self.command)}",
             f"WorkingDirectory={escaped(self.state_dir)}",
@@ -61,11 +65,50 @@ class Unit:
             "# 6: another coordinator has this journal.",
             "RestartPreventExitStatus=2 6",
             "UMask=0077",
+            *self._restrictions,
             "",
             "[Install]",
             f"WantedBy={'multi-user.target' if self.system else 'default.target'}",
         ]
         return "\n".join(lines) + "\n"
+
+    @property
+    def _restrictions(self) -> list[str]:
+        """What neither the coordinator nor its children need. Tasks on this machine (transport: local) are children.
+
+        Left out for their sake: PrivateTmp (the socket may lie in /tmp, and what tasks have there would go with the
+        service), ProtectSystem=strict and ProtectHome (checkpoints lie anywhere), PrivateDevices and ProtectClock (they
+        take the GPUs away), MemoryDenyWriteExecute (XLA compiles), RestrictSUIDSGID (shared directories are often
+        setgid), RestrictNamespaces (a task may be a container).
+        """
+        common = [
+            "# Also for tasks on this machine: no sudo, and no setuid program such as nvidia-modprobe.",
+            "NoNewPrivileges=yes",
+            "LockPersonality=yes",
+            "RestrictRealtime=yes",
+            "SystemCallArchitectures=native",
+        ]
+        if not self.system:
+            # A user's own manager could protect the system only within a user namespace, in which files of others
+            # seem to belong to nobody; and the user cannot write there anyway.
+            return common
+        ours = {
+            self.state_dir,
+            *(
+                self.environment[name]
+                for name in ("ORCH_RUNTIME_DIR", "ORCH_HOST_DIR")
+                if name in self.environment
+            ),
+        }
+        return [
+            *common,
+            "ProtectSystem=full",
+            *(f"ReadWritePaths={quoted('-' + path)}" for path in sorted(ours)),
+            "ProtectHostname=yes",
+            "ProtectKernelLogs=yes",
+            "ProtectKernelModules=yes",
+            "ProtectKernelTunables=yes",
+        ]
 
 
 def escaped(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import signal
@@ -10,6 +11,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from orchestrator import __version__
+from orchestrator.adapters.head.notify import Notifier
 from orchestrator.adapters.head.paths import Paths
 from orchestrator.adapters.local import LocalTransport
 from orchestrator.adapters.ssh.transport import SshTransport
@@ -17,6 +19,7 @@ from orchestrator.adapters.transport import Transport
 from orchestrator.daemon.coordinator import api
 from orchestrator.daemon.coordinator.coordinator import Coordinator
 from orchestrator.daemon.coordinator.succession import take_lock, take_over
+from orchestrator.daemon.coordinator.watchdog import kept_alive
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +38,9 @@ def run(paths: Paths, *, after: int | None = None) -> int:
 
     `after` is the pid of a coordinator to succeed: it is asked to end once this one is ready.
     """
+    notifier = Notifier.from_environment(os.environ)
+    if sys.stderr is not None:
+        faulthandler.enable()  # it tells where we hung, when the watchdog of systemd ends us by SIGABRT
     paths.ensure()
     lock = take_lock(paths) if after is None else take_over(paths, after)
     _set_up_logging(paths)
@@ -45,9 +51,12 @@ def run(paths: Paths, *, after: int | None = None) -> int:
     log.info("coordinator %s: pid %s, epoch %s", __version__, os.getpid(), coordinator.epoch)
     coordinator.take_up()
     server.start()
+    notifier.ready()
     try:
-        coordinator.loop.run()
+        with kept_alive(notifier, coordinator.loop.call):
+            coordinator.loop.run()
     finally:
+        notifier.stopping()
         server.stop()
         coordinator.close()
         lock.close()

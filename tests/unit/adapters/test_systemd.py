@@ -44,6 +44,30 @@ def test_a_restart_of_the_service_touches_no_task_on_this_machine() -> None:
     assert "6" in found["RestartPreventExitStatus"][0].split(), "another coordinator has the journal"
 
 
+def test_it_is_waited_for_until_it_answers_and_begun_anew_when_it_hangs() -> None:
+    found = settings(unit().text)
+    assert found["Type"] == ["notify"]
+    assert float(found["WatchdogSec"][0]) >= 60, "a slow disk is no hang"
+    assert found["NotifyAccess"] == ["main"], "no task speaks for it"
+
+
+@pytest.mark.parametrize("system", [False, True])
+def test_it_is_restricted_to_what_it_and_tasks_on_this_machine_need(system: bool) -> None:
+    found = settings(unit(system=system, ORCH_HOST_DIR="/opt/100% ours").text)
+    assert found["NoNewPrivileges"] == ["yes"]
+    assert "PrivateTmp" not in found, "the socket may lie in /tmp"
+    assert not {"PrivateDevices", "ProtectClock", "DevicePolicy"} & set(found), "GPUs are devices"
+    if not system:
+        assert "ProtectSystem" not in found, "it would need a user namespace, in which root is nobody"
+        return
+    assert found["ProtectSystem"] == ["full"], "checkpoints lie anywhere, but not in /usr"
+    assert found["ReadWritePaths"] == [
+        f'"-{STATE}"',
+        '"-/opt/100%% ours"',
+        '"-/run/user/1000/orch"',
+    ], "whatever directories were chosen for it"
+
+
 def test_the_unit_names_the_same_places_as_the_command_that_wrote_it() -> None:
     found = settings(unit(ORCH_HOST_DIR="/data/100% ours").text)
     assert found["Environment"] == [

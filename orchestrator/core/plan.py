@@ -14,7 +14,7 @@ TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 """TensorFlow's task types, in the order in which people read them."""
 
 
-PUSH_BYTES_MAX = 200_000_000
+PUSH_BYTES_MAX = 200 << 20
 """How much of a working directory is pushed where the spec names no limit. Code is less; data should lie elsewhere."""
 
 

@@ -15,7 +15,7 @@ from orchestrator.core.errors import JournalError, Refused
 from orchestrator.core.words import counted
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.head.journal import Kept
+    from orchestrator.adapters.head.journal_states import Contents
     from orchestrator.core.model import Run
     from orchestrator.core.plan import HostPlan, Plan
 
@@ -64,18 +64,23 @@ class Item:
 class Known:
     """What our journal knows. `there`: whether a journal exists."""
 
-    kept: tuple[Kept, ...]
+    contents: Contents
     there: bool
 
     @property
     def run_ids(self) -> frozenset[str]:
         """Every run, ended or not. The hosts keep the newest ended ones for their logs."""
-        return frozenset(one.run.run_id for one in self.kept)
+        kept = {one.run.run_id for one in self.contents.kept}
+        return frozenset(kept | {one.run_id for one in self.contents.set_aside})
 
     @property
     def hosts(self) -> list[HostPlan]:
         """The hosts of all runs."""
-        return [host for one in self.kept for host in one.run.plan.hosts]
+        return [host for one in self.contents.kept for host in one.run.plan.hosts]
+
+    def may_be_of(self, root: str) -> bool:
+        """Return whether a checkpoint store is perhaps that of an active run which cannot be read."""
+        return os.path.basename(root).rpartition("-")[0] in {one.name for one in self.contents.set_aside}
 
 
 def known(session: Session) -> Known:
@@ -84,7 +89,7 @@ def known(session: Session) -> Known:
 
     path = session.paths.journal
     try:
-        return Known(tuple(peek(path)), os.path.exists(path))
+        return Known(peek(path), os.path.exists(path))
     except JournalError as e:
         raise Refused(f"cannot tell orphans from known runs: {e.message}", hint=e.hint) from e
 
@@ -112,6 +117,8 @@ def look_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
     named = {_root(state_dir, plan) for plan in plans}
     for store in stores:
         run = runs.get(store.root)
+        if ours.may_be_of(store.root):
+            continue
         if run is None or run.phase.is_terminal:
             found.append(_of_store(session, store, run, is_named=store.root in named))
     return found
@@ -120,7 +127,7 @@ def look_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
 def _runs_by_store(state_dir: str, ours: Known) -> dict[str, Run]:
     """Return for each checkpoint store its run: the active one, else the newest."""
     found: dict[str, Run] = {}
-    for one in sorted(ours.kept, key=lambda one: not one.run.phase.is_terminal):
+    for one in sorted(ours.contents.kept, key=lambda one: not one.run.phase.is_terminal):
         root = _root(state_dir, one.run.plan)
         if root is not None:
             found[root] = one.run

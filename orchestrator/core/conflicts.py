@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from orchestrator.core.errors import Refused
 from orchestrator.core.model import Run
@@ -11,11 +12,26 @@ from orchestrator.core.plan import Plan
 _SPARE = "a spare"
 
 
-def refuse_start(plan: Plan, runs: Iterable[Run]) -> None:
+WAY_BACK = (
+    "`orch coordinator stop` and `orch recover --hosts cluster.yaml` take up what of it lives on its hosts, or give it "
+    "up with --give-up"
+)
+"""What a person can do about a run that cannot be read."""
+
+
+def refuse_start(
+    plan: Plan, runs: Iterable[Run], set_aside: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Raise Refused where a run of this plan would share a name, a checkpoint directory or a GPU with an active one.
 
     Two of one name would share a checkpoint directory; two on one GPU would fail for want of memory.
+
+    Args:
+        set_aside: by name, the ids of runs that cannot be read: their tasks may be training.
     """
+    if plan.name in set_aside:
+        message = f"a run named {plan.name} may be active, and cannot be read: {set_aside[plan.name]}"
+        raise Refused(message, hint=WAY_BACK)
     for run in runs:
         if run.phase.is_terminal:
             continue

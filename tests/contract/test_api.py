@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -57,13 +58,23 @@ class Rig:
                 "code": always({"digest": "c0de", "missing": []}),
                 "sweep": always({"left": [], "ports_busy": [], "by": "cgroup"}),
             }
+        self.start_coordinator()
+        self.client = Client(self.paths.socket)
+
+    def start_coordinator(self) -> None:
         self.coordinator = Coordinator(self.paths, {"fake": self.hosts.transport})
         self.server = api.Server(self.coordinator)
         self.coordinator.take_up()
         self.server.start()
         self._thread = threading.Thread(target=self.coordinator.loop.run)
         self._thread.start()
-        self.client = Client(self.paths.socket)
+
+    def stop_coordinator(self) -> None:
+        self.coordinator.loop.stop()
+        self._thread.join(SOON_S)
+        assert not self._thread.is_alive()
+        self.server.stop()
+        self.coordinator.close()
 
     def plan(self, **changes: Any) -> dict[str, Any]:
         plan: Plan = make_plan(["a", "b"], checkpoint=False)
@@ -92,11 +103,7 @@ class Rig:
         return answer
 
     def close(self) -> None:
-        self.coordinator.loop.stop()
-        self._thread.join(SOON_S)
-        assert not self._thread.is_alive()
-        self.server.stop()
-        self.coordinator.close()
+        self.stop_coordinator()
         self._short.cleanup()
 
 
@@ -421,25 +428,38 @@ def test_the_end_is_not_begun_before_all_was_read_that_asks_for_it(rig: Rig) -> 
 def test_another_coordinator_takes_the_runs_up(rig: Rig, tmp_path: Path) -> None:
     run_id = rig.submit()["run_id"]
     until(lambda: rig.phase() == "RENDEZVOUS")
-    rig.coordinator.loop.stop()
-    rig._thread.join(SOON_S)
-    rig.server.stop()
-    rig.coordinator.close()
+    rig.stop_coordinator()
     (Path(rig.paths.state_dir) / "secrets").mkdir(exist_ok=True)
     orphan = Path(rig.paths.state_dir) / "secrets" / "gone-1.json"
     orphan.write_text("{}")
-    rig.coordinator = Coordinator(rig.paths, {"fake": rig.hosts.transport})
-    rig.server = api.Server(rig.coordinator)
-    rig.coordinator.take_up()
-    rig.server.start()
-    rig._thread = threading.Thread(target=rig.coordinator.loop.run)
-    rig._thread.start()
+    rig.start_coordinator()
     assert rig.client.get("/v1/coordinator")["epoch"] == 2
     (shown,) = rig.client.get("/v1/status")["runs"]
     assert (shown["run_id"], shown["epoch"], shown["phase"]) == (run_id, 2, "RENDEZVOUS")
     assert not orphan.exists()
     start = rig.hosts.agents["a"].wait_order("start", count=2)
     assert start["epoch"] == 2, "asked again, by the new epoch"
+
+
+def test_row_59_a_run_that_cannot_be_read_is_named_and_the_rest_is_taken_up(rig: Rig) -> None:
+    broken = rig.client.post("/v1/runs", {"plan": rig.plan(secrets=("TOKEN",)), "secrets": {"TOKEN": "x"}})[
+        "run_id"
+    ]
+    other = rig.submit(name="u")["run_id"]
+    rig.stop_coordinator()
+    with sqlite3.connect(rig.paths.journal) as db:
+        db.execute("UPDATE runs SET state = '{}' WHERE run_id = ?", (broken,))
+    rig.start_coordinator()
+    assert [run["run_id"] for run in rig.client.get("/v1/status")["runs"]] == [other]
+    warning = rig.client.get("/v1/coordinator")["warning"]
+    assert f"{broken} is set aside: its state in the journal cannot be read" in warning
+    assert "orch recover" in warning
+    events = rig.client.get("/v1/events", {"name": broken})["events"]
+    assert events[-1]["kind"] == "run-set-aside"
+    with pytest.raises(Refused, match=f"may be active, and cannot be read: {broken}"):
+        rig.submit()
+    secrets = Path(rig.paths.state_dir) / "secrets" / f"{broken}.json"
+    assert secrets.exists(), "it may be rebuilt, and go on"
 
 
 @pytest.mark.fault(34)

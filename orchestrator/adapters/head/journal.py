@@ -13,17 +13,15 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
-
-from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.adapters import durable
 from orchestrator.adapters.head import journal_format
 from orchestrator.adapters.head.disk import NO_SPACE, full_error, is_full
 from orchestrator.adapters.head.journal_format import VERSION, check_version, damaged
+from orchestrator.adapters.head.journal_states import COLUMNS, Contents, Kept, Unreadable, contents_of, dump
 from orchestrator.core.actions import Note
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import Event
@@ -38,18 +36,12 @@ ENDED_MAX = 50
 Runs that go on are kept whatever their number, and so are ended ones of which a host still owes the proof.
 """
 
+_ALL = f"SELECT {COLUMNS} FROM runs ORDER BY rowid"
+_INSERT_EVENT = (
+    "INSERT INTO events (time, run_id, name, kind, task, generation, message, data) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
 _NEWEST_ENDED = "SELECT run_id FROM runs WHERE ended IS NOT NULL ORDER BY ended_seq DESC, rowid DESC LIMIT ?"
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A run as the journal holds it."""
-
-    run: Run
-    created: str
-    ended: str | None
-    written_at: float
-    """The monotonic instant at which the state was written, by the clock of its writer."""
 
 
 class Journal:
@@ -137,7 +129,7 @@ class Journal:
         with self._transaction():
             written = self._db.execute(
                 "INSERT INTO journal (time, run_id, type, event) VALUES (?, ?, ?, ?)",
-                (time, run.run_id, type(event).__name__, _dump(type(event), event)),
+                (time, run.run_id, type(event).__name__, dump(type(event), event)),
             )
             self._db.execute(
                 "INSERT INTO runs (run_id, name, created, ended, written_at, state, ended_seq) "
@@ -150,26 +142,34 @@ class Journal:
                     time,
                     time if ended else None,
                     event.at,
-                    _dump(Run, run),
+                    dump(Run, run),
                     written.lastrowid if ended else None,
                 ),
             )
-            self._db.executemany(
-                "INSERT INTO events (time, run_id, name, kind, task, generation, message, data) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                [_row(time, run, note) for note in notes],
-            )
+            self._db.executemany(_INSERT_EVENT, [_row(time, run, note) for note in notes])
+
+    def note_set_aside(self, one: Unreadable) -> None:
+        """Add an event that says so of a run, whose state is left as it is."""
+        note = ("run-set-aside", None, 0, one.sentence, json.dumps({"why": one.why}))
+        with self._transaction():
+            self._db.execute(_INSERT_EVENT, (self._clock(), one.run_id, one.name, *note))
+
+    def write_off(self, run_id: str) -> None:
+        """Count a run as ended that cannot be read and of which nothing lives. Its state is left as it is."""
+        with self._transaction():
+            self._db.execute("UPDATE runs SET ended = ? WHERE run_id = ?", (self._clock(), run_id))
 
     def prune(self, *, ended_max: int = ENDED_MAX) -> list[str]:
         """Forget the runs that ended before the newest `ended_max`, with their events; which they were.
 
-        One that goes on is never among them, nor one whose end is unproven: its host is swept when it is back.
+        One that goes on is never among them, nor one whose end is unproven, since its host is swept when it is back,
+        nor one of which that cannot be read.
         """
         rows = self._read(
-            f"SELECT run_id, state FROM runs WHERE ended IS NOT NULL AND run_id NOT IN ({_NEWEST_ENDED})",
+            f"SELECT {COLUMNS} FROM runs WHERE ended IS NOT NULL AND run_id NOT IN ({_NEWEST_ENDED})",
             (ended_max,),
         )
-        forgotten = [str(run_id) for run_id, state in rows if not unproven(_load(self.path, run_id, state))]
+        forgotten = [one.run.run_id for one in contents_of(rows).kept if not unproven(one.run)]
         for run_id in forgotten:  # one at a time: who waits to write need not wait for all
             with self._transaction():
                 for table in ("events", "journal", "runs"):
@@ -180,15 +180,13 @@ class Journal:
 
     def runs(self, *, ended_max: int = ENDED_MAX) -> list[Kept]:
         """All runs that have not ended or of which a host owes the proof, and the newest others; oldest first."""
-        rows = self._read(
-            f"SELECT run_id, state, ended IS NULL OR run_id IN ({_NEWEST_ENDED}), created, ended, written_at "
-            "FROM runs ORDER BY rowid",
-            (ended_max,),
-        )
-        kept = [
-            (wanted, Kept(_load(self.path, run_id, state), *rest)) for run_id, state, wanted, *rest in rows
-        ]
-        return [one for wanted, one in kept if wanted or unproven(one.run)]
+        newest = {run_id for (run_id,) in self._read(_NEWEST_ENDED, (ended_max,))}
+        kept = self.contents().kept
+        return [one for one in kept if one.ended is None or one.run.run_id in newest or unproven(one.run)]
+
+    def contents(self) -> Contents:
+        """Return every run, and those that cannot be read."""
+        return contents_of(self._read(_ALL, ()))
 
     def _read(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         try:
@@ -234,22 +232,20 @@ class Journal:
         return [(type_, json.loads(event)) for type_, event in rows]
 
 
-def peek(path: str) -> list[Kept]:
+def peek(path: str) -> Contents:
     """Every run of a journal that may be somebody else's, who may be writing it; none where there is no journal.
 
     Changes nothing. JournalError where this program could not take it, or is too old for it.
     """
     if not os.path.exists(path):
-        return []
+        return Contents()
     try:
         with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
             _version(db, path)
-            rows = db.execute(
-                "SELECT run_id, state, created, ended, written_at FROM runs ORDER BY rowid"
-            ).fetchall()
+            rows = db.execute(_ALL).fetchall()
     except sqlite3.Error as e:
         raise _error(path, e) from e
-    return [Kept(_load(path, run_id, state), *rest) for run_id, state, *rest in rows]
+    return contents_of(rows)
 
 
 def put_aside(path: str) -> str | None:
@@ -313,15 +309,6 @@ def _meta(db: sqlite3.Connection, path: str, key: str) -> str:
     return str(row[0])
 
 
-def _load(path: str, run_id: str, state: str) -> Run:
-    try:
-        return read_run(state)
-    except ValidationError as e:
-        found = e.errors()[0]
-        where = ".".join(map(str, found["loc"]))
-        raise damaged(path, f"the state of {run_id} cannot be read: {where}: {found['msg']}") from e
-
-
 def _error(path: str, error: sqlite3.Error) -> JournalError:
     """What a person must know of it."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -347,31 +334,7 @@ def now_utc() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def dump_run(run: Run) -> str:
-    """A run as JSON, as the journal keeps it."""
-    return _dump(Run, run)
-
-
-def read_run(state: str) -> Run:
-    """The inverse. ValueError where it is none that this program understands."""
-    return _adapter(Run).validate_json(state)  # type: ignore[no-any-return]
-
-
 def _row(time: str, run: Run, note: Note) -> tuple[object, ...]:
     task = str(note.task) if note.task else None
     data = json.dumps(dict(note.data), default=str)
     return (time, run.run_id, run.plan.name, note.kind, task, run.generation, note.message, data)
-
-
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
-
-
-def _adapter(type_: type[Any]) -> TypeAdapter[Any]:
-    """Made once a type: pydantic reads all of its fields for it."""
-    if type_ not in _ADAPTERS:
-        _ADAPTERS[type_] = TypeAdapter(type_)
-    return _ADAPTERS[type_]
-
-
-def _dump(type_: type[Any], value: object) -> str:
-    return _adapter(type_).dump_json(value).decode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,7 +24,7 @@ from orchestrator.core.model import Phase
 from orchestrator.core.words import counted
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.head.journal import Kept
+    from orchestrator.adapters.head.journal_states import Unreadable
     from orchestrator.core.plan import Plan
     from orchestrator.daemon.coordinator.recovery import Found, Search
 
@@ -63,11 +63,20 @@ def look(request: Request, session: Session) -> tuple[Search, list[tuple[Plan, M
         session.pause(_LOOK_AGAIN_S)
 
 
-def check_lost(session: Session) -> tuple[str | None, dict[str, str]]:
-    """Return what is wrong with the journal, and the phases of its ended runs.
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What is lost, and what is not."""
 
-    The first is None where the journal is empty or missing. Raises Refused where nothing is lost.
-    """
+    trouble: str | None = None
+    """What is wrong with the journal as a whole; None where it can be written."""
+    known: Mapping[str, str] = field(default_factory=dict)
+    """The phases of the runs that it holds: they are not rebuilt."""
+    set_aside: tuple[Unreadable, ...] = ()
+    """Runs of it that cannot be read."""
+
+
+def check_lost(session: Session) -> Loss:
+    """Return what is lost of the journal. Raises Refused where nothing is."""
     from orchestrator.adapters.head.journal import peek
 
     try:
@@ -81,23 +90,39 @@ def check_lost(session: Session) -> tuple[str | None, dict[str, str]]:
             hint="`orch status` shows its runs; `orch coordinator stop` stops it (the tasks keep running)",
         )
     try:
-        kept = peek(session.paths.journal)
+        contents = peek(session.paths.journal)
     except JournalError as e:
-        return e.message, {}
-    active = _active(kept)
-    if active:
+        return Loss(trouble=e.message)
+    known = {one.run.run_id: one.run.phase.value for one in contents.kept}
+    active = [run_id for run_id, phase in known.items() if phase not in ENDED]
+    if active and not contents.set_aside:
         raise Refused(
             f"the journal {session.paths.journal} is intact and contains {', '.join(active)}",
             hint="nothing is lost: `orch coordinator start` adopts its runs",
         )
-    return None, {one.run.run_id: one.run.phase.value for one in kept}
+    return Loss(known=known, set_aside=contents.set_aside)
 
 
-def _active(kept: Sequence[Kept]) -> list[str]:
-    return [one.run.run_id for one in kept if not one.run.phase.is_terminal]
+def check_give_up(give_up: Sequence[str], loss: Loss, search: Search) -> None:
+    """Raise where a run cannot be given up: it can be read, or it lives."""
+    unreadable = [one.run_id for one in loss.set_aside]
+    for run_id in give_up:
+        if run_id not in unreadable:
+            names = ", ".join(unreadable)
+            hint = f"these cannot be read: {names}" if names else "`orch kill` ends a run that can be read"
+            raise UsageError(f"{run_id} is no run of the journal that cannot be read", hint=hint)
+        found = search.found.get(run_id)
+        if found is not None and found.lives_on:
+            where = ", ".join(sorted(found.lives_on))
+            raise Refused(
+                f"{run_id} is alive on {where}",
+                hint=f"`orch recover` without --give-up adopts it; `orch gc --even-alive {run_id}` ends it",
+            )
 
 
-def rebuild(session: Session, search: Search, chosen: Sequence[Found], *, is_bad: bool) -> str | None:
+def rebuild(
+    session: Session, search: Search, chosen: Sequence[Found], loss: Loss, give_up: Sequence[str]
+) -> str | None:
     """Write the journal. An old file that cannot be read is renamed first; return its new path."""
     from orchestrator.adapters.head.journal import Journal, put_aside
     from orchestrator.daemon.coordinator.recovery import write
@@ -106,10 +131,12 @@ def rebuild(session: Session, search: Search, chosen: Sequence[Found], *, is_bad
     session.paths.ensure()
     lock = take_lock(session.paths)
     try:
-        aside = put_aside(session.paths.journal) if is_bad else None
+        aside = put_aside(session.paths.journal) if loss.trouble is not None else None
         journal = Journal(session.paths.journal)
         try:
             write(journal, chosen, epoch=search.epoch, at=search.at)
+            for run_id in give_up:
+                journal.write_off(run_id)
         finally:
             journal.close()
     finally:
@@ -137,14 +164,14 @@ def keep_secrets(
 
 
 def choose(
-    search: Search, take_over: Sequence[str], ended: Mapping[str, str]
+    search: Search, take_over: Sequence[str], known: Mapping[str, str]
 ) -> tuple[list[Found], list[Found]]:
     """Return the runs to adopt, and the others with the reason.
 
     Args:
         search: The answers of the hosts.
         take_over: Runs to adopt even where another coordinator drives them. UsageError where one was not found.
-        ended: The phases of runs that have ended, by the journal. They are shown only where a task of them is alive.
+        known: The phases of the runs that the journal holds. They are shown only where a task of them is alive.
     """
     unknown = [run_id for run_id in take_over if run_id not in search.found]
     if unknown:
@@ -154,11 +181,13 @@ def choose(
     chosen: list[Found] = []
     others: list[Found] = []
     for one in search.found.values():
-        if one.run_id in ended:
+        if one.run_id in known:
             if not one.lives_on:
                 continue
-            one.phase = ended[one.run_id]
+            one.phase = known[one.run_id]
             one.why = f"it has ended: {one.phase}; `orch coordinator start` stops what is left of it"
+            if one.phase not in ENDED:
+                one.why = f"the journal holds it: {one.phase}; `orch coordinator start` adopts it"
         elif one.phase in ENDED:
             pass
         elif one.watched_on and one.run_id not in take_over:
@@ -232,6 +261,9 @@ def document(chosen: Sequence[Found], others: Sequence[Found]) -> list[dict[str,
 @click.option(
     "--take-over", multiple=True, metavar="RUN", help="Adopt this run even if another coordinator drives it."
 )
+@click.option(
+    "--give-up", multiple=True, metavar="RUN", help="Count this run, which cannot be read, as ended."
+)
 @click.option("--timeout", type=float, default=60.0, hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
@@ -240,6 +272,7 @@ def command(
     files: tuple[str, ...],
     yes: bool,
     take_over: tuple[str, ...],
+    give_up: tuple[str, ...],
     timeout: float,
     as_json: bool,
 ) -> int:
@@ -247,23 +280,24 @@ def command(
 
     No task is restarted, unless a task of its group is missing; that is shown before you confirm. Runs of which no
     task is alive are listed with how they ended. A journal that cannot be read is renamed, not removed. The values of
-    secrets come from the specs.
+    secrets come from the specs. Where single runs of the journal cannot be read, only those are rebuilt.
     """
     from orchestrator.cli.handover import wait_until_adopted
     from orchestrator.cli.starting import ensure_coordinator
 
-    trouble, ended = check_lost(session)
-    if trouble:
-        session.say(trouble)
+    loss = check_lost(session)
+    for said in [*filter(None, [loss.trouble]), *(one.sentence for one in loss.set_aside)]:
+        session.say(said)
     search, plans = look(Request(files, yes, take_over), session)
     failed = say_problems(session, search.answers)
-    chosen, others = choose(search, take_over, ended)
+    check_give_up(give_up, loss, search)
+    chosen, others = choose(search, take_over, loss.known)
     if not as_json:
         session.put("\n".join(shown(chosen, others)) or "No runs found")
     result: dict[str, Any] = {"schema": 1, "runs": document(chosen, others), "unasked": failed}
-    if chosen or trouble:
-        _ask(session, len(chosen), yes=yes)
-        aside = rebuild(session, search, chosen, is_bad=trouble is not None)
+    if chosen or give_up or loss.trouble is not None:
+        _ask(session, len(chosen), give_up, yes=yes)
+        aside = rebuild(session, search, chosen, loss, give_up)
         if aside is not None:
             session.say(f"The old journal was renamed to {aside}")
         for run_id, names in keep_secrets(session, chosen, plans).items():
@@ -287,11 +321,12 @@ def command(
     return 0
 
 
-def _ask(session: Session, count: int, *, yes: bool) -> None:
+def _ask(session: Session, count: int, give_up: Sequence[str], *, yes: bool) -> None:
     if yes:
         return
     if not is_interactive(session):
         raise Refused("no terminal to confirm on; nothing has changed", hint="add --yes")
-    adopted = f"Write a new journal and adopt {counted(count, 'run')}?"
-    if not confirm(session, adopted if count else "Write an empty journal?"):
+    adopted = f"Write the journal and adopt {counted(count, 'run')}" if count else "Write the journal"
+    given_up = f", and give up {', '.join(give_up)}" if give_up else ""
+    if not confirm(session, f"{adopted}{given_up}?"):
         raise Refused("not confirmed; nothing has changed")

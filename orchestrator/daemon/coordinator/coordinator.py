@@ -18,6 +18,7 @@ from orchestrator import __version__
 from orchestrator.adapters import bundle
 from orchestrator.adapters.head import disk
 from orchestrator.adapters.head.journal import Journal, now_utc
+from orchestrator.adapters.head.journal_states import Unreadable
 from orchestrator.adapters.head.paths import Paths
 from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.adapters.head.secrets import Secrets
@@ -55,6 +56,7 @@ class Coordinator:
             log.warning("%s", self._warning)
         self.journal = Journal(paths.journal)
         self.epoch = self.journal.take_epoch()
+        self._set_aside: tuple[Unreadable, ...] = ()
         self._secrets = Secrets(paths.state_dir)
         self._logs = LogCopier(RunLogs(paths.state_dir))
         self._fetching = threading.Lock()
@@ -64,10 +66,16 @@ class Coordinator:
         )
 
     def take_up(self) -> None:
-        """Go on with what the journal holds."""
+        """Go on with what the journal holds. A run that cannot be read is set aside, and named."""
+        for one in self.journal.contents().unreadable:
+            log.error("%s", one.sentence)
+        self._set_aside = self.journal.contents().set_aside
+        for one in self._set_aside:
+            self.journal.note_set_aside(one)
         self.loop.take_up(self.journal.runs(), self.epoch)
         self._forget_old()
-        self._secrets.keep_only([run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal])
+        active = [run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal]
+        self._secrets.keep_only([*active, *(one.run_id for one in self._set_aside)])
         for run in self.loop.runs.values():
             names = unproven(run) if run.phase.is_terminal else [host.name for host in run.hosts]
             self._executor.open(run, names)
@@ -100,7 +108,8 @@ class Coordinator:
         """Return what a person should see to, in one text; None where all is well."""
         runs = self.loop.runs
         stopped = [halt.sentence(runs[run_id]) for run_id, halt in self.loop.halted.items() if run_id in runs]
-        return "; ".join([*([self._warning] if self._warning else []), *stopped]) or None
+        aside = [f"{one.sentence}; {conflicts.WAY_BACK}" for one in self._set_aside]
+        return "; ".join([*([self._warning] if self._warning else []), *aside, *stopped]) or None
 
     def status(self, name: str | None) -> dict[str, Any]:
         """The document of `orch status`. By name, the newest run of that name; a run id names one run."""
@@ -130,7 +139,7 @@ class Coordinator:
         for run in runs:
             if run.plan == plan and not run.phase.is_terminal:
                 return run, False
-        conflicts.refuse_start(plan, runs)
+        conflicts.refuse_start(plan, runs, {one.name: one.run_id for one in self._set_aside})
         now = time.monotonic()
         run_id = self.journal.next_run_id(plan.name)
         run = new_run(run_id, plan, epoch=self.epoch, at=now, from_scratch=from_scratch)

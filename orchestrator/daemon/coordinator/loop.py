@@ -20,7 +20,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.adapters.head.journal import Journal, Kept
+from orchestrator.adapters.head.journal import Journal
+from orchestrator.adapters.head.journal_states import Kept
 from orchestrator.core import decide
 from orchestrator.core.abandon import abandoned
 from orchestrator.core.actions import Action, Note
@@ -102,7 +103,7 @@ class Loop:
 
     # -- the deciding thread -------------------------------------------------------------------------------
 
-    def take_up(self, kept: list[Kept], epoch: int) -> None:
+    def take_up(self, kept: Sequence[Kept], epoch: int) -> None:
         """Go on with the runs of the journal, as a new epoch."""
         now = self._now()
         self.runs = {k.run.run_id: rebased(k.run, now - k.written_at) for k in kept}

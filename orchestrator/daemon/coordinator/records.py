@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from orchestrator.adapters.channel import FrameError
-from orchestrator.adapters.head.journal import dump_run, read_run
+from orchestrator.adapters.head.journal_states import dump_run, read_run
 from orchestrator.core.model import Phase, Run
 from orchestrator.daemon.connection.link import HostLink, LinkDown, OrderRefused, Reply
 

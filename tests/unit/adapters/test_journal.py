@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from orchestrator import __version__
 from orchestrator.adapters.head.journal import Journal, peek, put_aside
 from orchestrator.adapters.head.journal_format import VERSION
+from orchestrator.adapters.head.journal_states import Contents
 from orchestrator.core.actions import Note
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import KillRequested, Submitted, Ticked
@@ -250,14 +251,27 @@ def test_a_damaged_journal_is_refused_with_its_name_and_the_way_out(path: str, d
     assert "`orch recover --hosts cluster.yaml` puts it aside" in caught.value.hint
 
 
-@pytest.mark.fault(38)
-def test_a_state_that_cannot_be_read_is_damage_and_names_its_run(path: str) -> None:
+def test_row_59_a_state_that_cannot_be_read_is_set_aside_and_the_others_are_given(path: str) -> None:
     full(path)
     with sqlite3.connect(path) as db:
         db.execute("UPDATE runs SET state = '{\"run_id\": 1}' WHERE run_id = 't-20260101-000007'")
     opened = Journal(path)
-    with pytest.raises(JournalError, match=r"is damaged: the state of t-20260101-000007 cannot be read: "):
-        opened.runs()
+    assert len(opened.runs()) == 59
+    (aside,) = opened.contents().unreadable
+    assert (aside.run_id, aside.name, aside.ended) == ("t-20260101-000007", "t", None)
+    assert (
+        "its state in the journal cannot be read (run_id: Input should be a valid string)" in aside.sentence
+    )
+    assert opened.contents().set_aside == peek(path).set_aside == (aside,)
+    opened.note_set_aside(aside)
+    event = opened.events(after=60)[-1]
+    assert (event["kind"], event["run"], event["message"]) == ("run-set-aside", aside.run_id, aside.sentence)
+    assert opened.prune(ended_max=0) == []
+    opened.write_off(aside.run_id)
+    assert opened.contents().set_aside == ()
+    assert opened.prune(ended_max=0) == [], "whether its hosts owe a proof is not known"
+    opened.commit(a_run(aside.run_id), Submitted(1.0), [])
+    assert opened.contents().unreadable == (), "rebuilt, it can be read again"
     opened.close()
 
 
@@ -343,7 +357,7 @@ ONE_GOES_ON = (Phase.FAILED, Phase.RUNNING, Phase.SUCCEEDED)
 @pytest.mark.fault(39)
 def test_an_older_journal_is_migrated_after_a_backup(path: str) -> None:
     runs = of_version_1(path)
-    assert [kept.run for kept in peek(path)] == runs, "a look migrates nothing"
+    assert [kept.run for kept in peek(path).kept] == runs, "a look migrates nothing"
     assert not os.path.exists(f"{path}.before-v2")
     opened = Journal(path)
     assert [kept.run for kept in opened.runs()] == runs
@@ -416,9 +430,9 @@ def test_order_is_by_sequence_whatever_the_wall_clock_does(path: str) -> None:
 
 
 def test_a_look_sees_what_a_living_writer_has_written(journal: Journal, path: str) -> None:
-    assert peek(path + ".none") == []
+    assert peek(path + ".none") == Contents()
     journal.commit(a_run(), Submitted(1.0), [])
-    assert [kept.run for kept in peek(path)] == [a_run()]
+    assert [kept.run for kept in peek(path).kept] == [a_run()]
 
 
 def test_a_journal_that_is_put_aside_is_whole(journal: Journal, path: str) -> None:
@@ -426,7 +440,7 @@ def test_a_journal_that_is_put_aside_is_whole(journal: Journal, path: str) -> No
     aside = put_aside(path)
     assert aside is not None
     assert aside.startswith(path + ".aside-")
-    assert [kept.run for kept in peek(aside)] == [a_run()]
+    assert [kept.run for kept in peek(aside).kept] == [a_run()]
     assert put_aside(path) is None
     Journal(path).close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,3 +131,19 @@ def test_what_cannot_be_removed_is_said_with_its_place(desk: Desk) -> None:
     journaled(desk)
     gone = Item(OTHER, HERE, "logs", "dead", path=desk.paths.run_dir(OTHER))
     assert remove_here(desk, gone) == f"{gone.path}: No such file or directory"
+
+
+def unreadable(desk: Desk, run_id: str) -> None:
+    with sqlite3.connect(desk.paths.journal) as db:
+        db.execute("UPDATE runs SET state = '{}' WHERE run_id = ?", (run_id,))
+
+
+def test_row_59_what_a_run_left_that_cannot_be_read_is_nobody_elses(desk: Desk) -> None:
+    pulled(desk, a_plan(), 50)
+    pulled(desk, a_plan("u"), 7, by=OTHER)
+    os.makedirs(os.path.join(desk.paths.run_dir(RUN), "logs"))
+    journaled(desk, a_run(Phase.RUNNING), a_run(Phase.RUNNING, a_plan("v"), "v-20260101-000000"))
+    unreadable(desk, RUN)
+    ours = known(desk)
+    assert ours.run_ids == {RUN, "v-20260101-000000"}
+    assert seen(look_here(desk, [])) == [(OTHER, "1 checkpoint up to step 7", "dead")]

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.cli.commands.recover import choose, document, shown
-from orchestrator.core.errors import UsageError
-from orchestrator.core.model import Cause, Exit, TaskPhase, new_run
+from orchestrator.adapters.head.journal import Journal, peek
+from orchestrator.cli.commands.recover import (
+    check_give_up,
+    check_lost,
+    choose,
+    document,
+    rebuild,
+    shown,
+)
+from orchestrator.core.errors import Refused, UsageError
+from orchestrator.core.events import Ticked
+from orchestrator.core.model import Cause, Exit, Phase, TaskPhase, new_run
 from orchestrator.daemon.coordinator.recovery import Found, Search
+from tests.unit.cli.desk import Desk
+from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 RUN = "t-20260101-000000"
@@ -72,3 +86,57 @@ def test_another_coordinators_run_is_taken_only_by_word_and_only_where_it_lives(
 def test_a_run_to_take_over_that_is_not_there_is_said() -> None:
     with pytest.raises(UsageError, match="nothing found of no-such-run"):
         choose(search(), ("no-such-run",), {})
+
+
+# --- single runs of a journal that cannot be read ------------------------------------------------------------
+
+READABLE = "u-20260101-000000"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """Return a desk whose journal holds two active runs, of which one cannot be read."""
+    made = Desk(tmp_path)
+    os.makedirs(made.paths.state_dir, mode=0o700)
+    journal = Journal(made.paths.journal)
+    for run_id in (RUN, READABLE):
+        run = in_phase(new_run(run_id, make_plan(["a"], checkpoint=False), epoch=1, at=0.0), Phase.RUNNING)
+        journal.commit(run, Ticked(1.0), [])
+    journal.close()
+    with sqlite3.connect(made.paths.journal) as db:
+        db.execute("UPDATE runs SET state = '{}' WHERE run_id = ?", (RUN,))
+    return made
+
+
+def test_row_59_the_run_that_cannot_be_read_is_rebuilt_beside_the_others(desk: Desk) -> None:
+    loss = check_lost(desk)
+    assert (loss.trouble, loss.known) == (None, {READABLE: "RUNNING"})
+    assert [one.run_id for one in loss.set_aside] == [RUN]
+    found = search()
+    found.found[READABLE] = Found(READABLE, run=found.found[RUN].run, lives_on={"a"})
+    chosen, others = choose(found, (), loss.known)
+    assert [one.run_id for one in chosen] == [RUN]
+    assert others[0].why == "the journal holds it: RUNNING; `orch coordinator start` adopts it"
+    assert rebuild(desk, found, chosen, loss, ()) is None, "nothing is put aside"
+    contents = peek(desk.paths.journal)
+    assert {one.run.run_id for one in contents.kept} == {RUN, READABLE}
+    assert contents.unreadable == ()
+
+
+def test_a_run_that_cannot_be_read_and_does_not_live_is_given_up_by_word(desk: Desk) -> None:
+    loss = check_lost(desk)
+    with pytest.raises(UsageError, match=f"{READABLE} is no run of the journal that cannot be read"):
+        check_give_up((READABLE,), loss, search())
+    with pytest.raises(Refused, match=f"{RUN} is alive on a"):
+        check_give_up((RUN,), loss, search())
+    nowhere = Search([], {}, epoch=1)
+    check_give_up((RUN,), loss, nowhere)
+    rebuild(desk, nowhere, [], loss, (RUN,))
+    assert peek(desk.paths.journal).set_aside == ()
+
+
+def test_where_all_can_be_read_nothing_is_lost(desk: Desk) -> None:
+    loss = check_lost(desk)
+    rebuild(desk, Search([], {}, epoch=1), [], loss, (RUN,))
+    with pytest.raises(Refused, match=f"is intact and contains {READABLE}"):
+        check_lost(desk)

@@ -84,3 +84,11 @@ def test_nobody_goes_back_under_a_gang_without_saying_so() -> None:
     refuse_rollback(ended, [ended], restart=False)
     with pytest.raises(Refused, match="t-1 is active and saves into /shared/t"):
         refuse_rollback(ended, [run, ended], restart=True)
+
+
+def test_a_run_that_cannot_be_read_may_be_training_under_its_name() -> None:
+    plan = make_plan(["c"], checkpoint=False)
+    with pytest.raises(Refused, match="a run named t may be active, and cannot be read: t-0") as caught:
+        refuse_start(plan, [], {"t": "t-0"})
+    assert "orch recover" in str(caught.value.hint)
+    refuse_start(replace(plan, name="u"), [], {"t": "t-0"})

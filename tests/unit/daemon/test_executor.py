@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.head.journal import read_run
+from orchestrator.adapters.head.journal_states import read_run
 from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.adapters.head.secrets import Secrets
 from orchestrator.core.actions import (

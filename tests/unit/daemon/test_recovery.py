@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.adapters.head.journal import Journal, dump_run
+from orchestrator.adapters.head.journal import Journal
+from orchestrator.adapters.head.journal_states import dump_run
 from orchestrator.core.errors import ConnectFailed
 from orchestrator.core.model import Phase, Run, TaskPhase, new_run
 from orchestrator.core.plan import HostPlan

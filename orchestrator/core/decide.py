@@ -116,7 +116,7 @@ def step(run: Run, event: Event) -> tuple[Run, list[Action]]:
 
 
 def _is_stale(run: Run, event: Event) -> bool:
-    """The whole fencing rule: what belongs to an older generation changes nothing."""
+    """Apply the whole fencing rule: an event of an older generation changes nothing."""
     match event:
         case Submitted():
             return not isinstance(run.phase_state, Pending) or run.phase_state.deadline_at is not None
@@ -145,12 +145,12 @@ def _is_stale(run: Run, event: Event) -> bool:
 
 
 def _generations(run: Run, task: TaskId) -> list[int]:
-    """The one that the task has now; none where a smaller gang is without it."""
+    """Return the generation that the task has now; none where a smaller gang goes on without it."""
     return [known.generation for known in run.tasks if known.id == task]
 
 
 def _take(turn: Turn, event: Event) -> None:
-    """What the event itself changes; what follows from it is `_advance`'s."""
+    """Change what the event itself changes. What follows from it is decided in `_advance`."""
     match event:
         case Submitted():
             prepare(turn)
@@ -229,7 +229,7 @@ def _begin_epoch(turn: Turn, event: EpochBegan) -> None:
 
 
 def _order_failed(turn: Turn, event: OrderFailed) -> None:
-    """A host could not do it: a start that fails is the task's end; of the rest the run says so."""
+    """Note that a host could not carry out an order. A failed start ends its task."""
     turn.note("order-failed", f"{event.host}: {event.order}: {event.problem.message}", event.task)
     if event.order == "start" and event.task is not None:
         task = turn.run.task(event.task)
@@ -260,7 +260,7 @@ def _seed_failed(turn: Turn, problem: Problem) -> None:
 
 
 def _release_failed(turn: Turn, task: Task, problem: Problem) -> None:
-    """It would stay at its gate for ever, and its peers wait for it. One that is gone is reported by its host."""
+    """Restart because a task would stay at its gate for ever. One that is gone is reported by its host instead."""
     if task.phase is not TaskPhase.RELEASED or problem.code == "gone":
         return
     what = f"{task.id} on {task.host} was not released: {problem.message}"
@@ -272,7 +272,7 @@ def _release_failed(turn: Turn, task: Task, problem: Problem) -> None:
 
 
 def _kill(turn: Turn, event: KillRequested) -> None:
-    """The user's verb. Asked twice it changes nothing, but that `force` ends the patience.
+    """Kill the run for the user. A second call changes nothing, except that `force` ends the grace.
 
     A run that has succeeded, or failed, and only waits for its last processes, keeps its outcome.
     """

@@ -101,6 +101,6 @@ def is_worth_keeping(before: Run, after: Run, event: Event, actions: Sequence[Ac
 
 
 def _beliefs(run: Run) -> tuple[object, ...]:
-    """What of a state the next coordinator could not do without."""
+    """Return the part of a state that the next coordinator needs."""
     tasks = [(t.id, t.phase, t.pid, t.port, t.first_step is None) for t in run.tasks]
     return run.phase, run.generation, run.reason, tasks, [host.link for host in run.hosts]

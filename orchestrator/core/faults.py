@@ -67,7 +67,7 @@ class Fault:
 
 
 def fault(run: Run, kind: str, target: str, for_s: float) -> Fault:
-    """The fault as it is now to be done to this run.
+    """Return the fault to inject into this run, with its target resolved.
 
     Raises:
         UsageError: no such kind, task or host, or a duration out of bounds.

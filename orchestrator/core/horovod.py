@@ -31,7 +31,7 @@ class Slot:
 
 
 def slots(plan: Plan) -> dict[TaskId, Slot]:
-    """The place of each task, in the order of the ranks."""
+    """Return the place of each task, in the order of the ranks."""
     tasks = sorted(plan.tasks, key=lambda task: task.id)
     by_host: dict[str, list[TaskId]] = {}
     for task in tasks:

@@ -34,7 +34,7 @@ def endpoint(data_address: str, port: int) -> str:
 
 
 def wiring(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict[str, str]:
-    """What tells a task of its peers, as environment. Known only when all have joined.
+    """Return the environment that names a task's peers. It is known only when all tasks have joined.
 
     Args:
         addresses: `host:port` of every task.
@@ -52,7 +52,7 @@ def runtime_options(plan: Plan) -> str:
 
 
 def strategy_options(row: Strategy) -> dict[str, Any]:
-    """The part of ORCH_RUNTIME that is the same in all runs of a strategy."""
+    """Return the part of ORCH_RUNTIME that is the same in all runs of a strategy."""
     told = {"module": row.runtime_module, "tf_class": row.tf_class, "served": sorted(row.served)}
     return {"strategy": row.name, **{name: value for name, value in told.items() if value}}
 
@@ -94,7 +94,7 @@ def port_candidates(plan: Plan, run_id: str, generation: int, task: TaskId) -> t
 
 
 def _machines(plan: Plan) -> dict[str, str]:
-    """What tells machines apart where ports are concerned, by host: two hosts of a spec may be one machine."""
+    """Return, by host, what tells machines apart for ports: two hosts of a spec may be one machine."""
     return {host.name: host.data_address or host.address or host.name for host in plan.hosts}
 
 
@@ -107,7 +107,7 @@ def environment(
     checkpoint_dir: str | None,
     log_dir: str | None = None,
 ) -> dict[str, str]:
-    """The environment of one task, without TF_CONFIG (which waits for the ports) and without secrets.
+    """Return the environment of one task, without TF_CONFIG (which waits for the ports) and without secrets.
 
     Ours goes over the user's. CUDA_VISIBLE_DEVICES is always set: left out, TensorFlow would take every GPU.
     """
@@ -148,7 +148,7 @@ def _visible_gpus(plan: Plan, task: TaskPlan) -> tuple[int, ...]:
 
 
 def checkpoint_dir(plan: Plan, generation: int, task: TaskId) -> str | None:
-    """The generation's directory for the chief of the run; None for the others, who get scratch on their host.
+    """Return the generation's directory for the run's chief; None for other tasks, which get a scratch directory.
 
     The evaluator gets the chief's: it evaluates what the chief saves, and saves nothing.
     """

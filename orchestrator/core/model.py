@@ -323,11 +323,11 @@ class Run:
         raise KeyError(name)
 
     def with_task(self, changed: Task) -> Run:
-        """The run with that task in the place of the one of its id."""
+        """Return the run with the task of that id replaced."""
         return replace(self, tasks=tuple(changed if t.id == changed.id else t for t in self.tasks))
 
     def with_host(self, changed: Host) -> Run:
-        """The run with that host in the place of the one of its name."""
+        """Return the run with the host of that name replaced."""
         return replace(self, hosts=tuple(changed if h.name == changed.name else h for h in self.hosts))
 
     @property
@@ -337,7 +337,7 @@ class Run:
 
 
 def new_run(run_id: str, plan: Plan, *, epoch: int, at: float, from_scratch: bool = False) -> Run:
-    """The state of a run of which nothing has happened yet."""
+    """Return the state of a run that has just been submitted."""
 
     def task(planned: TaskPlan) -> Task:
         return Task(id=planned.id, host=planned.host)

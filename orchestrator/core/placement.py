@@ -65,7 +65,7 @@ class _Capacity:
 def place(
     hosts: Sequence[HostPlan], asks: Iterable[Ask], *, equal_gpus: bool
 ) -> tuple[tuple[TaskPlan, ...], tuple[NoPlacement, ...]]:
-    """The tasks with their places, in the order of their ids; or no task, and every problem found."""
+    """Return the tasks with their places, in the order of their ids; or no task, and every problem found."""
     wanted = {ask.type: ask for ask in sorted(asks, key=lambda ask: TASK_TYPES.index(ask.type))}
     capacities = [_Capacity(i, host, len(host.gpus)) for i, host in enumerate(hosts) if not host.spare]
     problems = [*_too_many(capacities, wanted), *_too_hungry(capacities, wanted)]
@@ -79,7 +79,7 @@ def place(
 
 
 def assigned(plan: Plan, replacements: Mapping[str, str | None]) -> tuple[TaskPlan, ...]:
-    """The plan's tasks where they are now, in the order of their ids.
+    """Return the plan's tasks with their present hosts, in the order of their ids.
 
     A stand-in takes all the tasks of the host that it replaces, with the GPUs at the same places of its own list.
     Where nobody does, the rest of their type is numbered anew from 0: TensorFlow knows no gaps.
@@ -123,7 +123,7 @@ def _too_many(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[N
 
 
 def _too_hungry(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[NoPlacement]:
-    """A number that no host has, whatever the others ask for."""
+    """Return a problem where a task asks for more GPUs than any host has."""
     most = max(capacities, key=lambda capacity: capacity.free_gpus, default=None)
     if most is None:
         return []
@@ -176,7 +176,7 @@ def _no_room(capacities: Sequence[_Capacity], ask: Ask, placed: int) -> NoPlacem
 
 
 def _hand_out(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> tuple[TaskPlan, ...]:
-    """Number the tasks in the order of the hosts, and give each its GPUs."""
+    """Assign numbers to the tasks in the order of the hosts, and GPUs to each."""
     numbered: dict[str, int] = dict.fromkeys(wanted, 0)
     tasks: list[TaskPlan] = []
     for capacity in capacities:

@@ -169,14 +169,14 @@ class Plan:
     """False (`runtime: off`): the script is started plain; only its life is watched, not its progress."""
 
     def host(self, name: str) -> HostPlan:
-        """The host of that name; KeyError where there is none."""
+        """Return the host of that name; KeyError where there is none."""
         for host in self.hosts:
             if host.name == name:
                 return host
         raise KeyError(name)
 
     def task(self, id: TaskId) -> TaskPlan:
-        """The task of that id; KeyError where there is none."""
+        """Return the task of that id; KeyError where there is none."""
         for task in self.tasks:
             if task.id == id:
                 return task

@@ -42,7 +42,7 @@ def newest(records: Iterable[tuple[int, Run]]) -> Run | None:
 
 
 def proven(record: Run, told: Told) -> int:
-    """The gang's generation: the newest that the record, or any shim, knows of."""
+    """Return the gang's generation: the newest that the record or any shim knows of."""
     alone = STRATEGIES[record.plan.strategy].alone
     shown = [
         report.generation for reports in told.values() for report in reports if report.task.type not in alone
@@ -63,7 +63,7 @@ def unaccounted(record: Run, told: Told) -> list[str]:
 
 
 def rebuilt(record: Run, told: Told, *, at: Instant, written_at: Instant) -> Run:
-    """The run in the phase that its tasks show. `told`: what each host that answered reports.
+    """Return the run in the phase that its tasks show. `told`: what each host that answered reports.
 
     Args:
         at: now; `written_at`: when the record was written, by the clock of its writer. Waits go on from there.
@@ -112,7 +112,7 @@ def _generations(told: Told) -> list[int]:
 
 
 def _caught_up(run: Run, gang: int, told: Told) -> Run:
-    """The run as it would be at the start of a generation of which there is no record.
+    """Return the run as it would be at the start of a generation that has no record.
 
     What that generation was seeded from is not known; its tasks are where the shims show them, as far as that fits
     the plan, else where they were.

@@ -17,5 +17,5 @@ def is_served(run: Run, task: Task) -> bool:
 
 
 def gang(run: Run) -> list[Task]:
-    """The tasks that share one fate."""
+    """Return the tasks that are restarted together."""
     return [task for task in run.tasks if not is_individual(run, task)]

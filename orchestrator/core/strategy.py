@@ -165,5 +165,5 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(_BY_NAME)
 
 
 def chief_of(tasks: Iterable[TaskPlan]) -> TaskId:
-    """The task whose checkpoints and exit code stand for the run: the chief, else worker:0."""
+    """Return the task whose checkpoints and exit code stand for the run: the chief, else worker:0."""
     return min(task.id for task in tasks)

@@ -8,7 +8,7 @@ _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 
 
 def plain(text: str) -> str:
-    """A process's words as one line that does nothing to a terminal.
+    """Return a process's words as one line without control characters.
 
     >>> plain("a\\x1b[31mb\\x1b[0m\\tc\\n")
     'ab c'
@@ -17,7 +17,7 @@ def plain(text: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun.
+    """Return a number with its noun.
 
     >>> counted(1, "host"), counted(2, "host")
     ('1 host', '2 hosts')
@@ -30,7 +30,7 @@ _UNITS = ((86400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s"))
 
 
 def duration(seconds: float) -> str:
-    """A time that people wait for, in two units at most.
+    """Return a duration as people read it, in two units at most.
 
     >>> duration(0.44), duration(4), duration(12.3), duration(185)
     ('0.4 s', '4 s', '12 s', '3 min 5 s')
@@ -48,7 +48,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """An amount of bytes.
+    """Return an amount of bytes as people read it.
 
     >>> size(900), size(1 << 20), size(812 << 20)
     ('900 B', '1.0 MiB', '812 MiB')
@@ -62,7 +62,7 @@ def size(count: float) -> str:
 
 
 def pace(steps_per_s: float) -> str:
-    """Steps per second, with the digits that mean something.
+    """Return steps per second, with significant digits only.
 
     >>> pace(0.0421), pace(3.44), pace(1234)
     ('0.042', '3.4', '1234')

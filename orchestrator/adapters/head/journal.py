@@ -117,7 +117,7 @@ class Journal:
         return epoch
 
     def raise_epoch(self, at_least: int) -> None:
-        """The next epoch that is taken is above that one."""
+        """Make sure that the next epoch that is taken is above this one."""
         with self._transaction():
             epoch = max(at_least, int(_meta(self._db, self.path, "epoch")))
             self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
@@ -208,7 +208,7 @@ class Journal:
             at += timedelta(seconds=1)
 
     def events(self, *, name: str | None = None, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
-        """What `orch events` shows: of one run (by its name or id) or of all, in order."""
+        """Return what `orch events` shows, in order: the events of one run (by its name or id), or of all."""
         rows = self._read(
             "SELECT seq, time, run_id, kind, task, generation, message, data FROM events "
             "WHERE seq > ? AND (? IS NULL OR name = ? OR run_id = ?) ORDER BY seq LIMIT ?",
@@ -218,7 +218,7 @@ class Journal:
         return [{**dict(zip(keys, row[:7], strict=True)), "data": json.loads(row[7])} for row in rows]
 
     def first_causes(self, run_id: str) -> list[dict[str, Any]]:
-        """What ended the run's generations, and its tasks that were restarted alone, oldest first."""
+        """Return what ended the run's generations and its individually restarted tasks, oldest first."""
         rows = self._read(
             "SELECT json_extract(data, '$.first_cause') FROM events WHERE run_id = ? AND "
             "json_extract(data, '$.first_cause') IS NOT NULL ORDER BY seq",
@@ -227,7 +227,7 @@ class Journal:
         return [json.loads(found) for (found,) in rows]
 
     def history(self, run_id: str) -> list[tuple[str, Any]]:
-        """The run's journaled events, in order: (type, JSON)."""
+        """Return the run's journaled events, in order: (type, JSON)."""
         rows = self._read("SELECT type, event FROM journal WHERE run_id = ? ORDER BY seq", (run_id,))
         return [(type_, json.loads(event)) for type_, event in rows]
 
@@ -310,7 +310,7 @@ def _meta(db: sqlite3.Connection, path: str, key: str) -> str:
 
 
 def _error(path: str, error: sqlite3.Error) -> JournalError:
-    """What a person must know of it."""
+    """Return what a person must know of this error."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
         return damaged(path, str(error))  # SQLITE_ERROR: no such table; our statements are right

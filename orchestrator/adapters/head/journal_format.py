@@ -47,7 +47,7 @@ STEPS: dict[int, tuple[str, ...]] = {
 
 
 def damaged(path: str, why: str) -> JournalError:
-    """The file cannot be trusted."""
+    """Return the error that says that the file cannot be trusted."""
     return JournalError(
         f"the journal {path} is damaged: {why}",
         hint="`orch recover --hosts cluster.yaml` puts it aside and builds a new one from what the hosts know; "
@@ -56,7 +56,7 @@ def damaged(path: str, why: str) -> JournalError:
 
 
 def check_version(path: str, version: str, program: str | None) -> int:
-    """The version of a journal that this program reads, if need be after a migration. JournalError for any other.
+    """Return the journal's version where this program reads it, perhaps after a migration. JournalError for any other.
 
     Args:
         program: the version of orch that wrote it last; None where it does not say.
@@ -85,7 +85,7 @@ def backup_path(path: str, version: int) -> str:
 
 
 def back_up(db: sqlite3.Connection, path: str) -> str:
-    """A whole copy beside the journal, with what is in its write-ahead log; its path. OSError, sqlite3.Error."""
+    """Copy the journal, with its write-ahead log, to a file beside it and return that path. OSError, sqlite3.Error."""
     target = backup_path(path, VERSION)
     making = target + ".new"
     os.close(os.open(making, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600))

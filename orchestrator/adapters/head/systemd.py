@@ -171,7 +171,7 @@ class Systemd:
         return self._call(command).stdout.strip() or "unknown"
 
     def enable_linger(self, user: str) -> None:
-        """What the user runs goes on when nobody is logged in, and begins at boot. OrchestratorError."""
+        """Let the user's services start at boot and run while nobody is logged in. OrchestratorError."""
         self._run(["loginctl", "enable-linger", user])
 
     def lingers(self, user: str) -> bool:
@@ -179,7 +179,7 @@ class Systemd:
         return os.path.exists(os.path.join(self._root, "var/lib/systemd/linger", user))
 
     def write(self, text: str) -> None:
-        """The unit file, whole or not at all."""
+        """Write the unit file, whole or not at all."""
         os.makedirs(self.directory, exist_ok=True)
         durable.write(self.path, text.encode(), mode=0o644)
 

@@ -187,7 +187,7 @@ class SshTransport:
         return added
 
     def warnings(self, host: HostPlan) -> list[str]:
-        """What was skipped in the ssh_config and known_hosts files that count for this host."""
+        """Return what was skipped in the ssh_config and known_hosts files that count for this host."""
         route = self._route(host)
         found = list(self._config.get()[1])
         for hop in route.hops:
@@ -221,7 +221,7 @@ class SshTransport:
             raise unreadable_revocations(host, str(error)) from error
 
     def _key(self, path: Path) -> paramiko.PKey:
-        """The private key in a file. To parse it costs a seventh of a connection, so it is kept while the file is."""
+        """Return the private key in a file, cached while the file stays: parsing costs a seventh of a connection."""
         return self._keys.setdefault(path, FileCache(lambda: (paramiko.PKey.from_path(path), (path,)))).get()
 
     def _connections(self, route: Route) -> list[fabric.Connection]:

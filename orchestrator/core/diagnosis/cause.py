@@ -32,7 +32,7 @@ _CRASHES = frozenset(
 
 
 def classify(ended: Exit) -> Exit:
-    """The same end with its cause sharpened by code, signal and last lines."""
+    """Return the same exit with its cause made more exact by exit code, signal and last lines."""
     if ended.cause is Cause.SIGNAL and ended.signal in _CRASHES:
         found = matching.signature_of(ended)
         return replace(ended, cause=found[0].cause if found else Cause.CRASH)
@@ -75,13 +75,13 @@ _NODE = re.compile(r"\{\{function_node [^}]*\}\} ?")
 
 
 def in_short(line: str) -> str:
-    """A process's words as they fit into a sentence: without the module of its exception, and not endless."""
+    """Shorten a process's last line for a sentence: without its exception's module, and bounded in length."""
     line = _NODE.sub("", _MODULE_OF_AN_ERROR.sub("", plain(line)))
     return line if len(line) <= SENTENCE_MAX else f"{line[: SENTENCE_MAX - 1].rstrip()}…"
 
 
 def first_of(tasks: Sequence[Task]) -> Task | None:
-    """The task that went first of those that ended by themselves; a follower only where all are."""
+    """Return the task that ended first by itself; a follower only if all are followers."""
     ended = [t for t in tasks if t.exit and t.exit.cause.row.blame is not Blame.NOBODY]
     culprits = [t for t in ended if t.exit and t.exit.cause.row.blame is not Blame.PEER] or ended
     return min(culprits, key=lambda t: (t.exit.at if t.exit else 0.0, t.id), default=None)
@@ -109,7 +109,7 @@ def first_cause(run: Run) -> FirstCause | None:
 
 
 def lost_by(run: Run, follower: Task) -> Task | None:
-    """The task that is there and frozen, of which a follower says that it has gone; None where there is none.
+    """Return the frozen task that a follower reports as gone; None where there is none.
 
     TensorFlow ends a process some ten seconds after a peer's last word, sooner than a run counts as stalled.
     """
@@ -126,7 +126,7 @@ def lost_by(run: Run, follower: Task) -> Task | None:
 
 
 def frozen(task: Task) -> str:
-    """That it gives no sign of life."""
+    """Say that the task gives no sign of life."""
     silent_s = task.progress.runtime_age_s or 0.0
     return f"{task.id} on {task.host} is frozen: no sign of life for {duration(silent_s)}"
 
@@ -240,7 +240,7 @@ def _common_line(ended: Exit) -> str:
 
 
 def common_failure(run: Run) -> str | None:
-    """The one line with which all tasks failed before any step, else None: silence is no evidence."""
+    """Return the line with which all tasks failed before any step; None where they said nothing or differ."""
     failed = [
         _common_line(t.exit)
         for t in run.tasks

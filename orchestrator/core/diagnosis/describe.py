@@ -113,7 +113,7 @@ def _running(run: Run, running: Running, now: Instant) -> str:
 
 
 def _in_other_places(run: Run) -> str:
-    """What is other than the spec says, and what ends it."""
+    """Say how the placement differs from the spec, and what ends that."""
     drained = [host.name for host in run.assignees if host.state is HostState.DRAINED]
     occasion = "checkpoint" if run.plan.checkpoint is not None else "restart"
     parts = [f"moves off {', '.join(drained)} (drained) at the next {occasion}"] if drained else []
@@ -159,7 +159,7 @@ def _backoff(run: Run, backoff: Backoff, now: Instant) -> str:
 
 
 def _meanwhile(run: Run, missing: list[Host]) -> str:
-    """What ends the wait: that it is back, or that others take its tasks when it counts as lost."""
+    """Say what ends the wait: the host comes back, or its tasks move when it counts as lost."""
     back = "starts again when it is back"
     hopeful = [replace(host, state=HostState.LOST) for host in missing if host.state is HostState.OPEN]
     if not hopeful or is_cut_off(run):

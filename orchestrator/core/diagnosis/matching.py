@@ -18,7 +18,7 @@ _TENSORFLOWS = re.compile(
 
 
 def signature_of(ended: Exit) -> tuple[Signature, re.Match[str]] | None:
-    """The row that the end of a process shows, and where; None where it shows none.
+    """Return the failure signature that an exit shows, with its match; None where it shows none.
 
     The exception's own words come first. The lines around it count only where TensorFlow raised it, which hides its
     causes above, or where no exception is known: a KeyError is one, whatever was printed before it.
@@ -39,12 +39,12 @@ def _search(text: str, signatures: Sequence[Signature]) -> tuple[Signature, re.M
 
 
 def _last_exception(lines: Sequence[str]) -> str:
-    """The last line that reads like the end of a traceback, for scripts without the runtime; else nothing."""
+    """Return the last line that ends a traceback, for scripts without the runtime; else an empty text."""
     return next((line for line in reversed(lines) if _ENDS_A_TRACEBACK.match(line)), "")
 
 
 def explained(ended: Exit, *, host: str, python: str) -> tuple[str, str]:
-    """(what it means, what a person can do)."""
+    """Return what an exit means and what a person can do about it."""
     found = signature_of(ended)
     facts = {"host": host, "python": python}
     if found is not None and found[0].cause is ended.cause:
@@ -55,7 +55,7 @@ def explained(ended: Exit, *, host: str, python: str) -> tuple[str, str]:
 
 
 def of_class(cause: Cause, *, host: str, python: str = "python") -> tuple[str, str]:
-    """What is always so of a class of causes."""
+    """Return what a cause always means and what a person can do about it."""
     return _filled(cause.row.means, cause.row.advice, {"host": host, "python": python})
 
 

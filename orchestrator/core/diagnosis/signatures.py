@@ -32,7 +32,7 @@ class Signature:
     """Not looked for in the lines around the error: processes that live print it too."""
 
     def found_in(self, text: str) -> re.Match[str] | None:
-        """The match of the first pattern that is there."""
+        """Return the match of the first pattern that is found."""
         return next(filter(None, (_compiled(pattern).search(text) for pattern in self.patterns)), None)
 
 

@@ -25,7 +25,7 @@ ROOM_FACTOR = 4
 
 
 def heard(turn: Turn, host: Host, event: HostReported) -> None:
-    """What a report says of the directory on that host."""
+    """Take what a report says of the checkpoint directory on that host."""
     before, now = host.dir_silent_s, event.dir_silent_s
     turn.set_host(turn.run.host(host.name), dir_silent_s=now)
     if turn.run.phase.is_terminal:
@@ -61,7 +61,7 @@ def hangs(run: Run) -> bool:
 
 
 def diagnostic(run: Run) -> str:
-    """The end of a sentence about the run; empty where all is well."""
+    """Return the end of a sentence about the run; empty where the directory is well."""
     silent = [host for host in run.hosts if host.dir_silent_s >= SILENT_S]
     told = [
         f"the checkpoint directory on {h.name} has not answered for {duration(h.dir_silent_s)}"

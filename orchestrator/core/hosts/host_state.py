@@ -63,7 +63,7 @@ def charge(turn: Turn, *, progressed: bool) -> None:
 
 
 def _at_fault(run: Run) -> str | None:
-    """The one host that ended this generation by its own fault, while others were fine."""
+    """Return the one host that ended this generation by its own fault, while others were fine."""
     if len(run.assignees) < 2:
         return None
     lost = {task.host for task in run.tasks if task.phase is TaskPhase.LOST}
@@ -77,14 +77,14 @@ def _at_fault(run: Run) -> str | None:
 
 
 def set_stuck(turn: Turn, name: str, why: str) -> None:
-    """It holds a process that cannot be killed. A reboot ends that, but not the word of a user who has drained it."""
+    """Mark a host that holds a process that cannot be killed. A reboot clears that; a drain by the user stays."""
     host = turn.run.host(name)
     if host.state is not HostState.DRAINED:
         turn.set_host(host, state=HostState.STUCK, state_why=why)
 
 
 def heard(turn: Turn, name: str, *, holds_tasks: bool) -> None:
-    """A host that counted as lost is open again once it holds none of those that were given up."""
+    """Open a lost host again once it holds none of the tasks that were given up."""
     host = turn.run.host(name)
     if host.state is HostState.LOST and not holds_tasks:
         turn.set_host(host, state=HostState.OPEN, state_why="")

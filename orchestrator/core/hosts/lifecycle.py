@@ -111,7 +111,7 @@ def host_up(turn: Turn, event: HostUp) -> None:
 
 
 def host_prepared(turn: Turn, event: HostPrepared) -> None:
-    """It is ready. What waited for that, after a reboot while tasks were being started, is started now."""
+    """Take a host that is ready, and start the tasks that waited for it after a reboot."""
     host = turn.run.host(event.host)
     was_ready = host.facts is not None
     host = turn.set_host(host, facts=event.facts, problem=None, retry_at=None)
@@ -132,7 +132,7 @@ def _unstarted(run: Run, name: str) -> list[Action]:
 
 
 def outstanding(run: Run, name: str) -> list[Action]:
-    """What the host has been asked, as far as it is not known to be done. All of it may be asked twice."""
+    """Return the orders to this host that are not known to be done. Each may be repeated without harm."""
     actions: list[Action] = []
     chief_here = run.task(run.chief).host == name
     if chief_here and final_verification.asked_at(run) is not None:
@@ -178,7 +178,7 @@ def _awaits_verification(run: Run) -> bool:
 
 
 def host_refused(turn: Turn, event: HostRefused) -> None:
-    """A person must act. A run that has not begun ends with that sentence; a later one waits and says it, once."""
+    """Take a refusal that a person must clear: a pending run fails with it, a later one waits and says it once."""
     host = turn.run.host(event.host)
     if host.problem != event.problem.message:
         turn.note("host-refused", event.problem.message, code=event.problem.code)

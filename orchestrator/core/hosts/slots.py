@@ -47,7 +47,7 @@ def is_ready(run: Run, host: Host) -> bool:
 
 
 def next_assignment(run: Run) -> Assignment:
-    """The rules above, for the state as it is."""
+    """Apply the rules above to the state as it is."""
     slots = run.plan.hosts_used
     chosen: dict[str, str | None] = {}
     waits_for: list[str] = []

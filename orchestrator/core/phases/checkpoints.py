@@ -15,7 +15,7 @@ from orchestrator.core.turn import Turn
 
 
 def take(turn: Turn, event: CheckpointSeeded | SeedProgressed | CheckpointVerified | RolledBack) -> None:
-    """What became of a checkpoint."""
+    """Take an event about a checkpoint."""
     match event:
         case CheckpointSeeded():
             seeded(turn, event)
@@ -65,7 +65,7 @@ def _passed_over(turn: Turn, rejected: tuple[tuple[str, str], ...], taken: str |
 
 
 def _done(turn: Turn, sentence: str) -> dict[str, object]:
-    """What became of the end of the generation before: in the state, and for the event, which outlives it."""
+    """Record what was done about the end of the generation before: in the state, and in the event's data."""
     found = turn.run.first_cause
     if found is None or found.generation >= turn.run.generation:
         return {}
@@ -96,7 +96,7 @@ def verified(turn: Turn, event: CheckpointVerified) -> None:
 
 
 def rolled_back(turn: Turn, event: RolledBack) -> None:
-    """The user's explicit word, and the only way behind the last verified checkpoint. The gang starts again from it.
+    """Go back to an older checkpoint because the user asked. Nothing else goes behind the last verified one.
 
     The directory has the mark already, so that whatever generation comes next honours it; nothing newer is progress
     any more, or a failure would soon be counted against a run that does what it was told.

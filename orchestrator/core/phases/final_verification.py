@@ -74,7 +74,7 @@ def _found_nothing(turn: Turn, generation: int) -> None:
 
 
 def without_answer(turn: Turn) -> None:
-    """The look failed, or the end waits no longer."""
+    """End the final verification without an answer: it failed, or took too long."""
     if asked_at(turn.run) is None:
         return
     known = turn.run.checkpoint

@@ -124,7 +124,7 @@ def _forgive_silence(turn: Turn, task: Task) -> None:
 
 
 def _is_there_after_all(turn: Turn, task: Task) -> Task:
-    """A task that was given up for lost has, or may have, a process: no new generation starts beside it."""
+    """Take back a loss: the task may have a process, and no new generation starts beside it."""
     unkillable = task.exit is not None and bool(task.exit.left)
     if task.phase is not TaskPhase.LOST or unkillable or turn.run.phase.is_terminal:
         return task
@@ -187,7 +187,7 @@ def _record_exit(turn: Turn, task: Task, ended: Exit) -> None:
 
 
 def _gone_without_record(turn: Turn, task: Task) -> None:
-    """The host answers and knows nothing of a task that it ran: its directory is gone, and so is the task."""
+    """Lose a task whose host answers and has no record of it: its directory is gone."""
     ended = Exit(cause=Cause.HOST_LOST, at=turn.at)
     turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
     turn.note("task-lost", f"{task.host} has no record of {task.id} any more", task.id)

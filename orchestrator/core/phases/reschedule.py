@@ -18,7 +18,7 @@ _HAS_TASKS = (Phase.RENDEZVOUS, Phase.RUNNING)
 
 
 def at_checkpoint(turn: Turn) -> None:
-    """A newer checkpoint reads whole: the best moment for whatever is to change places."""
+    """Move tasks now, where any are to move: a newer checkpoint was just verified."""
     if turn.run.phase is Phase.RUNNING and turn.run.checkpoint is not None:
         move(turn, f"checkpoint of step {turn.run.checkpoint.global_step} is verified")
 
@@ -45,7 +45,7 @@ def _what_for(run: Run, assignment: slots.Assignment) -> str:
 
 
 def handle(turn: Turn, event: DrainRequested | UndrainRequested) -> None:
-    """The user's word on a host."""
+    """Drain or undrain a host for the user."""
     match event:
         case DrainRequested():
             _drain(turn, event)

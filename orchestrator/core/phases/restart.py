@@ -41,7 +41,7 @@ def is_progress(budget: Budget, verified_step: int | None) -> bool:
 
 
 def cleared(budget: Budget, verified_step: int | None) -> Budget:
-    """The budget with its counts cleared by a newer verified checkpoint; unchanged where it is not newer."""
+    """Return the budget with its counts cleared if the verified checkpoint is newer; else unchanged."""
     if not is_progress(budget, verified_step):
         return budget
     return replace(budget, without_progress=0, in_a_row=0, step=verified_step)
@@ -56,7 +56,7 @@ def verdict(
     common: str | None,
     identity: str,
 ) -> Restart | GiveUp:
-    """What follows a generation that ended.
+    """Decide whether another generation follows one that ended, and when.
 
     Args:
         budget: the counts so far.

@@ -57,14 +57,14 @@ def verification_ended(turn: Turn, took_s: float) -> None:
 
 
 def verification_failed(turn: Turn) -> None:
-    """The look itself failed; it is tried again later, unless it was the last."""
+    """Schedule another verification after one that failed, unless it was the final one."""
     if turn.run.phase is Phase.RUNNING:
         turn.set_phase(verify_at=turn.at + VERIFY_FAILED_WAIT_S)
     final_verification.without_answer(turn)
 
 
 def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
-    """A task has ended while others may live: what becomes of all who share its fate, and so of the run."""
+    """React to the end of a task while others may live: decide for all in its restart scope."""
     run = turn.run
     chief = run.task(run.chief)
     first = cause.first_of(sharing)
@@ -87,7 +87,7 @@ def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
 
 
 def _reap(turn: Turn, chief: Task) -> None:
-    """The chief is done: who trains may end by itself, who serves never would."""
+    """End the run after its chief: training tasks may end by themselves, serving tasks are stopped."""
     run = turn.run
     wait_until = turn.at + run.plan.timing.kill_grace_s
     stop_all(turn, Intent.SUCCEED, f"{chief.id} has finished; the others may end by themselves", wait_until)

@@ -173,7 +173,7 @@ def _act(turn: Turn, stacks: Mapping[TaskId, str]) -> None:
 
 
 def odd_one(stacks: Mapping[TaskId, str]) -> TaskId | None:
-    """The one task that says nothing, or does not wait in TensorFlow, or is elsewhere than all others; None where none.
+    """Return the task that says nothing, or does not wait in TensorFlow, or differs from all others; None where none.
 
     In that order: of two tasks each is elsewhere than the other, and the one that is frozen cannot even say where.
     """
@@ -190,7 +190,7 @@ def odd_one(stacks: Mapping[TaskId, str]) -> TaskId | None:
 
 
 def innermost(text: str) -> str:
-    """The innermost frame of the main thread, which faulthandler prints last; else what the kernel says."""
+    """Return the innermost frame of the main thread, which faulthandler prints last; else what the kernel says."""
     frames = _frames(text)
     if frames:
         _, path, where = frames[0].split('"', 2)  # hosts may have their Python in different places

@@ -33,7 +33,7 @@ from orchestrator.core.words import counted, duration
 
 
 def prepare(turn: Turn) -> None:
-    """The first turn of a run."""
+    """Begin a run: prepare its hosts."""
     timing = turn.run.plan.timing
     turn.set_phase(deadline_at=turn.at + timing.start_after_s)
     spares = len(turn.run.hosts) - len(turn.run.assignees)
@@ -130,7 +130,7 @@ def begin_generation(turn: Turn, generation: int, assignment: Assignment) -> Non
 
 
 def _say_assignment(turn: Turn, before: Run, assignment: Assignment) -> None:
-    """What is other than in the generation before, and why."""
+    """Say what differs from the generation before, and why."""
     run, new = turn.run, f"generation {turn.run.generation}"
     for slot in run.plan.hosts_used:
         was, now = slots.assignee(before, slot), slots.assignee(run, slot)
@@ -183,7 +183,7 @@ def advance_rendezvous(turn: Turn) -> None:
 
 
 def _left_early(turn: Turn, task: Task) -> None:
-    """A worker that ended well before all had joined: the gang can never be complete."""
+    """Restart because a worker ended with 0 before all had joined: the gang can never be complete."""
     sentence = f"{task.id} on {task.host} ended with exit code 0 before all tasks had joined"
     found = FirstCause(task.id, task.generation, Cause.SCRIPT, sentence, exit_code=0)
     turn.set(first_cause=found)
@@ -196,7 +196,7 @@ def is_seeded(run: Run) -> bool:
 
 
 def release(run: Run, task: Task) -> ReleaseTask:
-    """The order that opens one task's gate."""
+    """Return the order that opens one task's gate."""
     addresses: dict[TaskId, str] = {
         t.id: endpoint(run.plan.host(t.host).data_address, t.port or 0) for t in run.tasks
     }

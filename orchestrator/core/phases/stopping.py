@@ -33,7 +33,7 @@ SWEEP_WAIT_S = 10.0
 
 
 def intent_after(blamed: Cause) -> Intent:
-    """What a generation that ends by this leads to."""
+    """Return the intent with which a generation stops that ended by this cause."""
     return Intent.FAIL if blamed.row.ends_the_run else Intent.RESTART
 
 
@@ -111,7 +111,7 @@ def advance_stopping(turn: Turn) -> None:
 
 
 def _settle_intent(turn: Turn) -> None:
-    """The chief's exit 0 decides, even where the report of another's failure came first."""
+    """Let the chief's exit 0 decide, even if the report of another's failure came first."""
     run = turn.run
     chief = run.task(run.chief)
     is_done = chief.exit is not None and chief.exit.cause is Cause.FINISHED
@@ -171,12 +171,12 @@ def _say_done(turn: Turn, what: str) -> None:
 
 
 def _why(run: Run) -> dict[str, object]:
-    """The first cause, for the event that says what is done about it: it outlives the state."""
+    """Return the first cause as data for the event, which outlives the state."""
     return {"first_cause": cause.as_data(run.first_cause)} if run.first_cause else {}
 
 
 def _blamed(run: Run) -> Cause:
-    """What the budget is charged for. A host that is lost explains what its peers then say."""
+    """Return the cause that the budget is charged for. A lost host explains the errors of its peers."""
     if any(task.phase is TaskPhase.LOST and not (task.exit and task.exit.left) for task in run.tasks):
         return Cause.HOST_LOST
     return run.first_cause.cause if run.first_cause else Cause.SCRIPT
@@ -205,7 +205,7 @@ def to_prove(run: Run) -> list[str]:
 
 
 def _stop_deadline(turn: Turn) -> None:
-    """What has not ended by now: lost with its host, or not to be killed."""
+    """Give up on tasks that have not ended in time: lost with their host, or impossible to kill."""
     run = turn.run
     for task in run.tasks:
         if task.phase.may_live and run.host(task.host).link is Link.CONNECTED:
@@ -219,7 +219,7 @@ def _stop_deadline(turn: Turn) -> None:
 
 
 def _give_up_on(turn: Turn, task: Task) -> None:
-    """A process that SIGKILL does not end (D state). No new task may start beside it."""
+    """Give up on a process that SIGKILL does not end (D state). No new task may start beside it."""
     left = f"pid {task.pid}: cannot be killed"
     turn.set_task(task, phase=TaskPhase.LOST, exit=Exit(cause=Cause.ORDERED, at=turn.at, left=(left,)))
     sentence = f"{task.id} on {task.host} cannot be killed (pid {task.pid})"

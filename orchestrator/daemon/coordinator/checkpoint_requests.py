@@ -21,11 +21,11 @@ class Leases(Protocol):
     """Gives a link to a host for the time of a call, of an ended run too."""
 
     def __call__(self, run: Run, name: str, use: Callable[[Asks], Reply]) -> Reply:
-        """What `use` returned. LinkDown where the host cannot be reached."""
+        """Return what `use` returned. LinkDown where the host cannot be reached."""
 
 
 def ask(run: Run, verb: str, what: str | None, lease: Leases) -> dict[str, Any]:
-    """The answer of the chief's host. Blocks, as long as reading all of them takes."""
+    """Return the answer of the chief's host. Blocks while it reads the checkpoints."""
     checkpoint = run.plan.checkpoint
     if checkpoint is None:
         raise UsageError(
@@ -60,7 +60,7 @@ def compare(answer: dict[str, Any], verb: str, store: CheckpointStore) -> None:
 
 
 def rolled_back(answer: dict[str, Any], *, at: float) -> RolledBack:
-    """The event that follows from the mark in the directory."""
+    """Return the event that follows from the mark in the directory."""
     found = answer["checkpoint"]
     return RolledBack(
         at=at,

@@ -88,7 +88,7 @@ class Coordinator:
     # -- what the API asks ---------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
-        """The document of `orch coordinator status`."""
+        """Return the document of `orch coordinator status`."""
         active = [run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal]
         return {
             "pid": os.getpid(),
@@ -112,7 +112,7 @@ class Coordinator:
         return "; ".join([*([self._warning] if self._warning else []), *aside, *stopped]) or None
 
     def status(self, name: str | None) -> dict[str, Any]:
-        """The document of `orch status`. By name, the newest run of that name; a run id names one run."""
+        """Return the document of `orch status`. A name means the newest run of that name; a run id names one run."""
         runs = list(self.loop.runs.values())
         if name is not None:
             runs = [self.find(name)]
@@ -120,7 +120,7 @@ class Coordinator:
         return {**document, "coordinator": {"pid": os.getpid(), "epoch": self.epoch, "version": __version__}}
 
     def find(self, name: str) -> Run:
-        """A run by its name (the newest) or its id. UsageError where there is none."""
+        """Return a run by its name (the newest) or its id. UsageError where there is none."""
         found = [run for run in self.loop.runs.values() if name in (run.plan.name, run.run_id)]
         if not found:
             known = ", ".join(sorted({run.plan.name for run in self.loop.runs.values()}))
@@ -217,11 +217,11 @@ class Coordinator:
         return run
 
     def events(self, name: str | None, after: int) -> list[dict[str, Any]]:
-        """What happened, after that sequence number."""
+        """Return the events after that sequence number."""
         return self.loop.call(lambda: self.journal.events(name=name, after=after))  # type: ignore[no-any-return]
 
     def why(self, name: str) -> dict[str, Any]:
-        """The document of `orch why --json`: the run, and the first cause of each of its ends, oldest first."""
+        """Return the document of `orch why --json`: the run, and the first cause of each of its ends, oldest first."""
         run = self.find(name)
         found: list[dict[str, Any]] = self.loop.call(lambda: self.journal.first_causes(run.run_id))
         return status.why_document(run, found, now=time.monotonic(), halted=self.loop.halted)

@@ -135,7 +135,7 @@ class Loop:
             pass
 
     def turn(self, wait_s: float | None) -> bool:
-        """What was posted next, waited for `wait_s` at most, and what is due. False: it was told to stop."""
+        """Take what was posted next, after `wait_s` at most, and what is due. False: it was told to stop."""
         try:
             item = self._inbox.get(timeout=wait_s)
         except queue.Empty:
@@ -215,7 +215,7 @@ class Loop:
             log.exception("%s: the journal does not have it", run.run_id)
 
     def _happened(self, run_id: str, event: Event) -> None:
-        """An event of the world must not be lost: where the disk is full it is held, and those behind it too."""
+        """Decide an event of the world. Where the disk is full it is held, with those behind it, and not lost."""
         if isinstance(
             event, HostReported
         ):  # a level: the next one says it again, so it need not wait its turn

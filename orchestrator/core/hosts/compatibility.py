@@ -12,7 +12,7 @@ MUST_AGREE = ("tensorflow", "keras", "tf_keras")
 
 
 def differences(hosts: Sequence[Host]) -> Problem | None:
-    """Return a problem with the table of what differs between the hosts, or None. Python must agree to the minor version."""
+    """Return a problem with a table of what differs between the hosts, or None. Patch levels of Python may differ."""
     rows = {"python": [_minor(host.facts.python) if host.facts else "" for host in hosts]}
     for package in MUST_AGREE:
         rows[package] = [(host.facts.versions.get(package) if host.facts else None) or "-" for host in hosts]

@@ -29,6 +29,8 @@ CONTENT = (
     "adapters/durable.py",
     "adapters/host/*.py",
     "adapters/checkpoints/*.py",
+    "protocol/__init__.py",
+    "protocol/limits.py",
     "runtime/**/*.py",
 )
 """The files that hosts need, and no more: every byte is pushed, and each import searches the archive's names."""

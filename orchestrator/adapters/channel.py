@@ -12,6 +12,7 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 JSON_BYTES_MAX = 4 << 20
@@ -24,7 +25,7 @@ class FrameError(ValueError):
     """The bytes are not a valid frame. The stream can no longer be trusted, and its reader must close it."""
 
 
-def encode(message: dict[str, Any], blob: bytes = b"") -> bytes:
+def encode(message: Mapping[str, Any], blob: bytes = b"") -> bytes:
     """Return `message` and `blob` as one frame.
 
     Raises:

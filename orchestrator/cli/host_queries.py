@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.session import Session
 
@@ -32,7 +32,7 @@ def asker(session: Session) -> Asker:
     return Asker(transports(session.paths), bundle.load)
 
 
-def say_problems(session: Session, answers: Sequence[Answer]) -> list[str]:
+def say_problems(session: Session, answers: Sequence[Answer[Any]]) -> list[str]:
     """Print why hosts could not be queried, and return their names."""
     failed = []
     for answer in answers:

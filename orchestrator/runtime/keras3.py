@@ -200,7 +200,7 @@ def _refuse_parameter_servers(trainer: Any, version: str, link: Link) -> None:
 def _unsupported(trainer: Any, tf_class: str, version: str, link: Link) -> UnsupportedKeras:
     versions = {"keras": version, "tensorflow": getattr(trainer.tf, "__version__", None)}
     sentence = keras_versions.unsupported(tf_class, versions, legacy_keras=False)
-    link.send({"error": {"kind": "unsupported", "message": sentence}}, wait_s=1.0)
+    link.send({"error": {"kind": "unsupported", "message": str(sentence)}}, wait_s=1.0)
     return UnsupportedKeras(sentence)
 
 

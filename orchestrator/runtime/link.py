@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from orchestrator.protocol.frames import RuntimeLine
+
 _PENDING_BYTES_MAX = 1 << 20
 
 
@@ -45,7 +47,7 @@ class Link:
     def attached(self) -> bool:
         return self._sock is not None
 
-    def send(self, message: dict[str, Any], wait_s: float = 0.0) -> bool:
+    def send(self, message: RuntimeLine, wait_s: float = 0.0) -> bool:
         """Send a message; wait `wait_s` at most for a slow reader. Return False if it was dropped. Never raises."""
         if self._sock is None:
             return False

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from orchestrator.protocol.frames import StepLine
     from orchestrator.runtime.link import Link
 
 INTERVAL_S = 0.25
@@ -68,7 +69,7 @@ class Progress:
             self.flush()
 
     def _send(self, step: Any, metrics: Mapping[str, Any], epoch: int | None, at: float) -> None:
-        message: dict[str, Any] = {"step": int(step), "age_s": round(time.monotonic() - at, 3)}
+        message: StepLine = {"step": int(step), "age_s": round(time.monotonic() - at, 3)}
         if epoch is not None:
             message["epoch"] = int(epoch)
         values = {}

@@ -17,7 +17,8 @@ from orchestrator.adapters.channel import encode
 from orchestrator.adapters.host import process
 from orchestrator.adapters.local import LocalChannel, LocalTransport
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.connection import bootstrap
+from orchestrator.daemon.connection import bootstrap, edge
+from orchestrator.protocol.table import BY_NAME, Order
 
 RUN = "demo-20260101-1"
 
@@ -45,6 +46,7 @@ class Client:
         self.reports: list[dict[str, Any]] = []
         self.replies: dict[int, tuple[dict[str, Any], bytes]] = {}
         self.number = 0
+        self.orders: dict[int, Order[Any]] = {}
         self._take(self.started.frames)
 
     @property
@@ -52,11 +54,17 @@ class Client:
         return self.channel._child.pid
 
     def _take(self, frames: list[tuple[dict[str, Any], bytes]]) -> None:
+        """Take frames in. What a real agent says must be what the head takes: each frame is checked."""
         for message, blob in frames:
-            if "report" in message:
+            frame = edge.frame(self.host.name, message, blob)
+            if "report" in frame:
                 self.reports.append(message["report"])
-            else:
-                self.replies[message["reply"]] = (message, blob)
+                continue
+            order = self.orders.get(message["reply"])
+            if "ok" in frame and order is not None:
+                ok = edge.answer(self.host.name, order, frame["ok"], blob)
+                assert ok.keys() == message["ok"].keys(), "it says nothing that is not in the protocol"
+            self.replies[message["reply"]] = (message, blob)
 
     def hear(self) -> bool:
         """Read what comes next. Return False at the end."""
@@ -68,6 +76,8 @@ class Client:
         """Send an order, and return its id."""
         self.number += 1
         order = {"order": verb, "id": self.number, "epoch": 1, "run": RUN, **fields}
+        if verb in BY_NAME:
+            self.orders[self.number] = Order(BY_NAME[verb], order)
         self.channel.write(encode(order, blob))
         return self.number
 

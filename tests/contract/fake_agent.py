@@ -14,10 +14,31 @@ from orchestrator.adapters.fake_transport import FakeProcess, FakeTransport
 from orchestrator.adapters.transport import ChannelClosed
 from orchestrator.core.plan import HostPlan
 from orchestrator.daemon.connection import bootstrap
+from orchestrator.protocol.frames import Hello, Report, Task
+from orchestrator.protocol.orders import Facts
+from orchestrator.protocol.table import BY_NAME
+from tests.protocol_values import valid
 
 SOON_S = 15.0
 
 BUNDLE = Bundle(code=Archive("0" * 64, b"zip"), psutil=None, platform="test")
+
+
+FACTS: Facts = {
+    "python": "3.11.2",
+    "versions": {},
+    "checkpoint_writable": True,
+    "checkpoint_why": None,
+    "checkpoint_share": None,
+    "gpus": None,
+    "gpus_in_use": [],
+    "disk_free_bytes": 1 << 40,
+    "own_name": {"name": "here", "address": "10.0.0.1", "why": None},
+}
+"""A host that can train anything."""
+
+TREE = "c0de" * 16
+"""The digest of some code."""
 
 
 class Refusal:
@@ -27,7 +48,7 @@ class Refusal:
         self.document: dict[str, Any] = {"code": code, "message": message, "hint": None}
 
 
-Said = dict[str, Any] | tuple[dict[str, Any], bytes] | Refusal | None
+Said = Mapping[str, Any] | tuple[Mapping[str, Any], bytes] | Refusal | None
 Answer = Callable[[dict[str, Any], bytes], Said]
 
 
@@ -42,10 +63,14 @@ class FakeAgent:
     def __init__(self) -> None:
         self.orders: list[dict[str, Any]] = []
         self.answers: dict[str, Answer] = {}
-        """The answers by verb. A verb without one is answered with {}; None: no answer."""
+        """The answers by verb. A verb without one gets a value of its type, made from the table; None: no answer."""
         self.boot_id = "boot-1"
         self.connected_at: list[float] = []
         self.dies_at_once = False
+        self.lies: dict[str, Any] = {}
+        """What of its hello is something else."""
+        self.last_words = b""
+        """What it writes to stderr when it dies."""
         self.session: FakeProcess | None = None
         self._changed = threading.Condition()
 
@@ -64,11 +89,21 @@ class FakeAgent:
             )
         return found()[count - 1]
 
-    def report(self, runs: Mapping[str, list[Any]], **host: float) -> None:
+    def report(self, runs: Mapping[str, list[Task]], *, cpu_percent: float = 1.0) -> None:
         """Send a heartbeat over the newest connection."""
-        self.send({"report": {"host": host, "runs": dict(runs)}})
+        report: Report = {
+            "host": {
+                "cpu_percent": cpu_percent,
+                "memory_percent": 9.0,
+                "disk_free_bytes": 1 << 40,
+                "psutil": "bundle",
+                "checkpoint_dirs": {},
+            },
+            "runs": dict(runs),
+        }
+        self.send({"report": report})
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         assert self.session is not None
         self.session.stdout.write(encode(message))
 
@@ -81,6 +116,7 @@ class FakeAgent:
         """Kill the agent's process. Its host and tasks live on."""
         session, self.session = self.session, None
         if session is not None:
+            session.write_stderr(self.last_words)
             session.stdout.end()
             session.stdin.break_()
 
@@ -95,8 +131,15 @@ class FakeAgent:
         request = json.loads(reader.line())
         mark = request["nonce"][::-1]
         process.stdout.write(f'\n{mark} {{"ok": true}}\n'.encode())
-        hello = {"digest": request["digest"], "boot_id": self.boot_id, "hostname": process.host.name}
-        process.stdout.write(encode({"hello": hello}))
+        hello: dict[str, Any] = {
+            **valid(Hello),
+            "digest": request["digest"],
+            "boot_id": self.boot_id,
+            "hostname": process.host.name,
+            "psutil_wanted": False,
+            "warning": None,
+        }
+        process.stdout.write(encode({"hello": {**hello, **self.lies}}))
         with self._changed:
             self.session = process
             self.connected_at.append(time.monotonic())
@@ -116,7 +159,8 @@ class FakeAgent:
         with self._changed:
             self.orders.append(order)
             self._changed.notify_all()
-        answer = self.answers.get(order["order"], always({}))(order, blob)
+        default = always(valid(BY_NAME[order["order"]].answer))
+        answer = self.answers.get(order["order"], default)(order, blob)
         if answer is None or order.get("id") is None:
             return
         if isinstance(answer, Refusal):

@@ -15,6 +15,8 @@ import orchestrator
 from orchestrator.adapters.channel import Decoder, encode
 from orchestrator.adapters.host import process
 from orchestrator.daemon.shim import main
+from orchestrator.protocol.check import check_of
+from orchestrator.protocol.frames import Task
 
 PACKAGE_PARENT = str(Path(orchestrator.__file__).parent.parent)
 SHIM = (
@@ -67,7 +69,7 @@ class Agent:
         data = self.sock.recv(65536)
         for message, _ in self.decoder.feed(data):
             if "report" in message:
-                self.reports.append(message["report"])
+                self.reports.append(as_the_head_takes_it(message["report"]))
             else:
                 self.replies[message["reply"]] = message
         return bool(data)
@@ -193,6 +195,13 @@ class Host:
             process.signal(who, signal.SIGKILL)
         errors = self.generation_dir / "shim.err"
         assert not errors.exists() or errors.read_text() == ""
+
+
+def as_the_head_takes_it(task: Any) -> dict[str, Any]:
+    """Return a TASK, which must be one of the protocol, with nothing in it that the protocol does not know."""
+    told: dict[str, Any] = json.loads(json.dumps(task))
+    assert check_of(Task)(told).keys() == told.keys()
+    return told
 
 
 def shim_pid(answer: dict[str, Any]) -> process.Identity | None:

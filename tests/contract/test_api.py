@@ -34,7 +34,8 @@ from orchestrator.core.events import HostUp
 from orchestrator.core.plan import Plan
 from orchestrator.daemon.coordinator import api
 from orchestrator.daemon.coordinator.coordinator import Coordinator
-from tests.contract.fake_agent import SOON_S, FakeHosts, always, until
+from orchestrator.protocol.frames import Said, Task, TaskExit
+from tests.contract.fake_agent import FACTS, SOON_S, TREE, FakeHosts, always, until
 from tests.contract.small_disk import mounted
 from tests.unit.core.transcript import make_plan
 
@@ -54,8 +55,8 @@ class Rig:
         (self.workdir / "train.py").write_text("print(1)\n")
         for agent in self.hosts.agents.values():
             agent.answers = {
-                "probe": always({"python": "3.11.2", "versions": {}, "checkpoint_writable": True}),
-                "code": always({"digest": "c0de", "missing": []}),
+                "probe": always(FACTS),
+                "code": always({"digest": TREE, "missing": []}),
                 "sweep": always({"left": [], "ports_busy": [], "by": "cgroup"}),
             }
         self.start_coordinator()
@@ -357,8 +358,8 @@ def test_secrets_are_kept_apart_and_removed_with_the_run(rig: Rig) -> None:
     until(lambda: not kept.exists())
 
 
-def _exited(index: int) -> dict[str, Any]:
-    ended = {"code": None, "signal": 9, "ago_s": 0.0, "cause": "signal", "ordered": True}
+def _exited(index: int) -> Task:
+    ended: TaskExit = {"code": None, "signal": 9, "ago_s": 0.0, "cause": "signal", "ordered": True}
     return {"task": f"worker:{index}", "generation": 1, "phase": "exited", "exit": ended}
 
 
@@ -387,7 +388,7 @@ def test_events_are_waited_for_and_come_as_they_happen(rig: Rig) -> None:
 def test_stacks_of_tasks_that_answer_and_of_those_that_do_not(rig: Rig) -> None:
     rig.submit()
     until(lambda: rig.phase() == "RENDEZVOUS")
-    rig.hosts.agents["a"].answers["stacks"] = always({"stacks": "Thread 1: train.py:7"})
+    rig.hosts.agents["a"].answers["stacks"] = always({"stacks": "Thread 1: train.py:7", "by": "runtime"})
     rig.hosts.transport.refuse(rig.hosts.plans["b"], ConnectFailed("b", "no route to host"))
     rig.hosts.agents["b"].die()
     until(lambda: rig.client.get("/v1/coordinator")["hosts"]["b"] is False)
@@ -504,6 +505,6 @@ def _fill_what_the_journal_has_left(rig: Rig) -> None:
     raise AssertionError("the disk is not full")
 
 
-def _said(number: int) -> dict[str, Any]:
-    said = [{"kind": "says", "message": f"{number} " + "x" * 5000}]
+def _said(number: int) -> Task:
+    said: list[Said] = [{"kind": "says", "message": f"{number} {part} " + "x" * 1900} for part in range(3)]
     return {"task": "worker:0", "generation": 1, "phase": "starting", "pid": 7, "said": said}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -15,20 +15,28 @@ from orchestrator.adapters.transport import Channel
 from orchestrator.core.errors import ConnectFailed, HostKeyUnknown
 from orchestrator.core.model import Problem
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.connection.link import (
-    HostLink,
-    LinkDown,
-    NoAnswer,
-    OrderRefused,
-    Pace,
-    Reply,
-    Watch,
-)
-from orchestrator.daemon.connection.wire import WireError
+from orchestrator.daemon.connection.conversation import Answer, LinkDown, NoAnswer, OrderRefused, Reply
+from orchestrator.daemon.connection.link import HostLink, Pace, Watch
+from orchestrator.protocol.frames import Greeting, Report, Task
+from orchestrator.protocol.orders import CodeState, HighestGeneration
+from orchestrator.protocol.table import BLOB, CODE, HIGHEST, LOG, Order
 from tests.contract.fake_agent import BUNDLE, SOON_S, FakeAgent, FakeHosts, Refusal, always, until
 
-FAST = Pace(retry_s=(0.02,), refused_retry_s=0.05, steady_s=30.0, silence_check_s=0.02)
+FAST = Pace(
+    retry_s=(0.02,),
+    refused_retry_s=0.05,
+    steady_s=30.0,
+    silence_check_s=0.02,
+    misbehaving_retry_s=(0.5, 30.0),
+)
 WATCH = Watch(epoch=3, heartbeat_s=0.5, silence_max_s=5.0)
+ASKED: Order[HighestGeneration] = HIGHEST({"run": "r", "epoch": 3, "dir": "/shared/t"})
+CODE_ASKED: Order[CodeState] = CODE({"run": "r", "epoch": 3, "files": []})
+
+
+def task(generation: int = 1) -> Task:
+    """Something that a report may hold."""
+    return {"task": "worker:0", "generation": generation, "phase": "unknown"}
 
 
 class Ear:
@@ -38,7 +46,7 @@ class Ear:
         self.heard: list[tuple[Any, ...]] = []
         self.on_report: Callable[[], None] = lambda: None
 
-    def up(self, run_id: str, host: str, hello: Mapping[str, Any]) -> None:
+    def up(self, run_id: str, host: str, hello: Greeting) -> None:
         self.heard.append(("up", run_id, host, hello["boot_id"]))
 
     def down(self, run_id: str, host: str, problem: str) -> None:
@@ -47,10 +55,11 @@ class Ear:
     def refused(self, run_id: str, host: str, problem: Problem) -> None:
         self.heard.append(("refused", run_id, host, problem))
 
-    def reported(self, run_id: str, host: str, report: Mapping[str, Any], link: HostLink) -> None:
+    def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
         self.on_report()
         assert link.host.name == host
-        self.heard.append(("report", run_id, report["runs"][run_id]))
+        generations = [told["generation"] for told in report["runs"][run_id]]
+        self.heard.append(("report", run_id, generations))
 
     def kinds(self, run_id: str = "r") -> list[str]:
         return [what[0] for what in list(self.heard) if what[1] == run_id]
@@ -58,13 +67,13 @@ class Ear:
 
 class Rig:
     def __init__(self) -> None:
-        self.hosts = FakeHosts("a")
+        self.hosts = FakeHosts("a", "b")
         self.agent: FakeAgent = self.hosts.agents["a"]
         self.ear = Ear()
         self.links: list[HostLink] = []
 
-    def link(self, pace: Pace = FAST) -> HostLink:
-        link = HostLink(self.hosts.plans["a"], self.hosts.transport, lambda: BUNDLE, self.ear, pace)
+    def link(self, pace: Pace = FAST, name: str = "a") -> HostLink:
+        link = HostLink(self.hosts.plans[name], self.hosts.transport, lambda: BUNDLE, self.ear, pace)
         self.links.append(link)
         return link
 
@@ -99,23 +108,26 @@ def test_it_connects_watches_and_hands_on_what_concerns_its_runs(rig: Rig) -> No
         "heartbeat_s": 0.5,
         "id": 1,
     }
-    rig.agent.report({"r": [1], "not ours": [2]})
-    rig.agent.report({"not ours": [3]})
-    rig.agent.report({"r": [4]})
+    rig.agent.report({"r": [task(1)], "not-ours": [task(2)]})
+    until(lambda: len(rig.ear.heard) >= 2)
+    rig.agent.report({"not-ours": [task(3)]})
+    time.sleep(0.1)
+    rig.agent.report({"r": [task(4)]})
     until(lambda: len(rig.ear.heard) >= 3)
     assert rig.ear.heard == [("up", "r", "a", "boot-1"), ("report", "r", [1]), ("report", "r", [4])]
 
 
 def test_an_answer_reaches_who_asked_and_a_refusal_is_raised(rig: Rig) -> None:
     link = rig.connected()
-    rig.agent.answers["probe"] = lambda _, blob: ({"python": "3.11"}, b"blob" + blob)
-    assert link.ask({"order": "probe"}, b"!") == Reply({"python": "3.11"}, None, b"blob!")
+    rig.agent.answers["log"] = lambda order, _: ({"offset": order["offset"], "end": 9}, b"line\n")
+    where = {"run": "r", "epoch": 3, "generation": 1, "task": "worker:0", "offset": 4, "bytes_max": 5}
+    assert link.ask(LOG(where)) == Answer({"offset": 4, "end": 9}, b"line\n")  # type: ignore[arg-type]
     rig.agent.answers["code"] = always(Refusal("no-space", "no space left"))
     with pytest.raises(OrderRefused, match="no space left") as caught:
-        link.ask({"order": "code"})
+        link.ask(CODE_ASKED)
     assert caught.value.problem == Problem("no-space", "no space left")
-    replies: list[Reply] = []
-    link.send({"order": "code"}, on_reply=replies.append)
+    replies: list[Reply[CodeState]] = []
+    link.send(CODE_ASKED, on_reply=replies.append)
     until(lambda: replies)
     assert replies[0].error is not None
 
@@ -135,10 +147,10 @@ def test_it_comes_back_when_the_agent_dies_and_watches_again(rig: Rig) -> None:
 @pytest.mark.fault(33)
 def test_who_waits_for_an_answer_is_told_at_once_that_the_connection_broke(rig: Rig) -> None:
     link = rig.connected()
-    rig.agent.answers["probe"] = always(None)
+    rig.agent.answers["highest"] = always(None)
     with ThreadPoolExecutor(4) as askers:
-        asked = [askers.submit(link.ask, {"order": "probe"}, timeout_s=60.0) for _ in range(4)]
-        rig.agent.wait_order("probe", count=4)
+        asked = [askers.submit(link.ask, ASKED, timeout_s=60.0) for _ in range(4)]
+        rig.agent.wait_order("highest", count=4)
         began = time.monotonic()
         rig.agent.die()
         for one in asked:
@@ -152,33 +164,34 @@ def test_orders_are_dropped_and_questions_refused_while_there_is_no_connection(r
     link.attach("r", WATCH)
     until(lambda: "down" in rig.ear.kinds())
     assert not link.is_connected
-    link.send({"order": "stop"}, on_reply=lambda _: rig.ear.heard.append(("reply", "r")))
+    link.send(CODE_ASKED, on_reply=lambda _: rig.ear.heard.append(("reply", "r")))
     with pytest.raises(LinkDown, match="a is not connected"):
-        link.ask({"order": "probe"})
+        link.ask(ASKED)
     rig.hosts.heal("a")
     rig.agent.wait_order("watch")
-    assert link.ask({"order": "after"}).ok == {}
-    assert rig.agent.verbs() == ["watch", "after"]
+    assert link.ask(ASKED).ok == {"generation": 1}
+    assert rig.agent.verbs() == ["watch", "highest"]
 
 
 def test_a_cut_is_noticed_by_the_silence_and_what_was_asked_is_not_waited_for(rig: Rig) -> None:
     link = rig.connected(WATCH._replace(silence_max_s=0.3))
     rig.hosts.cut("a")
     with pytest.raises(LinkDown, match="the connection to a broke"):
-        link.ask({"order": "probe"}, timeout_s=60.0)
+        link.ask(ASKED, timeout_s=60.0)
     until(lambda: "down" in rig.ear.kinds())
     assert rig.ear.heard[-1][3].startswith(("nothing was heard for", "a: does not answer"))
     rig.hosts.heal("a")
     until(lambda: rig.ear.kinds().count("up") == 2)
-    assert link.ask({"order": "probe"}).ok == {}, "a late answer to the first is not taken for this one"
+    assert link.ask(ASKED).ok == {"generation": 1}, "a late answer to the first is not taken for this one"
 
 
 def test_a_writer_that_is_blocked_by_the_cut_does_not_hide_it(rig: Rig) -> None:
     link = rig.connected(WATCH._replace(silence_max_s=0.3))
     rig.hosts.cut("a")
     began = time.monotonic()
+    blob = BLOB({"run": "r", "epoch": 3, "sha256": "0" * 64, "offset": 0, "last": True})
     with pytest.raises(LinkDown):
-        link.ask({"order": "blob"}, b"x" * (1 << 20), timeout_s=60.0)
+        link.ask(blob, b"x" * (1 << 20), timeout_s=60.0)
     assert time.monotonic() - began < SOON_S
 
 
@@ -192,9 +205,9 @@ def test_who_speaks_is_not_silent(rig: Rig) -> None:
 
 def test_an_agent_that_does_not_answer_is_connected_anew_when_asked_to(rig: Rig) -> None:
     link = rig.connected()
-    rig.agent.answers["probe"] = always(None)
-    with pytest.raises(NoAnswer, match=r"a did not answer `probe` in 0 s"):
-        link.ask({"order": "probe"}, timeout_s=0.05)
+    rig.agent.answers["highest"] = always(None)
+    with pytest.raises(NoAnswer, match=r"a did not answer `highest` in 0 s"):
+        link.ask(ASKED, timeout_s=0.05)
     assert link.is_connected
     link.reset("it sleeps")
     until(lambda: rig.ear.kinds().count("up") == 2)
@@ -228,18 +241,116 @@ def test_what_is_no_frame_ends_the_connection_with_that_sentence(rig: Rig) -> No
     assert "Does something else write to this channel?" in down[3]
 
 
-def test_a_report_that_cannot_be_read_ends_the_connection_with_that_sentence(rig: Rig) -> None:
+def test_what_an_agent_printed_last_is_said_when_the_connection_breaks(rig: Rig) -> None:
     rig.connected()
+    rig.agent.last_words = b"Traceback (most recent call last):\n  ...\nKeyError: '\x1b[31mphase'\n\n"
+    rig.agent.die()
+    until(lambda: "down" in rig.ear.kinds())
+    assert rig.ear.heard[-1] == ("down", "r", "a", r"the connection broke: KeyError: '\x1b[31mphase'")
 
-    def unreadable() -> None:
-        rig.ear.on_report = lambda: None
-        raise WireError("the agent on a sent a report that cannot be read: 5")
 
-    rig.ear.on_report = unreadable
-    rig.agent.report({"r": [5]})
+LYING: Task = {**task(), "phase": "running", "global_step": "x"}  # type: ignore[typeddict-item]
+LIE = "a sent a report that orch cannot use: runs.r[0].global_step is 'x', not a whole number"
+
+
+def test_a_report_that_is_none_ends_the_connection_and_nobody_hears_it(rig: Rig) -> None:
+    rig.connected()
+    rig.agent.report({"r": [LYING]})
     until(lambda: rig.ear.kinds().count("up") == 2)
-    (down,) = [what for what in rig.ear.heard if what[0] == "down"]
-    assert down[3] == "the agent on a sent a report that cannot be read: 5"
+    assert rig.ear.kinds() == ["up", "down", "up"]
+    assert rig.ear.heard[1] == ("down", "r", "a", LIE)
+
+
+def test_a_host_that_goes_on_lying_is_said_to_misbehave_and_left_alone_while_others_go_on(rig: Rig) -> None:
+    """The first lie is taken for an accident; after the second, nobody connects for half a second, then for longer."""
+    other = rig.link(name="b")
+    other.attach("s", WATCH)
+    rig.hosts.agents["b"].wait_order("watch")
+    link = rig.connected()
+    for lies in range(1, 4):
+        until(lambda lies=lies: rig.ear.kinds().count("up") == lies)  # type: ignore[misc]
+        rig.agent.report({"r": [LYING]})
+        until(lambda lies=lies: rig.ear.kinds().count("down") == lies)  # type: ignore[misc]
+        rig.hosts.agents["b"].report({"s": [task(lies)]})
+        until(lambda lies=lies: rig.ear.kinds("s").count("report") == lies)  # type: ignore[misc]
+    accident, misbehaves, again = [what[3] for what in rig.ear.heard if what[0] == "down"]
+    assert accident == LIE
+    assert misbehaves == f"it misbehaves: {LIE}; it is connected to again in about 0 s"
+    assert again == f"it misbehaves: {LIE}; it is connected to again in about 30 s"
+    first, second, third = rig.agent.connected_at
+    assert second - first < third - second
+    assert third - second >= 0.5 * 0.75
+    link.attach("late", WATCH)
+    assert rig.ear.kinds("late") == ["down"], "a run that comes meanwhile is told why it waits"
+    assert rig.ear.kinds("s") == ["up", "report", "report", "report"]
+    assert other.ask(ASKED).ok == {"generation": 1}
+
+
+def test_a_host_that_behaves_for_long_is_forgiven(rig: Rig) -> None:
+    link = rig.link(replace(FAST, forgiven_s=0.0))
+    link.attach("r", WATCH)
+    for lies in range(1, 4):
+        until(lambda lies=lies: rig.ear.kinds().count("up") == lies)  # type: ignore[misc]
+        rig.agent.report({"r": [LYING]})
+    until(lambda: rig.ear.kinds().count("up") == 4)
+    assert [what[3] for what in rig.ear.heard if what[0] == "down"] == [LIE] * 3
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        ({}, "a sent an empty frame, which is neither report nor reply"),
+        ({"hello": {}}, "a sent a frame with 'hello', which is neither report nor reply"),
+        ({"\x1b[2J": 1}, r"a sent a frame with '\x1b[2J', which is neither report nor reply"),
+        ({"report": 5}, "a sent a report that orch cannot use: it is 5, not an object"),
+        ({"reply": "1", "ok": {}}, "a sent a reply that orch cannot use: reply is '1', not a whole number"),
+        ({"reply": 1}, "a sent a reply that orch cannot use: ok is missing"),
+        ({"reply": 1, "error": "no"}, "a sent a reply that orch cannot use: error is 'no', not an object"),
+    ],
+)
+def test_a_frame_that_is_none_of_ours_is_named(rig: Rig, frame: dict[str, Any], said: str) -> None:
+    rig.connected()
+    rig.agent.send(frame)
+    until(lambda: rig.ear.kinds().count("up") == 2)
+    assert rig.ear.heard[1] == ("down", "r", "a", said)
+
+
+def test_an_answer_that_is_none_ends_the_connection_and_whoever_asked_is_told(rig: Rig) -> None:
+    link = rig.connected()
+    rig.agent.answers["highest"] = always({"generation": -1})
+    with pytest.raises(LinkDown, match="the connection to a broke"):
+        link.ask(ASKED, timeout_s=60.0)
+    until(lambda: rig.ear.kinds().count("up") == 2)
+    said = "a sent an answer to `highest` that orch cannot use: generation is -1, not from 0 to 1000000000"
+    assert rig.ear.heard[1] == ("down", "r", "a", said)
+    rig.agent.answers["highest"] = always(({"generation": 1}, b"bytes"))
+    with pytest.raises(LinkDown):
+        link.ask(ASKED, timeout_s=60.0)
+    until(lambda: rig.ear.kinds().count("down") == 2)
+    assert "with 5 bytes, where 0 were asked for" in rig.ear.heard[-1][3]
+
+
+def test_a_hello_that_is_none_is_no_hello(rig: Rig) -> None:
+    rig.agent.lies = {"boot_id": 5}
+    rig.link().attach("r", WATCH)
+    until(lambda: rig.ear.kinds() == ["down", "down"])
+    said = "a sent a hello that orch cannot use: boot_id is 5, not a text"
+    assert [what[3] for what in rig.ear.heard] == [
+        said,
+        f"it misbehaves: {said}; it is connected to again in about 0 s",
+    ]
+
+
+def test_of_a_flood_of_reports_the_newest_is_heard_now_and_then(rig: Rig) -> None:
+    link = rig.link(replace(FAST, between_reports_s=0.05))
+    link.attach("r", WATCH)
+    until(lambda: "up" in rig.ear.kinds())
+    began = time.monotonic()
+    for generation in range(3000):
+        rig.agent.report({"r": [task(generation)]})
+    until(lambda: rig.ear.heard[-1] == ("report", "r", [2999]))
+    assert rig.ear.kinds().count("report") <= 1 + (time.monotonic() - began) / 0.05
+    assert link.ask(ASKED).ok == {"generation": 1}
 
 
 def test_a_fault_of_ours_is_said_and_does_not_end_the_link(rig: Rig) -> None:
@@ -250,7 +361,7 @@ def test_a_fault_of_ours_is_said_and_does_not_end_the_link(rig: Rig) -> None:
         raise ZeroDivisionError
 
     rig.ear.on_report = faulty
-    rig.agent.report({"r": [5]})
+    rig.agent.report({"r": [task()]})
     until(lambda: rig.ear.kinds().count("up") == 2)
     assert ("down", "r", "a", "a fault in orch; see the coordinator's log") in rig.ear.heard
 
@@ -260,11 +371,11 @@ def test_two_runs_share_a_link_and_the_last_one_closes_it(rig: Rig) -> None:
     link.attach("s", WATCH._replace(epoch=4))
     assert rig.ear.kinds("s") == ["up"], "it is connected already"
     rig.agent.wait_order("watch", count=2)
-    rig.agent.report({"r": [1], "s": [2]})
+    rig.agent.report({"r": [task(1)], "s": [task(2)]})
     until(lambda: "report" in rig.ear.kinds("s"))
     assert link.detach("r") is True
     assert rig.agent.wait_order("unwatch") == {"order": "unwatch", "run": "r", "epoch": 3, "id": 3}
-    rig.agent.report({"r": [3], "s": [4]})
+    rig.agent.report({"r": [task(3)], "s": [task(4)]})
     until(lambda: rig.ear.kinds("s").count("report") == 2)
     assert rig.ear.kinds("r").count("report") == 1
     assert link.detach("s") is False
@@ -316,8 +427,8 @@ def test_an_order_in_the_moment_of_the_break_is_not_waited_for(rig: Rig) -> None
     assert connection is not None
     rig.agent.die()
     until(lambda: "down" in rig.ear.kinds())
-    future: Future[Reply] = Future()
-    connection.send({"order": "probe"}, b"", None, future)  # by who held it before the break
+    future: Future[Reply[HighestGeneration]] = Future()
+    connection.send(ASKED, future=future)  # by who held it before the break
     assert isinstance(future.exception(0), LinkDown)
 
 
@@ -328,7 +439,7 @@ def test_whoever_asks_while_connections_break_gets_an_end(rig: Rig) -> None:
     def ask() -> None:
         for _ in range(60):
             try:
-                link.ask({"order": "probe"}, timeout_s=60.0)
+                link.ask(ASKED, timeout_s=60.0)
                 ends.append("ok")
             except LinkDown:
                 ends.append("down")

@@ -13,12 +13,22 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.adapters.host import cgroup, process
 from orchestrator.daemon.shim import main
-from tests.contract.shim_harness import PACKAGE_PARENT, SHIM, Host, gone, has_python, read_pid, until
+from tests.contract.shim_harness import (
+    PACKAGE_PARENT,
+    SHIM,
+    Host,
+    as_the_head_takes_it,
+    gone,
+    has_python,
+    read_pid,
+    until,
+)
 from tests.contract.small_disk import mounted
 
 FOREVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(1)\n"
@@ -30,6 +40,13 @@ def host(tmp_path: Path) -> Iterator[Host]:
     made = Host(tmp_path / "host")
     yield made
     made.clean()
+
+
+def recovered(host: Host) -> dict[str, Any]:
+    """Return what an agent finds of a task whose shim is gone."""
+    task = main.recover(str(host.generation_dir))
+    assert task is not None
+    return as_the_head_takes_it(task)
 
 
 def test_a_plain_script_runs_to_its_end_and_its_record_says_all(host: Host) -> None:
@@ -45,10 +62,9 @@ def test_a_plain_script_runs_to_its_end_and_its_record_says_all(host: Host) -> N
     assert ended["peak_rss_bytes"] > 1 << 20
     assert sorted(host.log()) == sorted([f"o ['--epochs', '3'] {host.code}", "e why"])
     assert sorted(ended["last_lines"]) == sorted([f"['--epochs', '3'] {host.code}", "why"])
-    recovered = main.recover(str(host.generation_dir))
-    assert recovered is not None
-    assert recovered["exit"].pop("ago_s") >= ended.pop("ago_s")
-    assert recovered == last
+    found = recovered(host)
+    assert found["exit"].pop("ago_s") >= ended.pop("ago_s")
+    assert found == last
     assert not (host.generation_dir / "sock").exists()
 
 
@@ -225,8 +241,7 @@ def test_the_task_dies_with_its_shim_and_the_agent_finds_out(host: Host) -> None
     assert (last["pid"], last["port"]) == (task["pid"], task["port"])
     assert last["exit"]["last_lines"] == ["begun"]
     assert last["log_bytes"] == (host.generation_dir / "log").stat().st_size
-    again = main.recover(str(host.generation_dir))
-    assert again is not None
+    again = recovered(host)
     assert again["exit"]["ago_s"] >= 0
 
 
@@ -239,8 +254,7 @@ def test_after_a_reboot_nobody_is_signalled(host: Host) -> None:
         assert who is not None
         old = {**who.to_json(), "boot_id": "another"}
         (host.generation_dir / "shim.json").write_text(json.dumps({"shim": old, "task": old, "port": 7}))
-        task = main.recover(str(host.generation_dir))
-        assert task is not None
+        task = recovered(host)
         assert (task["exit"]["cause"], task["exit"]["ago_s"], task["port"]) == ("rebooted", None, 7)
         assert bystander.poll() is None
         assert process.alive(who)
@@ -320,8 +334,7 @@ def test_no_port_at_all_is_an_answer_and_a_record(host: Host) -> None:
             each.listen()
         answer = host.start(FOREVER, ports=[taken.getsockname()[1], other.getsockname()[1]])
     assert answer["error"]["code"] == "no-port"
-    task = main.recover(str(host.generation_dir))
-    assert task is not None
+    task = recovered(host)
     assert (task["exit"]["cause"], task["error"]["message"]) == ("start-failed", answer["error"]["message"])
 
 
@@ -352,8 +365,7 @@ def test_a_start_that_is_asked_twice_is_done_once(host: Host) -> None:
 @pytest.mark.fault(11)
 def test_a_generation_that_was_given_up_is_never_begun(host: Host) -> None:
     host.write_start(FOREVER)
-    task = main.recover(str(host.generation_dir))
-    assert task is not None
+    task = recovered(host)
     assert task["exit"]["cause"] == "shim-died"
     assert host.start_again()["error"]["code"] == "already-ended"
 
@@ -512,8 +524,7 @@ def test_how_a_task_ended_is_told_and_kept_although_the_disk_is_full(tmp_path: P
             last = agent.until_closed()
             assert (last["phase"], last["exit"]["code"], last["exit"]["cause"]) == ("exited", 3, "script")
             assert last["exit"]["last_lines"][-1] == "y" * 4000
-            kept = main.recover(str(host.generation_dir))
-            assert kept is not None
+            kept = recovered(host)
             assert (kept["exit"]["code"], kept["exit"]["cause"]) == (3, "script")
             assert kept["log_dropped_bytes"] > 0
         finally:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.adapters.channel import Decoder, encode
 from orchestrator.adapters.host.hostdir import HostFault, refuse_superseded
 from orchestrator.daemon.agent import state as agent_state
+from orchestrator.protocol import orders
+from orchestrator.protocol.frames import Report, Task
+from orchestrator.protocol.table import BY_NAME, Fence
 from tests.sim.machine import Record
 from tests.sim.process import Shim, gone
 from tests.sim.wires import Wire
@@ -18,19 +21,25 @@ if TYPE_CHECKING:
 Order = dict[str, Any]
 Answer = Callable[[dict[str, Any]], None]
 
-FENCED = (
-    "watch",
-    "unwatch",
-    "start",
-    "release",
-    "stop",
-    "sweep",
-    "stacks",
-    "seed",
-    "verify",
-    "code",
-    "highest",
-)
+CODE = "c0de" * 16
+"""The digest of the one tree of code."""
+
+NOT_PLAYED = {
+    "blob": "the code is there at once",
+    "psutil": "nothing is sampled",
+    "snapshot": "the hosts share their checkpoint directory",
+    "chunk": "as snapshot",
+    "receive": "as snapshot",
+    "checkpoints": "people go back by the share itself",
+    "stacks": "nobody answers: see SimPerformer",
+    "log": "the logs' bytes decide nothing",
+    "summaries": "as log",
+    "summary": "as log",
+    "fault": "faults come from the world",
+    "runs": "no journal is lost",
+    "remove": "as runs",
+}
+"""Orders that this agent does not know, and why."""
 
 
 class Agent:
@@ -46,7 +55,7 @@ class Agent:
         self.decoder = Decoder()
         self.heartbeat_s: float | None = None
         self._run = ""
-        self._heard: dict[tuple[str, int], tuple[dict[str, Any], float]] = {}
+        self._heard: dict[tuple[str, int], tuple[Task, float]] = {}
         """The last report of each shim, and when it came."""
         self._deferred: dict[tuple[str, int], list[tuple[Order, Answer]]] = {}
         self._inbox: list[bytes | None] = []
@@ -131,9 +140,17 @@ class Agent:
             return
         known = [(*key, self._learn(record)) for key, record in self.machine.records.items()]
         tasks = [self._told(key) for key in agent_state.shown(known)]
-        self.send(
-            {"report": {"host": {"cpu_percent": 3.0, "memory_percent": 9.0}, "runs": {self._run: tasks}}}
-        )
+        report: Report = {
+            "host": {
+                "cpu_percent": 3.0,
+                "memory_percent": 9.0,
+                "disk_free_bytes": 1 << 40,
+                "psutil": "bundle",
+                "checkpoint_dirs": {},
+            },
+            "runs": {self._run: tasks},
+        }
+        self.send({"report": report})
 
     def _learn(self, record: Record) -> bool:
         """Ask the shim, or read its exit record. Return whether the end of the task is known."""
@@ -144,7 +161,7 @@ class Agent:
             self._heard[record.key] = (record.shim.task(), self.machine.clock())
         return False
 
-    def _told(self, key: tuple[str, int]) -> dict[str, Any]:
+    def _told(self, key: tuple[str, int]) -> Task:
         if key not in self._heard:
             return agent_state.unknown(*key)
         task, at = self._heard[key]
@@ -167,11 +184,11 @@ class Agent:
     def handle(self, order: Order, answer: Answer) -> None:
         """Check the fencing of an order, and do it."""
         try:
-            if order["order"] in FENCED:
+            if BY_NAME[order["order"]].fence is not Fence.NONE:
                 refuse_superseded(str(order["run"]), self.machine.epoch, int(order["epoch"]))
                 self.machine.epoch = max(self.machine.epoch, int(order["epoch"]))
                 self.world.checks.handles(self.machine, order)
-            do = getattr(self, f"_on_{order['order']}", None)
+            do = getattr(self, BY_NAME[order["order"]].handler, None)
             if do is None:
                 raise HostFault("unknown-order", f"this agent does not know the order {order['order']!r}")
             do(order, answer)
@@ -196,11 +213,21 @@ class Agent:
         answer({"ok": {}})
 
     def _on_probe(self, _order: Order, answer: Answer) -> None:
-        versions = {"tensorflow": "2.21.0", "keras": "3.15.1"}
-        answer({"ok": {"python": "3.11.2", "versions": versions, "checkpoint_writable": True}})
+        facts: orders.Facts = {
+            "python": "3.11.2",
+            "versions": {"tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": None, "numpy": "2.0.0"},
+            "checkpoint_writable": True,
+            "checkpoint_why": None,
+            "checkpoint_share": None,
+            "gpus": None,
+            "gpus_in_use": [],
+            "disk_free_bytes": 1 << 40,
+            "own_name": {"name": self.machine.name, "address": "10.0.0.1", "why": None},
+        }
+        answer({"ok": facts})
 
     def _on_code(self, _order: Order, answer: Answer) -> None:
-        answer({"ok": {"digest": "c0de", "missing": []}})
+        answer({"ok": {"digest": CODE, "missing": []}})
 
     def _on_highest(self, _order: Order, answer: Answer) -> None:
         answer({"ok": {"generation": max(self.world.share.generations, default=0)}})

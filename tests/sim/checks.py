@@ -13,6 +13,7 @@ from orchestrator.core.restart_scope import gang, is_individual
 from tests.sim.heap import Violation
 
 if TYPE_CHECKING:
+    from orchestrator.protocol.frames import Task
     from tests.sim.machine import Machine, Record
     from tests.sim.process import Process
     from tests.sim.world import World
@@ -126,13 +127,13 @@ class Checks:
 
     # -- what the coordinator hears ------------------------------------------------------------------------
 
-    def heard(self, host: str, tasks: list[dict[str, Any]]) -> None:
+    def heard(self, host: str, tasks: list[Task]) -> None:
         """Remember a report that has arrived."""
         self._heard_at[host] = self.world.heap.now
         told = self._told.setdefault(host, {})
         told.clear()
         for task in tasks:
-            told.setdefault(TaskId.parse(task["task"]), {})[int(task["generation"])] = task["phase"]
+            told.setdefault(TaskId.parse(task["task"]), {})[task["generation"]] = task["phase"]
 
     def posted(self, event: ev.Event) -> None:
         """Check that no event reports an internal error, which would be a bug of ours."""

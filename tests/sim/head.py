@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.adapters.bundle import Bundle
 from orchestrator.adapters.channel import Decoder, encode
@@ -19,19 +19,16 @@ from orchestrator.core.events import Event, HostReported
 from orchestrator.core.model import Run
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.connection.link import (
-    HostLink,
-    LinkDown,
-    Listener,
-    OrderRefused,
-    Pace,
-    Reply,
-    Watch,
-)
+from orchestrator.daemon.connection import edge
+from orchestrator.daemon.connection.conversation import Answer, LinkDown, OrderRefused, Reply
+from orchestrator.daemon.connection.link import HostLink, Listener, Pace, Watch
 from orchestrator.daemon.connection.wire import problem
 from orchestrator.daemon.coordinator.executor import Executor
 from orchestrator.daemon.coordinator.loop import Loop
 from orchestrator.daemon.transfer.logcopy import LogCopier
+from orchestrator.protocol.frames import Greeting
+from orchestrator.protocol.frames import Reply as ReplyFrame
+from orchestrator.protocol.table import UNWATCH, WATCH, Order
 from tests.sim.agent import Agent
 from tests.sim.heap import Clock
 from tests.sim.wires import Wire
@@ -39,6 +36,8 @@ from tests.sim.wires import Wire
 if TYPE_CHECKING:
     from tests.sim.machine import Machine
     from tests.sim.world import World
+
+A = TypeVar("A")
 
 CONNECT_TIMEOUT_S = 20.0
 
@@ -169,20 +168,20 @@ class SimLink(HostLink):
         """Stop serving a run."""
         watch = self._watches.pop(run_id, None)
         if watch is not None:
-            self.send({"order": "unwatch", "run": run_id, "epoch": watch.epoch})
+            self.send(UNWATCH({"run": run_id, "epoch": watch.epoch}))
         if self._watches:
             return True
         self.close()
         return False
 
     def send(
-        self, order: Mapping[str, Any], blob: bytes = b"", on_reply: Callable[[Reply], None] | None = None
+        self, order: Order[A], blob: bytes = b"", on_reply: Callable[[Reply[A]], None] | None = None
     ) -> None:
         """Send an order, or drop it where there is no connection."""
         if self._open is not None:
             self._open.send(order, blob, on_reply)
 
-    def ask(self, order: Mapping[str, Any], blob: bytes = b"", *, timeout_s: float = 60.0) -> Reply:
+    def ask(self, order: Order[A], blob: bytes = b"", *, timeout_s: float = 60.0) -> Answer[A]:
         """Ask an agent that can be reached, and return its reply at once: the job that asks has waited already."""
         machine, connection = self.machine, self._open
         if connection is None or connection.agent.frozen or not connection.agent.alive:
@@ -190,11 +189,13 @@ class SimLink(HostLink):
         if machine.cut_up or machine.cut_down:
             raise LinkDown(f"{self.host.name} is cut off")
         told: list[dict[str, Any]] = []
-        frames = Decoder().feed(encode({**order, "id": 0}, blob))
+        frames = Decoder().feed(encode({**order.fields, "id": 0}, blob))
         connection.agent.handle(frames[0][0], told.append)
-        if "error" in told[0]:
-            raise OrderRefused(problem(told[0]["error"]))
-        return Reply(ok=told[0]["ok"], error=None, blob=b"")
+        frame = edge.frame(self.host.name, {"reply": 0, **told[0]}, b"")
+        assert "report" not in frame
+        if "error" in frame:
+            raise OrderRefused(problem(frame["error"]))
+        return Answer(edge.answer(self.host.name, order, frame["ok"], b""), b"")
 
     def reset(self, why: str) -> None:
         """Reconnect."""
@@ -264,7 +265,7 @@ class SimLink(HostLink):
             self._later(self._silence_max_s() - silent_s + 1.0, lambda: self._check_silence(connection))
 
     def _ask_to_watch(self, run_id: str, watch: Watch) -> None:
-        self.send({"order": "watch", "run": run_id, "epoch": watch.epoch, "heartbeat_s": watch.heartbeat_s})
+        self.send(WATCH({"run": run_id, "epoch": watch.epoch, "heartbeat_s": watch.heartbeat_s}))
 
     def heard(self, connection: Connection, data: bytes | None) -> None:
         """Handle bytes from the agent; None is the end."""
@@ -275,13 +276,14 @@ class SimLink(HostLink):
             self._broke(connection, "the connection broke")
             return
         for message, blob in connection.decoder.feed(data):
-            if "report" in message:
-                for run_id in list(self._watches):
-                    if run_id in message["report"]["runs"]:
-                        self.world.checks.heard(self.host.name, message["report"]["runs"][run_id])
-                        self._listener.reported(run_id, self.host.name, message["report"], self)
-            elif "reply" in message:
-                connection.replied(message, blob)
+            frame = edge.frame(self.host.name, message, blob)
+            if "report" not in frame:
+                connection.replied(frame, blob)
+                continue
+            for run_id in list(self._watches):
+                if run_id in frame["report"]["runs"]:
+                    self.world.checks.heard(self.host.name, frame["report"]["runs"][run_id])
+                    self._listener.reported(run_id, self.host.name, frame["report"], self)
 
     def broke(self) -> None:
         """Reset the connection, so that both ends learn of it."""
@@ -315,7 +317,7 @@ class Connection:
         world, machine = link.world, link.machine
         self._link = link
         self.agent = Agent(machine, link.head.epoch)
-        self.hello = {"boot_id": machine.boot_id}
+        self.hello = _hello(machine)
         self.began_at = self.heard_at = world.heap.now
         self.decoder = Decoder()
         boot, scenario = machine.boot, world.scenario
@@ -338,24 +340,45 @@ class Connection:
             self.up,
         ]
         self._ids = itertools.count(1)
-        self._waiting: dict[int, Callable[[Reply], None] | None] = {}
+        self._waiting: dict[int, tuple[Order[Any], Callable[[Reply[Any]], None] | None]] = {}
 
-    def send(self, order: Mapping[str, Any], blob: bytes, on_reply: Callable[[Reply], None] | None) -> None:
+    def send(self, order: Order[A], blob: bytes, on_reply: Callable[[Reply[A]], None] | None) -> None:
         """Send an order as one frame."""
         number = next(self._ids)
-        self._waiting[number] = on_reply
-        self.down.send(encode({**order, "id": number}, blob))
+        self._waiting[number] = (order, on_reply)
+        self.down.send(encode({**order.fields, "id": number}, blob))
 
-    def replied(self, message: Mapping[str, Any], blob: bytes) -> None:
+    def replied(self, frame: ReplyFrame, blob: bytes) -> None:
         """Hand a reply to whoever asked."""
-        on_reply = self._waiting.pop(message["reply"], None)
+        order, on_reply = self._waiting.pop(frame["reply"])
+        if "error" in frame:
+            reply: Reply[Any] = Reply(None, frame["error"], blob)
+        else:
+            reply = Reply(edge.answer(self._link.host.name, order, frame["ok"], blob), None, blob)
         if on_reply is not None:
-            on_reply(Reply(ok=message.get("ok"), error=message.get("error"), blob=blob))
+            on_reply(reply)
 
     def close(self) -> None:
         """Close the head's end. Its kernel still sends what is in flight; what arrives is dropped."""
         self.down.send(None)
         self.up.dead = True
+
+
+def _hello(machine: Machine) -> Greeting:
+    return {
+        "digest": "0" * 64,
+        "python": "3.11.2",
+        "platform": "linux-x86_64-glibc",
+        "hostname": machine.name,
+        "user": "ml",
+        "boot_id": machine.boot_id,
+        "host_dir": "/home/ml/.local/state/orch-host",
+        "host_dir_device": 1,
+        "psutil": "bundle",
+        "psutil_wanted": False,
+        "cgroup": True,
+        "warning": None,
+    }
 
 
 class Head:

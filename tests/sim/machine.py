@@ -9,6 +9,7 @@ from orchestrator.adapters.host.process import Identity
 from orchestrator.core.plan import HostPlan
 from orchestrator.daemon.shim import record as shim_record
 from orchestrator.daemon.shim.state import cause_of_silence
+from orchestrator.protocol.frames import Task
 from tests.sim.heap import Clock, Violation
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Record:
     """None until the shim has started. It stays set after the shim's death."""
     identity: Identity | None = None
     process: Process | None = None
-    task: dict[str, Any] | None = None
+    task: Task | None = None
     """The exit record, as in exit.json."""
     ended_at: float = 0.0
     boot_id: str = ""
@@ -151,24 +152,28 @@ class Machine:
         if record.process is not None and record.process.identity is not None:
             self.signal(record.process.identity)
         cause = cause_of_silence(record.identity, self.boot_id)
-        task = {**shim_record.blank_task(record.start), "port": record.port}
+        task = shim_record.blank_task(record.start)
+        task["port"] = record.port
         task["pid"] = record.process.identity.pid if record.process is not None else None
         ago_s = None if cause == "rebooted" else 0.0
-        self.keep(record, shim_record.ended_task(task, cause, swept="cgroup", left=[], ago_s=ago_s))
+        task = shim_record.ended_task(task, cause, swept="cgroup", left=[], ago_s=ago_s, last_lines=[])
+        self.keep(record, task)
 
-    def keep(self, record: Record, task: dict[str, Any], ended_at: float | None = None) -> None:
+    def keep(self, record: Record, task: Task, ended_at: float | None = None) -> None:
         """Write exit.json."""
         record.task = task
         record.ended_at = self.clock() if ended_at is None else ended_at
         record.boot_id = self.boot_id
         self.changed(record)
 
-    def read(self, record: Record) -> dict[str, Any]:
+    def read(self, record: Record) -> Task:
         """Return exit.json, as `record.read_exit` does."""
         assert record.task is not None
+        ended = record.task.get("exit")
+        assert ended is not None
         same_boot = record.boot_id == self.boot_id
         ago_s = max(0.0, self.clock() - record.ended_at) if same_boot else None
-        return {**record.task, "exit": {**record.task["exit"], "ago_s": ago_s}}
+        return {**record.task, "exit": {**ended, "ago_s": ago_s}}
 
     def changed(self, record: Record) -> None:
         """Tell the agents about a change that they must report at once."""

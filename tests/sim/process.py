@@ -11,6 +11,7 @@ from orchestrator.core.plan import TaskId
 from orchestrator.daemon.shim import record as shim_record
 from orchestrator.daemon.shim import state as shim_state
 from orchestrator.daemon.shim.state import Do, Ended, Exited, Looked, Ordered, RuntimeReady, Ticked
+from orchestrator.protocol.frames import Left, Said, Task
 
 if TYPE_CHECKING:
     from tests.sim.machine import Machine, Record
@@ -39,7 +40,7 @@ class Process:
         self.dying = False
         self.released = False
         self.gang: Gang | None = None
-        self.error: dict[str, str] | None = None
+        self.error: Said | None = None
         self._lines: list[str] = []
         self._waits: list[Callable[[], None]] = []
         self.world.checks.spawned(self)
@@ -249,7 +250,7 @@ class Shim:
         process = self.record.process
         if process is not None and process.alive:
             process.killed()
-        left = []
+        left: list[Left] = []
         if process is not None and process.alive:
             left = [{"pid": process.identity.pid, "why": "D state: it waits in the kernel"}]
         self.tell(Looked(self.machine.clock(), left))
@@ -276,20 +277,18 @@ class Shim:
         self.machine.keep(self.record, task, ended.at)
         self.abandon()
 
-    def task(self) -> dict[str, Any]:
+    def task(self) -> Task:
         """Return the TASK of a report."""
         process = self.record.process
-        step = None
-        if process is not None and process.gang is not None:
-            step = process.gang.step_of(process)
-        return {
-            **shim_record.blank_task(self.record.start),
-            "phase": self.state.shown,
-            "pid": None if process is None else process.identity.pid,
-            "port": self.record.port,
-            "global_step": step,
-            "error": None if process is None else process.error,
-        }
+        task = shim_record.blank_task(self.record.start)
+        task["phase"] = self.state.shown
+        task["port"] = self.record.port
+        if process is not None:
+            task["pid"] = process.identity.pid
+            task["error"] = process.error
+            if process.gang is not None:
+                task["global_step"] = process.gang.step_of(process)
+        return task
 
 
 def gone(order: dict[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,10 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
+
+    from orchestrator.protocol.orders import Manifest
 
 USAGE = (
     "checkpoints verify DIR | seed --dir ROOT --generation N [--from-scratch] [--keep K] [--by JSON] "
@@ -95,7 +97,7 @@ def checkpoints_main(argv: list[str]) -> int:
     return 0
 
 
-def _parse(argv: list[str]) -> Callable[[], dict[str, Any]]:
+def _parse(argv: list[str]) -> Callable[[], Mapping[str, Any]]:
     from orchestrator.adapters.checkpoints import places, seed
 
     verb, rest = argv[0], argv[1:]
@@ -126,7 +128,7 @@ def _parse(argv: list[str]) -> Callable[[], dict[str, Any]]:
     return lambda: seed.copy(path, os.path.abspath(rest[1]))
 
 
-def _snapshot(root: str, directory: str, path: str | None = None) -> dict[str, Any]:
+def _snapshot(root: str, directory: str, path: str | None = None) -> Manifest:
     from orchestrator.adapters.checkpoints import safe
 
     return safe.snapshot(root, directory, path)

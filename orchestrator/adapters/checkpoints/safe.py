@@ -19,6 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from orchestrator.protocol.orders import Manifest, Received
+
 CHUNK_BYTES = 8 << 20
 """The size of a chunk. A transfer that breaks off loses at most this much."""
 
@@ -29,7 +31,7 @@ KEPT = 2
 """How many snapshots stay on a host: the one that the run resumed from, and the newest verified since."""
 
 
-def snapshot(root: str, directory: str, path: str | None) -> dict[str, Any]:
+def snapshot(root: str, directory: str, path: str | None) -> Manifest:
     """Copy one checkpoint of a generation into a snapshot, and return its manifest.
 
     Args:
@@ -68,13 +70,13 @@ def snapshot(root: str, directory: str, path: str | None) -> dict[str, Any]:
     )
 
 
-def receive(root: str, manifest: dict[str, Any], chunks: str) -> dict[str, Any]:
+def receive(root: str, manifest: Manifest, chunks: str) -> Received:
     """Assemble a snapshot from its chunks. While chunks are missing, only name them in `{"missing": […]}`."""
     target = directory_of(root, manifest["digest"])
     check(manifest)
     if places.marker_of(target) is not None:
         os.utime(target)
-        return {"missing": [], "path": target}
+        return {"missing": []}
     there = set(places.names_in(chunks))
     needed = [chunk for _, _, _, made_of in manifest["files"] for chunk in made_of]
     missing = [chunk for chunk in dict.fromkeys(needed) if chunk not in there]
@@ -92,10 +94,10 @@ def receive(root: str, manifest: dict[str, Any], chunks: str) -> dict[str, Any]:
         finally:
             shutil.rmtree(building, ignore_errors=True)
     _clear(chunks, set(needed))
-    return {"missing": [], "path": target}
+    return {"missing": []}
 
 
-def check(manifest: dict[str, Any]) -> None:
+def check(manifest: Manifest) -> None:
     """Check that no file of a snapshot lies outside its directory. The manifest comes from another, untrusted host.
 
     Raises:
@@ -155,7 +157,7 @@ def generation_of(directory: str) -> int | None:
 
 def _manifest(
     directory: str, unit: units.Unit, generation: int | None, by: dict[str, Any] | None
-) -> dict[str, Any]:
+) -> Manifest:
     """Return the manifest of a snapshot. Its digest covers names and content, but not times and owners."""
     from hashlib import sha256
 
@@ -200,11 +202,16 @@ def _assemble(path: str, size: int, mtime_ns: int, chunks: list[str]) -> None:
     os.utime(path, ns=(mtime_ns, mtime_ns))
 
 
-def _keep(root: str, building: str, manifest: dict[str, Any]) -> None:
+def _keep(root: str, building: str, manifest: Manifest) -> None:
     """Rename a finished snapshot into place, and remove the oldest ones."""
     target = directory_of(root, manifest["digest"])
     if places.marker_of(target) is None:
-        about = {key: manifest[key] for key in ("generation", "global_step", "saved_at", "by")}
+        about = {
+            "generation": manifest["generation"],
+            "global_step": manifest["global_step"],
+            "saved_at": manifest["saved_at"],
+            "by": manifest["by"],
+        }
         seed.finish(building, target, about)
     os.utime(target)
     home = os.path.dirname(target)

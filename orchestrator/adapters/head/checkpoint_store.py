@@ -12,10 +12,11 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from orchestrator.adapters import durable
 from orchestrator.adapters.checkpoints.places import names_in
+from orchestrator.protocol.orders import Manifest
 
 _ASIDE = ".aside"
 _SAME_S = 1e-3
@@ -33,16 +34,16 @@ class CheckpointStore:
 
     # -- what is here --------------------------------------------------------------------------------------
 
-    def newest(self) -> dict[str, Any] | None:
+    def newest(self) -> Manifest | None:
         """Return the manifest of the newest complete snapshot that was not rolled back."""
-        return max(self._load(""), key=_age, default=None)
+        return cast("Manifest | None", max(self._load(""), key=_age, default=None))
 
     def place(self) -> str | None:
         """Return the host that has the newest generation's directory; None if unknown."""
         found = durable.read_object(self.root, "place.json")
         return str(found["host"]) if found else None
 
-    def has(self, manifest: Mapping[str, Any]) -> bool:
+    def has(self, manifest: Manifest) -> bool:
         """Return whether that snapshot is complete here."""
         return os.path.exists(self._manifest_path(str(manifest["digest"])))
 
@@ -89,7 +90,7 @@ class CheckpointStore:
             os.unlink(part)
         return whole
 
-    def add(self, manifest: Mapping[str, Any], host: str) -> None:
+    def add(self, manifest: Manifest, host: str) -> None:
         """Add a snapshot, all chunks of which are here, and remove the oldest snapshots beyond `keep`."""
         durable.sync_directory(self._chunks)
         self._write(self._manifest_path(str(manifest["digest"])), {**manifest, "host": host})

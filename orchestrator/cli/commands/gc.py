@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,41 +26,40 @@ from orchestrator.daemon.agent.runs import RECENT_S
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan
     from orchestrator.daemon.connection.query import Answer, Asker
+    from orchestrator.protocol.orders import KnownRun, KnownRuns
 
-LOOK = {"order": "runs"}
 
-
-def look(ask: Asker, hosts: Iterable[HostPlan], ours: Known) -> tuple[list[Item], list[Answer]]:
+def look(ask: Asker, hosts: Iterable[HostPlan], ours: Known) -> tuple[list[Item], list[Answer[KnownRuns]]]:
     """Return the orphans on these hosts. A machine with several names is asked once."""
+    from orchestrator.daemon.connection import orders
     from orchestrator.daemon.connection.pool import connection_of
 
     wanted = list({connection_of(host): host for host in hosts}.values())
-    answers = ask.ask([(host, [LOOK]) for host in wanted], timeout_s=TIMEOUT_S)
+    question = orders.runs(records=False)
+    answers = ask.ask([(host, [question]) for host in wanted], timeout_s=TIMEOUT_S)
     items: dict[tuple[object, str], Item] = {}
     for answer in answers:
         for reply in answer.replies:
-            for told in (reply.get("ok") or {}).get("runs", ()):
+            for told in reply.ok["runs"] if reply.ok else ():
                 if told["run"] not in ours.run_ids:
                     items.setdefault((answer.place, told["run"]), _item(answer.host, told))
     return list(items.values()), answers
 
 
-def _item(host: HostPlan, told: Mapping[str, Any]) -> Item:
-    pids = tuple(told["processes"])
-    alive = bool(told.get("alive", True))
-    ago_s = told.get("watched_ago_s")
-    driven = told.get("watched") or (alive and ago_s is not None and ago_s < RECENT_S)
+def _item(host: HostPlan, told: KnownRun) -> Item:
+    pids, alive, ago_s = tuple(told["processes"]), told["alive"], told["watched_ago_s"]
+    driven = told["watched"] or (alive and ago_s is not None and ago_s < RECENT_S)
     what = "directory" if told["directory"] else "processes only"
     if told["directory"] and alive:
         what = f"directory, {len(pids)} process{'' if len(pids) == 1 else 'es'}"
     return Item(
-        run=str(told["run"]),
+        run=told["run"],
         host=host.name,
         what=what,
         state="driven" if driven else "alive" if alive else "dead",
-        bytes=int(told["bytes"]),
-        age_s=told.get("age_s"),
-        epoch=int(told.get("epoch") or 0),
+        bytes=told["bytes"],
+        age_s=told["age_s"],
+        epoch=told["epoch"],
         pids=pids,
         plan=host,
     )
@@ -94,19 +93,19 @@ def remove(session: Session, ask: Asker, items: Sequence[Item], even_alive: Sequ
         why = remove_here(session, item)
         if why is not None:
             problems[item] = why
-    asked = [(host, [_order(item, even_alive) for item in of]) for host, of in by_host.items()]
+    from orchestrator.daemon.connection import orders
+
+    asked = [
+        (host, [orders.remove(item.run, item.epoch, even_driven=item.run in even_alive) for item in of])
+        for host, of in by_host.items()
+    ]
     for answer, of in zip(ask.ask(asked, timeout_s=10 * TIMEOUT_S), by_host.values(), strict=True):
         if answer.problem is not None:
             problems.update(dict.fromkeys(of, answer.problem.detail))
         for item, reply in zip(of, answer.replies, strict=False):
-            if reply.get("error"):
-                problems[item] = str(reply["error"]["message"])
+            if reply.error is not None:
+                problems[item] = reply.error["message"]
     return problems
-
-
-def _order(item: Item, even_alive: Sequence[str]) -> dict[str, Any]:
-    # The epoch that was seen: if a coordinator adopts the run meanwhile, its epoch is higher, and this is refused.
-    return {"order": "remove", "run": item.run, "epoch": item.epoch, "even_driven": item.run in even_alive}
 
 
 def shown(items: Sequence[Item], session: Session) -> str:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from orchestrator.daemon.agent.directories import Directories
     from orchestrator.daemon.agent.host import Host
     from orchestrator.daemon.agent.jobs import Jobs
     from orchestrator.daemon.agent.tasks import Tasks
-
-    Order = dict[str, Any]
 
 
 class Context:

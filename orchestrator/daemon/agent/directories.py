@@ -13,10 +13,9 @@ from orchestrator.adapters.host.hostdir import HostFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from orchestrator.daemon.agent.jobs import Jobs, Result
     from orchestrator.daemon.agent.streams import Loop
+    from orchestrator.protocol.frames import DirectorySample
 
 EVERY_S = 10.0
 """The interval between two checks."""
@@ -46,7 +45,7 @@ class Directories:
         """Stop checking the directory of a run."""
         self._watched.pop(run, None)
 
-    def report(self) -> dict[str, dict[str, Any]]:
+    def report(self) -> dict[str, DirectorySample]:
         """Return, by run, `silent_s` (how long a check has been waiting) and `free_bytes` of the file system."""
         now = time.monotonic()
         return {
@@ -90,7 +89,7 @@ class _Watched:
         self.free_bytes: int | None = None
 
 
-def look(directory: str) -> dict[str, Any]:
+def look(directory: str) -> dict[str, int]:
     """Access the directory so that the file system itself must answer: the answer to `stat` may be cached."""
     disk = os.statvfs(directory)
     os.listdir(directory)

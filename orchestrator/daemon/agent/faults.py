@@ -16,8 +16,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestrator.daemon.agent.context import Context, Order
+    from orchestrator.daemon.agent.context import Context
     from orchestrator.daemon.agent.reply import Reply
+    from orchestrator.protocol import orders
 
 LASTS_MAX_S = 600.0
 _KILL, _CONT, _STOP = 9, 18, 19
@@ -25,9 +26,9 @@ _KILL, _CONT, _STOP = 9, 18, 19
 _CHUNK_BYTES = 1 << 30
 
 
-def inject(context: Context, order: Order, reply: Reply) -> None:
+def inject(context: Context, order: orders.Fault, reply: Reply) -> None:
     """Inject a fault, and answer when it is done, or when it has begun if it lasts."""
-    fault, for_s = str(order["fault"]), min(float(order["for_s"]), LASTS_MAX_S)
+    fault, for_s = order["fault"], min(float(order["for_s"]), LASTS_MAX_S)
     if fault == "kill-agent":
         reply.ok({})
         me = process.identity(os.getpid())
@@ -52,9 +53,9 @@ def inject(context: Context, order: Order, reply: Reply) -> None:
         raise HostFault("bad-order", f"this agent knows no fault {fault!r}")
 
 
-def _who(context: Context, order: Order, part: str) -> process.Identity:
+def _who(context: Context, order: orders.Fault, part: str) -> process.Identity:
     directory = hostdir.generation_dir(
-        context.host.host_dir, str(order["run"]), str(order["task"]), int(order["generation"])
+        context.host.host_dir, order["run"], order["task"], order["generation"]
     )
     who = shim_record.identity_of(directory, part)
     if who is None:

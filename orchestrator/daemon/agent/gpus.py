@@ -12,7 +12,7 @@ NVIDIA_SMI_S = 20.0
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from orchestrator.protocol.orders import GpuInUse
 
 
 def present() -> list[str] | None:
@@ -21,9 +21,9 @@ def present() -> list[str] | None:
     return None if rows is None else [row[0] for row in rows]
 
 
-def in_use(uuids: list[str], run: str | None) -> list[dict[str, Any]]:
+def in_use(uuids: list[str], run: str | None) -> list[GpuInUse]:
     """Return the processes on these GPUs as `gpu` (its number), `pid`, `user`, `name`, without those of the run."""
-    found = []
+    found: list[GpuInUse] = []
     for row in _ask("--query-compute-apps=pid,gpu_uuid,process_name") or []:
         if len(row) < 3 or not row[0].isdecimal() or row[1] not in uuids:
             continue

@@ -12,30 +12,32 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from orchestrator.protocol.frames import BootRequest, Hello, PsutilFrom, Sample
+
 
 class Host:
     """The host that the agent runs on."""
 
-    def __init__(self, host_dir: str, bundle: str, request: dict[str, Any]) -> None:
+    def __init__(self, host_dir: str, bundle: str, request: BootRequest) -> None:
         self.host_dir = host_dir
         self.bundle = bundle
         self._request = request
         self._psutil: Any = None
-        self.psutil_from = "none"
+        self.psutil_from: PsutilFrom = "none"
         """Where psutil comes from: bundle, host, or none (then /proc gives the basics)."""
         self.psutil_path: str | None = None
         """The directory of psutil, for the shims, which measure their own tasks."""
         self._cpu: tuple[int, int] | None = None
 
-    def hello(self) -> dict[str, Any]:
+    def hello(self) -> Hello:
         """Return the first message to the coordinator."""
         system = os.uname()
-        fits = self._request.get("psutil") is not None and (
-            self._request.get("psutil_platform") == hostdir.platform()
+        fits = self._request["psutil"] is not None and (
+            self._request["psutil_platform"] == hostdir.platform()
         )
         there = fits and os.path.isdir(self._pushed_psutil())
         return {
-            "digest": self._request.get("digest"),
+            "digest": self._request["digest"],
             "python": ".".join(map(str, sys.version_info[:3])),
             "platform": hostdir.platform(),
             "hostname": system.nodename,
@@ -52,7 +54,9 @@ class Host:
     def load_psutil(self) -> None:
         """Import psutil, or do without it. It takes 30 to 75 ms of CPU, so call it after the first heartbeat."""
         pushed = self._pushed_psutil()
-        candidates = [("bundle", pushed)] if pushed and os.path.isdir(pushed) else []
+        candidates: list[tuple[PsutilFrom, str]] = []
+        if pushed and os.path.isdir(pushed):
+            candidates.append(("bundle", pushed))
         candidates += [("host", path) for path in _site_paths() if os.path.isdir(path + "/psutil")]
         for source, path in candidates:
             # It goes to the end of the path, so that nothing in that directory hides a standard module.
@@ -94,7 +98,7 @@ class Host:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
-    def sample(self) -> dict[str, Any]:
+    def sample(self) -> Sample:
         """Return the `host` part of a report, with the CPU since the last sample. Unknown values are None."""
         cpu, memory = self._by_psutil() if self._psutil else self._by_proc()
         try:
@@ -121,7 +125,7 @@ class Host:
         return cpu, _memory_percent()
 
     def _pushed_psutil(self) -> str:
-        digest = self._request.get("psutil")
+        digest = self._request["psutil"]
         return os.path.join(self.host_dir, "psutil", digest) if digest else ""
 
 

@@ -10,18 +10,23 @@ import os
 import signal
 import sys
 
-from orchestrator.adapters.channel import Decoder, FrameError
+from orchestrator.adapters.channel import Decoder, FrameError, encode
+from orchestrator.daemon.agent import state as agent_state
 from orchestrator.daemon.agent.context import Context
 from orchestrator.daemon.agent.directories import Directories
 from orchestrator.daemon.agent.host import Host
 from orchestrator.daemon.agent.jobs import Jobs
 from orchestrator.daemon.agent.orders import Orders
+from orchestrator.daemon.agent.reply import Reply, too_large
 from orchestrator.daemon.agent.streams import QUEUE_BYTES_MAX, READ, Loop, Output
 from orchestrator.daemon.agent.tasks import Tasks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
+
+    from orchestrator.protocol.frames import BootRequest, HostSample, Report
 
 _STDIN, _STDOUT = 0, 1
 _READ_BYTES = 256 << 10
@@ -31,24 +36,24 @@ _FULL_AGAIN_S = 0.05
 class Agent:
     """The parts, and what connects them."""
 
-    def __init__(self, host_dir: str, bundle: str, request: dict[str, Any]) -> None:
+    def __init__(self, host_dir: str, bundle: str, request: BootRequest) -> None:
         self._loop = Loop()
         self._jobs = Jobs(self._loop)
         self._output = Output(self._loop, _STDOUT)
         self._host = Host(host_dir, bundle, request)
-        self._tasks = Tasks(self._loop, self._jobs, host_dir, self._mark, self._output.send)
+        self._tasks = Tasks(self._loop, self._jobs, host_dir, self._mark, self._forward)
         self._directories = Directories(self._loop, self._jobs)
         context = Context(self._host, self._jobs, self._tasks, self._directories)
         self._orders = Orders(context, self._output)
         self._decoder = Decoder()
-        self._heartbeat_s = float(request.get("heartbeat_s") or 2.0)
+        self._heartbeat_s = float(request["heartbeat_s"])
         self._rhythm = 0
         self._changed = False
-        self._sampled: dict[str, Any] = {}
+        self._sampled: HostSample
         self._ended = False
 
     def run(self) -> None:
-        """Until stdin ends."""
+        """Serve until stdin ends."""
         os.set_blocking(_STDIN, False)
         self._loop.watch(_STDIN, READ, self._hear)
         self._output.send({"hello": self._host.hello()})
@@ -77,7 +82,17 @@ class Agent:
     def _report(self) -> None:
         self._changed = False
         runs = {run: self._tasks.report(run) for run in self._tasks.watched}
-        self._output.report({"report": {"host": self._sampled, "runs": runs}})
+        try:
+            self._output.report(_frame({"host": self._sampled, "runs": runs}))
+        except FrameError as e:  # whoever dies of a report dies of the next one too
+            _complain(e)
+
+    def _forward(self, message: Mapping[str, Any], blob: bytes) -> None:
+        """Send what a shim answered."""
+        try:
+            self._output.send(message, blob)
+        except FrameError as e:
+            Reply(self._output, message["reply"]).fault(too_large(e))
 
     def _hear(self, _events: int) -> None:
         if self._output.queued_bytes > QUEUE_BYTES_MAX:
@@ -93,7 +108,7 @@ class Agent:
             data, frames = b"", []
         except FrameError as e:
             # The stream cannot be followed any more; a new connection starts a new one.
-            sys.stderr.write(f"orch agent: {e}\n")
+            _complain(e)
             data, frames = b"", []
         self._ended = self._ended or not data
         for order, blob in frames:
@@ -104,8 +119,28 @@ class Agent:
                 self._heartbeat(self._rhythm)
 
 
-def main(host_dir: str, bundle: str, request: dict[str, Any]) -> None:
-    """Serves the channel on stdin and stdout. Called by the bootstrap, in its process."""
+def _frame(report: Report) -> bytes:
+    """Return the report's frame, with less in it where it would be too long. FrameError where nothing helps."""
+    try:
+        return encode({"report": report})
+    except FrameError as e:
+        error = e
+    for shorter in agent_state.shorter(report):
+        try:
+            return encode({"report": shorter})
+        except FrameError:
+            continue
+    raise error
+
+
+def _complain(error: Exception) -> None:
+    """Say it where the head looks when the connection has ended."""
+    sys.stderr.write(f"orch agent: {error}\n")
+    sys.stderr.flush()
+
+
+def main(host_dir: str, bundle: str, request: BootRequest) -> None:
+    """Serve the channel on stdin and stdout. Called by the bootstrap, in its process."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     # sshd sends it when the connection breaks; the end of stdin says the same, in order.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -24,6 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from orchestrator.protocol.orders import Facts, OwnName
+
 
 def main(argv: list[str]) -> int:
     """Read the request, print the facts, and exit."""
@@ -38,7 +40,7 @@ def main(argv: list[str]) -> int:
     from orchestrator.daemon.agent import gpus
 
     uuids = gpus.present()
-    facts = {
+    facts: Facts = {
         "python": ".".join(map(str, sys.version_info[:3])),
         "versions": {name: _version(names) for name, names in _PACKAGES.items()},
         "checkpoint_writable": checkpoint_dir is None or why is None,
@@ -96,11 +98,11 @@ def why_not_writable(directory: str) -> str | None:
     return None
 
 
-def own_name(name: str) -> dict[str, str | None]:
+def own_name(name: str) -> OwnName:
     """Return where a library listens that resolves the host's own name, as gloo does: the first address that binds."""
     import socket
 
-    found: dict[str, str | None] = {"name": name, "address": None, "why": None}
+    found: OwnName = {"name": name, "address": None, "why": None}
     try:
         addresses = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
     except OSError as e:

@@ -7,10 +7,19 @@ from orchestrator.adapters.host.hostdir import HostFault, fault_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from orchestrator.daemon.agent.streams import Output
+
+
+MESSAGE_CHARS_MAX = 8 << 10
+"""Of an error: below what the head takes."""
+
+
+def too_large(error: FrameError) -> HostFault:
+    """Return the fault of an answer that no frame holds."""
+    return HostFault("too-large", f"the answer does not fit in a frame: {error}")
 
 
 class Reply:
@@ -20,22 +29,23 @@ class Reply:
         self._output = output
         self._id = id
 
-    def ok(self, value: dict[str, Any], blob: bytes = b"") -> None:
-        """Done."""
+    def ok(self, value: Mapping[str, Any], blob: bytes = b"") -> None:
+        """Say that it is done, and what came of it."""
         if self._id is None:
             return
         try:
             self._output.send({"reply": self._id, "ok": value}, blob)
         except FrameError as e:
-            self.fault(HostFault("too-large", f"the answer does not fit in a frame: {e}"))
+            self.fault(too_large(e))
 
     def fault(self, fault: HostFault) -> None:
-        """Not done, and why."""
+        """Say that it is not done, and why."""
         if self._id is not None:
-            self._output.send({"reply": self._id, "error": fault.to_json()})
+            error = {**fault.to_json(), "message": fault.message[:MESSAGE_CHARS_MAX]}
+            self._output.send({"reply": self._id, "error": error})
 
-    def attempt(self, work: Callable[[], dict[str, Any] | None]) -> None:
-        """Answers with what `work` gives; with its fault where it has one. None: the answer comes later."""
+    def attempt(self, work: Callable[[], Mapping[str, Any] | None]) -> None:
+        """Answer with what `work` gives; with its fault where it has one. None: the answer comes later."""
         try:
             value = work()
         except HostFault as e:

@@ -14,6 +14,7 @@ import time
 from orchestrator.adapters import durable
 from orchestrator.adapters.host import codestore, hostdir, process
 from orchestrator.adapters.host.hostdir import HostFault
+from orchestrator.daemon.agent import state as agent_state
 from orchestrator.daemon.agent import sweep as agent_sweep
 from orchestrator.daemon.shim import record as shim_record
 from orchestrator.daemon.shim import sweep as shim_sweep
@@ -21,7 +22,9 @@ from orchestrator.daemon.shim import sweep as shim_sweep
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
+
+    from orchestrator.protocol.frames import Left, Task
+    from orchestrator.protocol.orders import KnownRun, KnownRuns, KnownTask, Nothing, Record
 
 WATCHED = "watched"
 
@@ -98,26 +101,40 @@ def watched(host_dir: str, run: str) -> tuple[bool, float | None]:
     return False, ago_s
 
 
-def keep(host_dir: str, run: str, record: dict[str, Any]) -> None:
+def keep(host_dir: str, run: str, record: Record) -> None:
     """Write down the run's record. Raises OSError where the disk refuses."""
     durable.write_json(os.path.join(hostdir.run_dir(host_dir, run), hostdir.RECORD), record)
 
 
-def known(host_dir: str, *, records: bool) -> dict[str, Any]:
-    """`{"runs": […]}`: all that the host remembers, and living processes of runs that it does not remember."""
+def known(host_dir: str, *, records: bool) -> KnownRuns:
+    """Return all that the host remembers, and living processes of runs that it does not remember."""
     processes = _marked(host_dir)
     found = [_known(host_dir, run, processes.pop(run, [])) for run in sorted(codestore.run_names(host_dir))]
     if records:
         _add_records(host_dir, found)
-    for run, pids in sorted(processes.items()):
-        found.append({"run": run, "directory": False, "processes": pids, "bytes": 0, "tasks": []})
-    return {"runs": found}
+    return {"runs": [*found, *(_forgotten(run, pids) for run, pids in sorted(processes.items()))]}
 
 
-def _add_records(host_dir: str, found: list[dict[str, Any]]) -> None:
+def _forgotten(run: str, processes: list[int]) -> KnownRun:
+    return {
+        "run": run,
+        "directory": False,
+        "epoch": 0,
+        "watched": False,
+        "watched_ago_s": None,
+        "alive": True,
+        "processes": processes,
+        "bytes": 0,
+        "age_s": None,
+        "tasks": [],
+        "record": None,
+    }
+
+
+def _add_records(host_dir: str, found: list[KnownRun]) -> None:
     """Of all runs that live, and of the newest others as far as there is room."""
     room = _RECORDS_BYTES
-    for one in sorted(found, key=lambda one: one["age_s"]):
+    for one in sorted(found, key=lambda one: one["age_s"] or 0.0):
         directory = hostdir.run_dir(host_dir, one["run"])
         try:
             size = os.stat(os.path.join(directory, hostdir.RECORD)).st_size
@@ -128,7 +145,7 @@ def _add_records(host_dir: str, found: list[dict[str, Any]]) -> None:
             room -= 0 if one["alive"] else size
 
 
-def _known(host_dir: str, run: str, processes: list[int]) -> dict[str, Any]:
+def _known(host_dir: str, run: str, processes: list[int]) -> KnownRun:
     directory = hostdir.run_dir(host_dir, run)
     tasks = _tasks(host_dir, run)
     lives = bool(processes) or any(task["alive"] for task in tasks)
@@ -149,9 +166,9 @@ def _known(host_dir: str, run: str, processes: list[int]) -> dict[str, Any]:
     }
 
 
-def _tasks(host_dir: str, run: str) -> list[dict[str, Any]]:
-    """The newest generation of each task, and every older one that lives, each with `alive`."""
-    found = []
+def _tasks(host_dir: str, run: str) -> list[KnownTask]:
+    """Return the newest generation of each task, and every older one that lives."""
+    found: list[KnownTask] = []
     seen = set()
     for task, generation, directory in hostdir.generations(host_dir, run):
         alive = shim_record.shim_alive(directory)
@@ -159,13 +176,13 @@ def _tasks(host_dir: str, run: str) -> list[dict[str, Any]]:
             continue
         seen.add(task)
         told = shim_record.read_exit(directory) or (_report(directory) if alive else None)
-        unknown = {"task": task, "generation": generation, "phase": "unknown"}
-        found.append({**(told or unknown), "alive": alive})
+        shown = agent_state.of(told, task, generation) or agent_state.unknown(task, generation)
+        found.append({**shown, "alive": alive})
     return found
 
 
-def _report(directory: str) -> dict[str, Any] | None:
-    """What the shim says when somebody connects; None of one that is frozen."""
+def _report(directory: str) -> Task | None:
+    """Return what the shim says when somebody connects; None of one that is frozen."""
     from orchestrator.adapters.channel import Decoder, FrameError
 
     decoder = Decoder()
@@ -174,7 +191,8 @@ def _report(directory: str) -> dict[str, Any] | None:
             while data := link.recv(256 << 10):
                 for message, _ in decoder.feed(data):
                     if isinstance(message.get("report"), dict):
-                        return dict(message["report"])
+                        task: Task = message["report"]
+                        return task
     except (OSError, FrameError):
         return None
     return None
@@ -203,8 +221,8 @@ def _measure(directory: str) -> tuple[int, float]:
     return size, newest
 
 
-def remove(host_dir: str, run: str, *, even_driven: bool) -> dict[str, Any]:
-    """Kills what is left of a run, by marker and recorded identity, and removes what the host has of it.
+def remove(host_dir: str, run: str, *, even_driven: bool) -> Nothing:
+    """Kill what is left of a run, by marker and recorded identity, and remove what the host has of it.
 
     HostFault `driven` where an agent watches it, or watched it while it lives until a moment ago; `left` for
     what will not die.
@@ -225,7 +243,7 @@ def remove(host_dir: str, run: str, *, even_driven: bool) -> dict[str, Any]:
     return {}
 
 
-def _end_shims(directories: list[str]) -> list[dict[str, Any]]:
+def _end_shims(directories: list[str]) -> list[Left]:
     """A shim ends when its task has, and its record is written; one that does not is killed."""
     give_up_at = time.monotonic() + _END_S
     while True:

@@ -17,9 +17,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.daemon.agent.context import Context, Order
+    from orchestrator.daemon.agent.context import Context
     from orchestrator.daemon.agent.reply import Reply
     from orchestrator.daemon.agent.tasks import Link
+    from orchestrator.protocol import orders
 
 SHIM_S = 30.0
 """How long a shim may take to answer. Even a loaded host starts Python in less."""
@@ -42,13 +43,14 @@ _ASKED = (
 """The fields of a `start` order that go to start.json. The secrets are not among them."""
 
 
-def start(context: Context, order: Order, reply: Reply) -> Order | None:
+def start(context: Context, order: orders.Start, reply: Reply) -> orders.Started | None:
     """Start a shim. A generation that was started before is not started again."""
     host = context.host
-    run, task, generation = str(order["run"]), str(order["task"]), int(order["generation"])
+    run, task, generation = order["run"], order["task"], order["generation"]
     directory = hostdir.generation_dir(host.host_dir, run, task, generation)
-    wish: dict[str, Any] = {name: order[name] for name in _ASKED}
-    if not os.path.isdir(codestore.tree_dir(host.host_dir, run, str(order["code"]))):
+    fields: dict[str, Any] = {**order}
+    wish = {name: fields[name] for name in _ASKED}
+    if not os.path.isdir(codestore.tree_dir(host.host_dir, run, order["code"])):
         raise HostFault("no-code", "the run's code is not on this host", "push it again")
     _refuse_older(os.path.dirname(directory), task, generation)
     try:
@@ -66,18 +68,18 @@ def start(context: Context, order: Order, reply: Reply) -> Order | None:
     return None
 
 
-def release(context: Context, order: Order, reply: Reply) -> None:
+def release(context: Context, order: orders.Release, reply: Reply) -> None:
     """Fill the scratch if the order names a seed, and then forward the release to the shim."""
-    link = context.tasks.link(str(order["run"]), str(order["task"]), int(order["generation"]))
-    seed = order.get("seed")
-    forwarded = {key: value for key, value in order.items() if key != "seed"}
+    link = context.tasks.link(order["run"], order["task"], order["generation"])
+    forwarded = order.copy()
+    seed = forwarded.pop("seed", None)
     if seed is None:
         context.tasks.forward(link, forwarded)
         return
     scratch = os.path.join(link.directory, "scratch")
-    source = str(seed)
+    source = seed
 
-    def copy() -> Order:
+    def copy() -> dict[str, Any]:
         from orchestrator.adapters.checkpoints import seed as checkpoints
 
         return checkpoints.copy(source, scratch)
@@ -92,8 +94,8 @@ def release(context: Context, order: Order, reply: Reply) -> None:
     context.jobs.function(copy, copied, deadline_s=600.0)
 
 
-def _start_shim(context: Context, directory: str, order: Order, reply: Reply) -> None:
-    tasks, task = context.tasks, str(order["task"])
+def _start_shim(context: Context, directory: str, order: orders.Start, reply: Reply) -> None:
+    tasks, task = context.tasks, order["task"]
     tasks.starting(directory)
 
     def done(result: Result) -> None:
@@ -105,7 +107,7 @@ def _start_shim(context: Context, directory: str, order: Order, reply: Reply) ->
             [sys.executable, "-I", "-S", context.host.bundle, "shim", directory],
             done,
             deadline_s=SHIM_S,
-            stdin=json.dumps(order.get("secrets") or {}).encode() + b"\n",
+            stdin=json.dumps(order["secrets"]).encode() + b"\n",
             keep=True,
         )
     except OSError as e:
@@ -113,14 +115,14 @@ def _start_shim(context: Context, directory: str, order: Order, reply: Reply) ->
         raise HostFault("start-failed", f"the shim of {task} cannot be started: {e.strerror}") from e
 
 
-def _started(context: Context, order: Order, result: Result) -> Order:
-    task = str(order["task"])
+def _started(context: Context, order: orders.Start, result: Result) -> orders.Started:
+    task = order["task"]
     answer = answer_of(result, f"the start of the shim of {task}")
-    context.tasks.link(str(order["run"]), task, int(order["generation"]))
+    context.tasks.link(order["run"], task, order["generation"])
     return {"pid": answer["pid"]}
 
 
-def _already(link: Link) -> Order:
+def _already(link: Link) -> orders.Started:
     """Return the answer to a repeated start."""
     who = shim_record.shim_identity(link.directory)
     return {"pid": who.pid if who is not None else None, "already": True}

@@ -11,7 +11,7 @@ from orchestrator.adapters.channel import encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 READ = select.POLLIN
@@ -30,21 +30,21 @@ class Loop:
         self._timers: list[tuple[float, Callable[[], None]]] = []
 
     def watch(self, descriptor: int, events: int, ready: Callable[[int], None]) -> None:
-        """Again with other events: these from now on."""
+        """Call `ready` with the events that come; asked again with other events, with these from now on."""
         self._ready[descriptor] = ready
         self._poll.register(descriptor, events)
 
     def forget(self, descriptor: int) -> None:
-        """Before the descriptor is closed."""
+        """Call nothing any more for a descriptor, which is about to be closed."""
         if self._ready.pop(descriptor, None) is not None:
             self._poll.unregister(descriptor)
 
     def after(self, delay_s: float, do: Callable[[], None]) -> None:
-        """Once."""
+        """Call `do` once, that much later."""
         self._timers.append((time.monotonic() + delay_s, do))
 
     def turn(self) -> None:
-        """Waits for the next thing, and does it."""
+        """Wait for the next thing, and do it."""
         timeout_ms: float | None = None
         if self._timers:
             due_at = min(at for at, _ in self._timers)
@@ -76,13 +76,13 @@ class Output:
         self.broken = False
         os.set_blocking(descriptor, False)
 
-    def report(self, message: dict[str, Any]) -> None:
-        """Takes the place of one that still waits."""
-        self._report = encode(message)
+    def report(self, frame: bytes) -> None:
+        """Send a report, in the place of one that still waits."""
+        self._report = frame
         self._flush(0)
 
-    def send(self, message: dict[str, Any], blob: bytes = b"") -> None:
-        """In order among themselves."""
+    def send(self, message: Mapping[str, Any], blob: bytes = b"") -> None:
+        """Send a frame, in order among themselves. FrameError where it is too long for one."""
         frame = encode(message, blob)
         self.queued_bytes += len(frame)
         self._queue.append(frame)

@@ -17,10 +17,11 @@ BUNDLE_UNUSED_S = 30 * 86400.0
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from orchestrator.protocol.frames import SweptBy
+    from orchestrator.protocol.orders import Swept
 
 
-def sweep(host_dir: str, run: str, generation_max: int, ports: list[int]) -> dict[str, Any]:
+def sweep(host_dir: str, run: str, generation_max: int, ports: list[int]) -> Swept:
     """Kill all processes of the run up to that generation. Return those that are left, and the ports still in use."""
     groups, known = [], []
     for task, generation, directory in hostdir.generations(host_dir, run):
@@ -32,7 +33,7 @@ def sweep(host_dir: str, run: str, generation_max: int, ports: list[int]) -> dic
         recorded = (durable.read_object(directory, "shim.json") or {}).get("task")
         if recorded:
             known.append(process.Identity.from_json(recorded))
-    by = "cgroup" if groups or cgroup.usable() else "marker"
+    by: SweptBy = "cgroup" if groups or cgroup.usable() else "marker"
     left = shim_sweep.sweep(host_dir, run, generation_max, groups=groups, known=known)
     return {"left": left, "ports_busy": [port for port in sorted(set(ports)) if _taken(port)], "by": by}
 

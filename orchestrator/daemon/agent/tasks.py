@@ -20,8 +20,11 @@ from orchestrator.daemon.shim import record as shim_record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
+
+    from orchestrator.protocol.frames import Task
+    from orchestrator.protocol.orders import OfTask
 
     Key = tuple[str, str, int]
     """(run, task, generation)"""
@@ -58,9 +61,9 @@ class Link:
         self.out = bytearray()
         self.pending: dict[int, str] = {}
         """The verbs of the orders that the shim has not answered, by id."""
-        self.deferred: list[dict[str, Any]] = []
+        self.deferred: list[OfTask] = []
         """The orders that came while the shim was starting."""
-        self.task: dict[str, Any] | None = None
+        self.task: Task | None = None
         self.received_at = 0.0
         self.recovering = False
 
@@ -79,7 +82,7 @@ class Tasks:
         jobs: Jobs,
         host_dir: str,
         changed: Callable[[], None],
-        send: Callable[[dict[str, Any], bytes], None],
+        send: Callable[[Mapping[str, Any], bytes], None],
     ) -> None:
         self._loop = loop
         self._jobs = jobs
@@ -143,7 +146,7 @@ class Tasks:
             if generation <= generation_max
         ]
 
-    def forward(self, link: Link, order: dict[str, Any]) -> None:
+    def forward(self, link: Link, order: OfTask) -> None:
         """Forward an order to the shim, which answers with the order's id. Raises HostFault `gone` if it has ended.
 
         A shim that is still starting gets the order later: a stop that overtakes the start must not be lost.
@@ -154,10 +157,10 @@ class Tasks:
             link.deferred.append(order)
             return
         if order.get("id") is not None:
-            link.pending[int(order["id"])] = str(order["order"])
+            link.pending[order["id"]] = order["order"]
         self._tell(link, order)
 
-    def report(self, run: str) -> list[dict[str, Any]]:
+    def report(self, run: str) -> list[Task]:
         """Return the newest generation of each task, and every older one that still lives."""
         now = time.monotonic()
         links = {key[1:]: link for key, link in self._links.items() if key[0] == run}
@@ -166,19 +169,6 @@ class Tasks:
             agent_state.as_of(links[key].task or agent_state.unknown(*key), now - links[key].received_at)
             for key in told
         ]
-
-    def forget(self, run: str) -> None:
-        """Forget a run whose directory will be removed. Raises HostFault `alive` where a task of it lives."""
-        for link in self.links(run, 1 << 62):
-            if link.task is None or link.task.get("exit") is None:
-                raise HostFault(
-                    "alive",
-                    f"{link.key[1]} of generation {link.key[2]} still lives on this host",
-                    "kill the run first",
-                )
-        self.unwatch(run)
-        for key in [key for key in self._links if key[0] == run]:
-            del self._links[key]
 
     def _settle(self, link: Link) -> None:
         """Connect to the shim, or find out how it ended."""
@@ -226,14 +216,17 @@ class Tasks:
         if task is not None:
             self._learn(link, task)
 
-    def _learn(self, link: Link, task: dict[str, Any]) -> None:
+    def _learn(self, link: Link, told: Task | None) -> None:
+        task = agent_state.of(told, *link.key[1:])
+        if task is None:
+            return  # nothing that can be read: it stays as it was known
         before, link.task, link.received_at = link.task, task, time.monotonic()
         if link.ended:
             self._answer_for(link)
         if before is None or any(before.get(name) != task.get(name) for name in ("phase", "error", "said")):
             self._changed()
 
-    def _tell(self, link: Link, order: dict[str, Any]) -> None:
+    def _tell(self, link: Link, order: Mapping[str, Any]) -> None:
         if link.socket is not None:
             link.out += encode(order)
             self._flush(link)
@@ -269,9 +262,8 @@ class Tasks:
                 self._loop.after(SETTLE_S, lambda: self._again(link))
 
     def _heard(self, link: Link, message: dict[str, Any], blob: bytes) -> None:
-        task = message.get("report")
-        if isinstance(task, dict):
-            self._learn(link, task)
+        if "report" in message:
+            self._learn(link, message["report"])
         elif message.get("reply") is not None:
             link.pending.pop(message["reply"], None)
             self._send(message, blob)
@@ -291,7 +283,7 @@ class Tasks:
 
     def _answer_for(self, link: Link) -> None:
         """Answer pending orders in place of a shim that is gone."""
-        unanswered = [(int(o["id"]), str(o["order"])) for o in link.deferred if o.get("id") is not None]
+        unanswered = [(o["id"], o["order"]) for o in link.deferred if o.get("id") is not None]
         link.deferred.clear()
         for order_id, verb in [*link.pending.items(), *unanswered]:
             if verb == "stop":  # the task has ended, as ordered

@@ -21,12 +21,16 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from orchestrator.adapters.alarm import ALARMS
 from orchestrator.adapters.channel import Decoder, FrameError, encode
 from orchestrator.core.errors import ConnectFailed, HostUnfit
+from orchestrator.daemon.connection import edge
 from orchestrator.daemon.connection.bootstrap_errors import PYTHON_HINT, too_old, unfit
+from orchestrator.protocol.check import check_of
+from orchestrator.protocol.frames import BootAnswer, BootRequest, Greeting
+from orchestrator.protocol.table import PSUTIL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -136,7 +140,7 @@ _READ_BYTES = 256 << 10
 class Started:
     """An agent that has said hello. `frames` came right behind it; `decoder` holds a part of the next."""
 
-    hello: dict[str, Any]
+    hello: Greeting
     frames: list[tuple[dict[str, Any], bytes]]
     decoder: Decoder
     pushed_bytes: int = 0
@@ -153,10 +157,10 @@ def start_agent(
     timeout_s: float = 60.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Started:
-    """Has the agent started on a channel that runs COMMAND, with the bundle pushed where it is missing.
+    """Start the agent on a channel that runs COMMAND, with the bundle pushed where it is missing.
 
-    Blocks, at most `timeout_s`. Raises HostUnfit (its cause and the way out) or ConnectFailed where the
-    channel broke or nothing was said in time; the channel is closed then.
+    Blocks, at most `timeout_s`. Raises HostUnfit (its cause and the way out), ConnectFailed where the channel broke
+    or nothing was said in time, WireError for a hello that is none; the channel is closed then.
     """
     talk = _Talk(channel, host, bundle, clock)
     with ALARMS.after(timeout_s, talk.give_up):
@@ -197,7 +201,7 @@ class _Talk:
     def run(self, heartbeat_s: float, host_dir: str | None) -> Started:
         began_at = self.clock()
         nonce = f"orch-{secrets.token_hex(12)}"
-        request = {
+        request: BootRequest = {
             "nonce": nonce,
             "digest": self.bundle.code.digest,
             "host_dir": host_dir,
@@ -222,13 +226,13 @@ class _Talk:
         started.pushed_bytes = pushed_bytes
         if self.shell_s is not None and self.shell_s > SLOW_SHELL_S:
             started.hello["slow"] = {"shell_s": round(self.shell_s, 2)}
-        if started.hello.get("psutil_wanted") and self.bundle.psutil:
+        if started.hello["psutil_wanted"] and self.bundle.psutil:
             self._offer(self.bundle.psutil)
         self.done = True
         return started
 
-    def _answer(self, mark: bytes, began_at: float) -> dict[str, Any]:
-        """The next line behind the mark; what stands before it is somebody else's."""
+    def _answer(self, mark: bytes, began_at: float) -> BootAnswer:
+        """Read on to the next line behind the mark; what stands before it is somebody else's."""
         while True:
             if self.shell_s is None and b"orch-shell\n" in self.heard:
                 self.shell_s = self.clock() - began_at
@@ -237,9 +241,11 @@ class _Talk:
             if end >= 0:
                 line = bytes(self.heard[at + len(mark) : end])
                 del self.heard[: end + 1]
-                answer: dict[str, Any] = json.loads(line)
-                return answer
-            if at < 0 and len(self.heard) > _JUNK_BYTES_MAX:
+                try:
+                    return cast("BootAnswer", check_of(BootAnswer)(json.loads(line)))
+                except (ValueError, RecursionError) as e:
+                    raise FrameError(f"an answer that cannot be read: {e}") from e
+            if len(self.heard) > _JUNK_BYTES_MAX:
                 raise HostUnfit(
                     self.host.name,
                     "its login shell prints without end before our command runs",
@@ -276,16 +282,13 @@ class _Talk:
             frames = decoder.feed(bytes(self.heard))
             self.heard.clear()
         (message, _), *rest = frames
-        hello = message.get("hello")
-        if not isinstance(hello, dict):
-            raise FrameError("the first frame is no hello")
-        return Started(hello, rest, decoder)
+        return Started(edge.hello(self.host.name, message), rest, decoder)
 
     def _offer(self, archive: Archive) -> None:
         for chunk in _chunks(archive.data):
             last = chunk.end == len(archive.data)
-            order = {"order": "psutil", "sha256": archive.digest, "offset": chunk.start, "last": last}
-            self.channel.write(encode(order, archive.data[chunk.start : chunk.end]))
+            order = PSUTIL({"sha256": archive.digest, "offset": chunk.start, "last": last})
+            self.channel.write(encode(order.fields, archive.data[chunk.start : chunk.end]))
 
     def broken(self) -> HostUnfit | ConnectFailed:
         """Why nothing more comes, judged by how far we got and what was printed."""
@@ -311,7 +314,7 @@ class _Talk:
                 hint=PYTHON_HINT,
                 code="no-python",
             )
-        last = _last_line(printed.replace("orch-shell", ""))
+        last = edge.last_line(printed.replace("orch-shell", ""))
         if self.channel.exit_status() is None:
             # Whoever ends by itself says with what code: a connection that broke is no fault of the host's Python.
             return ConnectFailed(
@@ -355,8 +358,3 @@ def _chunks(data: bytes) -> Iterator[_Chunk]:
 class _Chunk:
     start: int
     end: int
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import HostUnfit
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan
+    from orchestrator.protocol.frames import BootAnswer
 
 
 PYTHON_HINT = "give the full path of the training's Python as `python` in the cluster spec"
@@ -24,11 +25,11 @@ def too_old(host: HostPlan, version: str) -> HostUnfit:
     )
 
 
-def unfit(host: HostPlan, answer: dict[str, Any]) -> HostUnfit:
-    """The host's own refusal as a sentence."""
-    kind, why, path = (str(answer.get(key) or "") for key in ("error", "why", "path"))
+def unfit(host: HostPlan, answer: BootAnswer) -> HostUnfit:
+    """Return the host's own refusal as a sentence."""
+    kind, why, path = answer.get("error"), answer.get("why", ""), answer.get("path", "")
     if kind == "python-too-old":
-        return too_old(host, str(answer.get("version")))
+        return too_old(host, answer.get("version", ""))
     if kind != "os":
         return HostUnfit(
             host.name,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from orchestrator.adapters.bundle import Bundle
 from orchestrator.adapters.transport import Transport
 from orchestrator.core.model import Problem
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.connection.link import HostLink, LinkDown, OrderRefused, Watch
+from orchestrator.daemon.connection.conversation import LinkDown, OrderRefused
+from orchestrator.daemon.connection.link import HostLink, Watch
+from orchestrator.protocol.frames import Greeting, Report
 
 CONNECT_TIMEOUT_S = 30.0
 
@@ -24,7 +25,7 @@ class _Awaited:
         self.why: str | None = None
         self.problem: Problem | None = None
 
-    def up(self, run_id: str, host: str, hello: Mapping[str, Any]) -> None:  # noqa: ARG002 (a Listener's signature)
+    def up(self, run_id: str, host: str, hello: Greeting) -> None:  # noqa: ARG002 (a Listener's signature)
         self.why = None
         self.told.set()
 
@@ -36,7 +37,7 @@ class _Awaited:
         self.problem = problem
         self.told.set()
 
-    def reported(self, run_id: str, host: str, report: Mapping[str, Any], link: HostLink) -> None:
+    def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
         """What its tasks did is known already."""
 
 

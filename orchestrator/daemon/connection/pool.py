@@ -10,8 +10,9 @@ from orchestrator.adapters.bundle import Bundle
 from orchestrator.adapters.transport import Transport
 from orchestrator.core.model import Run
 from orchestrator.core.plan import HostPlan
+from orchestrator.daemon.connection.conversation import Asks
 from orchestrator.daemon.connection.lease import leased
-from orchestrator.daemon.connection.link import Asks, HostLink, Listener, Pace, Watch
+from orchestrator.daemon.connection.link import HostLink, Listener, Pace, Watch
 
 Connect = Callable[[HostPlan, Transport, Callable[[], Bundle], Listener, Pace], HostLink]
 

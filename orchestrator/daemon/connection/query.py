@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from orchestrator.adapters.alarm import ALARMS
 from orchestrator.adapters.bundle import Bundle
@@ -13,30 +13,35 @@ from orchestrator.adapters.channel import FrameError, encode
 from orchestrator.adapters.transport import Channel, ChannelClosed, Transport
 from orchestrator.core.errors import ConnectFailed, HostError
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.connection import bootstrap
+from orchestrator.daemon.connection import bootstrap, edge
+from orchestrator.daemon.connection.conversation import Reply
+from orchestrator.daemon.connection.edge import WireError
+from orchestrator.protocol.check import cleaned
+from orchestrator.protocol.frames import Greeting
+from orchestrator.protocol.table import Order
 
 AT_ONCE_MAX = 8
 """Handshakes: more at once are refused by an sshd with MaxStartups, as it is by default."""
 
 _READ_BYTES = 1 << 16
 
-Order = Mapping[str, Any]
+A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Generic[A]):
     """What one host said. `problem`: it could not be asked; then there is nothing else."""
 
     host: HostPlan
-    replies: tuple[Mapping[str, Any], ...] = ()
-    """In the order of the questions: each with `ok` or `error`."""
-    hello: Mapping[str, Any] = field(default_factory=dict)
+    replies: tuple[Reply[A], ...] = ()
+    """In the order of the questions."""
+    hello: Greeting | None = None
     problem: HostError | None = None
 
     @property
     def place(self) -> tuple[object, object]:
-        """Two names of one machine and directory have the same."""
-        return self.hello.get("boot_id"), self.hello.get("host_dir")
+        """Return what is the same for two names of one machine and directory."""
+        return (self.hello["boot_id"], self.hello["host_dir"]) if self.hello is not None else (None, None)
 
 
 class Asker:
@@ -46,12 +51,14 @@ class Asker:
         self._transports = transports
         self._bundle = bundle
 
-    def ask(self, asked: Sequence[tuple[HostPlan, Sequence[Order]]], *, timeout_s: float) -> list[Answer]:
-        """One answer a host, in their order; what goes wrong with one is in its answer."""
+    def ask(
+        self, asked: Sequence[tuple[HostPlan, Sequence[Order[A]]]], *, timeout_s: float
+    ) -> list[Answer[A]]:
+        """Return one answer a host, in their order; what goes wrong with one is in its answer."""
         with ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="ask") as pool:
             return list(pool.map(lambda one: self._one(one[0], one[1], timeout_s), asked))
 
-    def _one(self, host: HostPlan, orders: Sequence[Order], timeout_s: float) -> Answer:
+    def _one(self, host: HostPlan, orders: Sequence[Order[A]], timeout_s: float) -> Answer[A]:
         try:
             channel = self._transports[host.transport].open(host, bootstrap.COMMAND)
             try:
@@ -61,17 +68,26 @@ class Asker:
                 channel.close()
         except HostError as e:
             return Answer(host, problem=e)
-        except (ChannelClosed, FrameError) as e:
-            return Answer(host, problem=ConnectFailed(host.name, f"the connection broke: {e}"))
+        except (ChannelClosed, FrameError, WireError) as e:
+            return Answer(host, problem=ConnectFailed(host.name, f"the connection broke: {cleaned(str(e))}"))
 
-    def _talk(self, host: HostPlan, channel: Channel, orders: Sequence[Order]) -> Answer:
+    def _talk(self, host: HostPlan, channel: Channel, orders: Sequence[Order[A]]) -> Answer[A]:
         started = bootstrap.start_agent(channel, host, self._bundle())
         for number, order in enumerate(orders):
-            channel.write(encode({**order, "id": number}))
-        replies: dict[int, Mapping[str, Any]] = {}
+            channel.write(encode({**order.fields, "id": number}))
+        replies: dict[int, Reply[A]] = {}
         frames = started.frames
         while True:
-            replies.update({message["reply"]: message for message, _ in frames if "reply" in message})
+            for message, blob in frames:
+                frame = edge.frame(host.name, message, blob)
+                if "report" in frame or frame["reply"] >= len(orders):
+                    continue
+                number = frame["reply"]
+                if "error" in frame:
+                    replies[number] = Reply(None, frame["error"], b"")
+                else:
+                    ok = edge.answer(host.name, orders[number], frame["ok"], blob)
+                    replies[number] = Reply(ok, None, blob)
             if len(replies) == len(orders):
                 return Answer(host, tuple(replies[n] for n in range(len(orders))), started.hello)
             data = channel.read(_READ_BYTES)

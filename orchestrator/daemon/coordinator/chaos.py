@@ -8,8 +8,10 @@ from orchestrator.adapters.host import process
 from orchestrator.core.errors import Refused
 from orchestrator.core.faults import Fault
 from orchestrator.core.model import Run
-from orchestrator.daemon.connection import wire
-from orchestrator.daemon.connection.link import HostLink, LinkDown
+from orchestrator.daemon.connection import orders
+from orchestrator.daemon.connection.conversation import LinkDown
+from orchestrator.daemon.connection.link import HostLink
+from orchestrator.protocol.frames import Greeting
 
 _TIMEOUT_S = 30.0
 """Filling a disk may take this long."""
@@ -21,11 +23,11 @@ def check(link: HostLink | None, run: Run, fault: Fault, *, state_dir: str) -> N
         return
     if fault.kind == "cut" and link.serves_others(run.run_id):
         raise Refused(f"another run shares the connection to {fault.host}; it would be cut off too")
-    if fault.kind == "fill" and _is_on_our_disk(link, state_dir):
-        host_dir = link.hello.get("host_dir")
+    hello = link.hello
+    if fault.kind == "fill" and hello is not None and _is_on_our_disk(hello, state_dir):
         raise Refused(
-            f"{fault.host} keeps the tasks' logs in {host_dir}, on the very file system of the coordinator's state "
-            f"({state_dir}): to fill it would stop the journal, for all runs",
+            f"{fault.host} keeps the tasks' logs in {hello['host_dir']}, on the very file system of the coordinator's "
+            f"state ({state_dir}): to fill it would stop the journal, for all runs",
             hint="give one of the two a file system of its own (ORCH_HOST_DIR, ORCH_STATE_DIR), or fill another host",
         )
 
@@ -37,10 +39,10 @@ def inject(link: HostLink | None, run: Run, fault: Fault) -> None:
     if fault.kind == "cut":
         link.hold_off(fault.for_s)
         return
-    link.ask(wire.fault_order(run, fault), timeout_s=_TIMEOUT_S)
+    link.ask(orders.fault(run, fault), timeout_s=_TIMEOUT_S)
 
 
-def _is_on_our_disk(link: HostLink, state_dir: str) -> bool:
+def _is_on_our_disk(hello: Greeting, state_dir: str) -> bool:
     """Compare device numbers, which are the same for one kernel, also over SSH to this machine and in containers."""
-    there, here = link.hello, os.stat(state_dir).st_dev
-    return there.get("boot_id") == process.boot_id() and there.get("host_dir_device") == here
+    here = os.stat(state_dir).st_dev
+    return hello["boot_id"] == process.boot_id() and hello["host_dir_device"] == here

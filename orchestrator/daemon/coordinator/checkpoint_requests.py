@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast, get_args
 
 from orchestrator.adapters.head.checkpoint_store import CheckpointStore
 from orchestrator.core.errors import HostError, OrchestratorError, UsageError
 from orchestrator.core.events import RolledBack
 from orchestrator.core.model import Run
-from orchestrator.daemon.connection.link import Asks, LinkDown, OrderRefused, Reply
+from orchestrator.daemon.connection import orders
+from orchestrator.daemon.connection.conversation import Answer, Asks, LinkDown, OrderRefused
+from orchestrator.protocol.orders import CheckpointsAnswer, CheckpointsDo
+from orchestrator.protocol.table import CHECKPOINTS
 
 ASK_TIMEOUT_S = 630.0
 """Above what the agent gives the look itself: its sentence says more than ours."""
 
-VERBS = ("list", "read", "pin", "unpin", "rollback")
+VERBS: tuple[str, ...] = get_args(CheckpointsDo)
 
 
 class Leases(Protocol):
     """Gives a link to a host for the time of a call, of an ended run too."""
 
-    def __call__(self, run: Run, name: str, use: Callable[[Asks], Reply]) -> Reply:
+    def __call__(
+        self, run: Run, name: str, use: Callable[[Asks], Answer[CheckpointsAnswer]]
+    ) -> Answer[CheckpointsAnswer]:
         """Return what `use` returned. LinkDown where the host cannot be reached."""
 
 
 def ask(run: Run, verb: str, what: str | None, lease: Leases) -> dict[str, Any]:
-    """Return the answer of the chief's host. Blocks while it reads the checkpoints."""
+    """Return the answer of the chief's host. Blocks, as long as reading all of them takes."""
     checkpoint = run.plan.checkpoint
     if checkpoint is None:
         raise UsageError(
@@ -33,15 +38,35 @@ def ask(run: Run, verb: str, what: str | None, lease: Leases) -> dict[str, Any]:
             hint="give it one: `checkpoint: {dir: …}` in the spec",
         )
     host = run.task(run.chief).host
-    order: dict[str, Any] = {"order": "checkpoints", "do": verb, "dir": checkpoint.dir, "what": what}
-    order |= {"python": run.plan.host(host).python, "run": run.run_id, "epoch": run.epoch}
+    order = CHECKPOINTS(
+        {
+            **orders.of_run(run),
+            "do": cast("CheckpointsDo", verb),
+            "dir": checkpoint.dir,
+            "python": run.plan.host(host).python,
+            "what": what,
+        }
+    )
     try:
-        answer = lease(run, host, lambda link: link.ask(order, timeout_s=ASK_TIMEOUT_S)).ok or {}
+        answer = lease(run, host, lambda link: link.ask(order, timeout_s=ASK_TIMEOUT_S)).ok
     except LinkDown as e:
         raise HostError(host, str(e), hint=f"the checkpoints are on it, in {checkpoint.dir}") from e
     except OrderRefused as e:
         raise _refusal(host, e) from e
+    _check_whole(host, verb, answer)
     return {"run_id": run.run_id, "host": host, **answer}
+
+
+def _check_whole(host: str, verb: str, answer: CheckpointsAnswer) -> None:
+    """HostError for an answer to another question than this one."""
+    wanted = ("dir", "checkpoints", "newest") if verb in ("list", "read") else ("checkpoint",)
+    if verb == "rollback":
+        wanted = (*wanted, "set_aside")
+    missing = [name for name in wanted if name not in answer]
+    if verb == "rollback" and "checkpoint" in answer and answer["checkpoint"]["generation"] is None:
+        missing.append("checkpoint.generation")
+    if missing:
+        raise HostError(host, f"its answer to `{verb}` lacks {', '.join(missing)}", code="wire")
 
 
 def _refusal(host: str, refused: OrderRefused) -> OrchestratorError:
@@ -60,7 +85,7 @@ def compare(answer: dict[str, Any], verb: str, store: CheckpointStore) -> None:
 
 
 def rolled_back(answer: dict[str, Any], *, at: float) -> RolledBack:
-    """Return the event that follows from the mark in the directory."""
+    """The event that follows from the mark in the directory."""
     found = answer["checkpoint"]
     return RolledBack(
         at=at,

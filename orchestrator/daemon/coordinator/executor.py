@@ -39,23 +39,19 @@ from orchestrator.core.events import (
 )
 from orchestrator.core.model import Problem, Run, Task
 from orchestrator.core.plan import TaskId
-from orchestrator.daemon.connection import wire
-from orchestrator.daemon.connection.link import (
-    PACE,
-    Asks,
-    HostLink,
-    LinkDown,
-    NoAnswer,
-    OrderRefused,
-    Pace,
-    Reply,
-)
+from orchestrator.daemon.connection import orders, wire
+from orchestrator.daemon.connection.conversation import Asks, LinkDown, NoAnswer, OrderRefused, Reply
+from orchestrator.daemon.connection.link import PACE, HostLink, Pace
 from orchestrator.daemon.connection.pool import Connect, ConnectionPool
 from orchestrator.daemon.coordinator.preparation import prepare
 from orchestrator.daemon.coordinator.records import Records, give_end
 from orchestrator.daemon.transfer.checkpoints import CheckpointTransfer
 from orchestrator.daemon.transfer.logcopy import LogCopier
 from orchestrator.daemon.transfer.queue import TransferQueue
+from orchestrator.protocol import table
+from orchestrator.protocol.frames import Greeting, Report
+from orchestrator.protocol.orders import Seeded, Swept, Verified
+from orchestrator.protocol.table import Order
 
 log = logging.getLogger(__name__)
 
@@ -63,13 +59,16 @@ PREPARATIONS_MAX = 8
 """How many hosts are prepared at once. The head's network and CPU limit how fast code is pushed."""
 
 _VERBS = {
-    StartTask: "start",
-    ReleaseTask: "release",
-    StopTask: "stop",
-    SeedCheckpoint: "seed",
-    VerifyCheckpoint: "verify",
-    SweepHost: "sweep",
+    StartTask: table.START.name,
+    ReleaseTask: table.RELEASE.name,
+    StopTask: table.STOP.name,
+    SeedCheckpoint: table.SEED.name,
+    VerifyCheckpoint: table.VERIFY.name,
+    SweepHost: table.SWEEP.name,
 }
+
+Ordered = StartTask | ReleaseTask | StopTask | SeedCheckpoint | VerifyCheckpoint | SweepHost
+"""Actions that are one order each."""
 
 STACKS_TIMEOUT_S = 10.0
 
@@ -78,6 +77,7 @@ DRAIN_S = 10.0
 
 
 _T = TypeVar("_T")
+A = TypeVar("A")
 
 
 class Workers(Protocol):
@@ -147,13 +147,13 @@ class Executor:
 
     # -- what links say (their threads) --------------------------------------------------------------------
 
-    def up(self, run_id: str, host: str, hello: Mapping[str, Any]) -> None:
+    def up(self, run_id: str, host: str, hello: Greeting) -> None:
         """See `Listener`."""
         event = HostUp(
             at=self._now(),
             host=host,
-            boot_id=str(hello["boot_id"]),
-            warning=hello.get("warning"),
+            boot_id=hello["boot_id"],
+            warning=hello["warning"],
             slow=wire.slowness(hello),
         )
         self._post(run_id, event)
@@ -166,7 +166,7 @@ class Executor:
         """See `Listener`."""
         self._post(run_id, HostRefused(at=self._now(), host=host, problem=problem))
 
-    def reported(self, run_id: str, host: str, report: Mapping[str, Any], link: HostLink) -> None:
+    def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
         """See `Listener`."""
         event = wire.host_reported(host, run_id, report, at=self._now())
         self._post(run_id, event)
@@ -184,15 +184,14 @@ class Executor:
             self._failed(run, action, problem)
 
     def _failed(self, run: Run, action: Action, problem: Problem) -> None:
-        verb = _VERBS.get(type(action))
-        if verb is not None and not isinstance(action, (Note, CollectStacks)):
+        if isinstance(action, Ordered):
             self._post(
                 run.run_id,
                 OrderFailed(
                     at=self._now(),
                     host=action.host,
-                    order=verb,
-                    generation=getattr(action, "generation", run.generation),
+                    order=_VERBS[type(action)],
+                    generation=action.generation,
                     problem=problem,
                     task=getattr(action, "task", None),
                 ),
@@ -207,14 +206,13 @@ class Executor:
             case VerifyCheckpoint():
                 self._verify(run, action)
             case StartTask():
-                order = wire.start_order(run, action, self._secrets.load(run.run_id))
-                self._order(run, action.host, order, action.task)
+                self._order(run, action, orders.start(run, action, self._secrets.load(run.run_id)))
                 self._record(run, action.host)
             case ReleaseTask():
-                self._order(run, action.host, wire.release_order(run, action), action.task)
+                self._order(run, action, orders.release(run, action))
                 self._record(run, action.host)
             case StopTask():
-                self._order(run, action.host, wire.stop_order(action), action.task)
+                self._order(run, action, orders.stop(run, action))
             case SweepHost():
                 self._sweep(run, action)
             case CollectStacks(generation=generation):
@@ -225,34 +223,19 @@ class Executor:
                 pass  # a note is only for the journal, which has it already
 
     def _order(
-        self,
-        run: Run,
-        host: str,
-        order: Mapping[str, Any],
-        task: TaskId | None = None,
-        done: Callable[[Mapping[str, Any]], None] | None = None,
+        self, run: Run, action: Ordered, order: Order[A], done: Callable[[A], None] | None = None
     ) -> None:
         """Send an order. An error in the reply is posted as OrderFailed; any other reply goes to `done`."""
 
-        def on_reply(reply: Reply) -> None:
+        def on_reply(reply: Reply[A]) -> None:
             if reply.error is not None:
-                self._post(
-                    run.run_id,
-                    OrderFailed(
-                        at=self._now(),
-                        host=host,
-                        order=order["order"],
-                        generation=int(order.get("generation", run.generation)),
-                        problem=wire.problem(reply.error),
-                        task=task,
-                    ),
-                )
-            elif done is not None:
-                done(reply.ok or {})
+                self._failed(run, action, wire.problem(reply.error))
+            elif done is not None and reply.ok is not None:
+                done(reply.ok)
 
-        link = self.link(run, host)
+        link = self.link(run, action.host)
         if link is not None:
-            link.send({**order, "run": run.run_id, "epoch": run.epoch}, on_reply=on_reply)
+            link.send(order, on_reply=on_reply)
 
     def _record(self, run: Run, host: str) -> None:
         link = self.link(run, host)
@@ -298,39 +281,37 @@ class Executor:
         checkpoint = run.plan.checkpoint
         if checkpoint is None:
             return
-        order = wire.seed_order(run, action, checkpoint)
         if not checkpoint.shared:
-            self.transfers.seed(run, action, order)
+            self.transfers.seed(run, action)
             return
 
-        def done(ok: Mapping[str, Any]) -> None:
+        def done(ok: Seeded) -> None:
             seed = wire.seeded(ok, action.generation)
             self._post(run.run_id, CheckpointSeeded(at=self._now(), seed=seed))
 
-        self._order(run, action.host, order, done=done)
+        self._order(run, action, orders.seed(run, action, checkpoint), done)
 
     def _verify(self, run: Run, action: VerifyCheckpoint) -> None:
         checkpoint = run.plan.checkpoint
         if checkpoint is None:
             return
         began_at = self._now()
-        order = wire.verify_order(run, action, checkpoint)
 
-        def done(ok: Mapping[str, Any]) -> None:
+        def done(ok: Verified) -> None:
             event = wire.verified(ok, action.generation, at=self._now(), began_at=began_at)
             if checkpoint.shared or not event.path or _is_known(run, event):
                 self._post(run.run_id, event)
             else:
                 self.transfers.bring(run, action.host, event)
 
-        self._order(run, action.host, order, done=done)
+        self._order(run, action, orders.verify(run, action, checkpoint), done)
 
     def _sweep(self, run: Run, action: SweepHost) -> None:
-        def done(ok: Mapping[str, Any]) -> None:
+        def done(ok: Swept) -> None:
             event = HostSwept(at=self._now(), host=action.host, swept=wire.swept(ok))
             self._post(run.run_id, event)
 
-        self._order(run, action.host, wire.sweep_order(action), done=done)
+        self._order(run, action, orders.sweep(run, action), done)
 
     def _collect_stacks(self, run: Run, generation: int) -> None:
         stacks = {TaskId.parse(task): text for task, text in self.stacks(run).items()}
@@ -348,8 +329,7 @@ class Executor:
         try:
             if link is None:
                 raise LinkDown(f"{task.host} is not connected")
-            reply = link.ask(wire.stacks_order(run, task), timeout_s=STACKS_TIMEOUT_S)
-            return str((reply.ok or {})["stacks"])
+            return link.ask(orders.stacks(run, task), timeout_s=STACKS_TIMEOUT_S).ok["stacks"]
         except (LinkDown, OrderRefused) as e:
             return f"no stacks: {e}"
 

@@ -7,9 +7,8 @@ meanwhile, nothing is posted: the core asks again when the host is up.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from orchestrator.adapters.head import codetree
 from orchestrator.core.errors import SpecError
@@ -17,7 +16,10 @@ from orchestrator.core.events import HostPrepared, HostRefused
 from orchestrator.core.hosts import compatibility
 from orchestrator.core.model import Facts, Problem, Run
 from orchestrator.core.strategy import STRATEGIES
-from orchestrator.daemon.connection.link import Asks, OrderRefused
+from orchestrator.daemon.connection import orders
+from orchestrator.daemon.connection.conversation import Asks, OrderRefused
+from orchestrator.protocol.orders import Facts as Probed
+from orchestrator.protocol.table import CODE, HIGHEST, PROBE
 from orchestrator.runtime.keras_versions import asks_for_legacy, unsupported
 from orchestrator.runtime.script import sources
 
@@ -49,12 +51,8 @@ def look(link: Asks, run: Run, name: str) -> Facts:
     return Facts(
         python=probed["python"],
         versions=probed["versions"],
-        checkpoint_share=probed.get("checkpoint_share") or "",
+        checkpoint_share=probed["checkpoint_share"] or "",
     )
-
-
-def _order(run: Run, verb: str, **fields: object) -> dict[str, Any]:
-    return {"order": verb, "run": run.run_id, "epoch": run.epoch, **fields}
 
 
 def _named(host: str, problem: Problem) -> Problem:
@@ -64,23 +62,22 @@ def _named(host: str, problem: Problem) -> Problem:
     return replace(problem, message=f"{host}: {problem.message}")
 
 
-def _probe(link: Asks, run: Run, name: str) -> Mapping[str, Any]:
+def _probe(link: Asks, run: Run, name: str) -> Probed:
     plan = run.plan
-    order = _order(
-        run,
-        "probe",
-        python=plan.host(name).python,
-        script=plan.script,
-        checkpoint_dir=plan.checkpoint.dir if plan.checkpoint else None,
-        ports=list(plan.ports),
+    order = PROBE(
+        {
+            **orders.of_run(run),
+            "python": plan.host(name).python,
+            "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
+        }
     )
-    ok = link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok or {}
+    ok = link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok
     if plan.checkpoint is not None and not ok["checkpoint_writable"]:
         raise OrderRefused(
             Problem(
                 "checkpoint-dir",
                 f"the checkpoint directory {plan.checkpoint.dir} cannot be written"
-                + (f": {ok['checkpoint_why']}" if ok.get("checkpoint_why") else ""),
+                + (f": {ok['checkpoint_why']}" if ok["checkpoint_why"] else ""),
                 "it must exist on every host, on a file system that they share, and be writable by the SSH user",
                 key="run.checkpoint.dir",
             )
@@ -88,10 +85,12 @@ def _probe(link: Asks, run: Run, name: str) -> Mapping[str, Any]:
     return ok
 
 
-def _unfit(run: Run, name: str, probed: Mapping[str, Any]) -> Problem | None:
+def _unfit(run: Run, name: str, probed: Probed) -> Problem | None:
     """Return why the host cannot train this script: its own name, its GPUs, or its packages; None if it can."""
-    problem = compatibility.own_name(run.plan, probed.get("own_name") or {}) or compatibility.gpus(
-        run.plan, name, probed.get("gpus"), probed.get("gpus_in_use") or ()
+    own = probed["own_name"]
+    own_name = {"name": own["name"], "address": own["address"], "why": own["why"]}
+    problem = compatibility.own_name(run.plan, own_name) or compatibility.gpus(
+        run.plan, name, probed["gpus"], probed["gpus_in_use"]
     )
     if problem is not None:
         return problem
@@ -142,13 +141,14 @@ def _push(link: Asks, run: Run, name: str) -> str:
     if run.code and codetree.digest_of(tree) != run.code:
         return _code_of_old(run, name)
     by_digest = {entry[1]: entry for entry in tree}
-    order = _order(run, "code", files=[list(entry) for entry in tree])
+    order = CODE({**orders.of_run(run), "files": list(tree)})
     for _ in range(3):  # a file may change after it was hashed; the host then asks for it again
-        ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok or {}
+        ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
         if not ok["missing"]:
-            return str(ok["digest"])
+            return ok["digest"]
         for digest in ok["missing"]:
-            _send(link, run, by_digest[digest][0], digest)
+            if digest in by_digest:  # else the host asks for what nobody has offered
+                _send(link, run, by_digest[digest][0], digest)
     raise OrderRefused(
         Problem("code-changes", f"{run.plan.workdir} changes while it is being pushed", "`orch up` again")
     )
@@ -172,7 +172,7 @@ def _send(link: Asks, run: Run, path: str, digest: str) -> None:
         chunk = file.read(CHUNK_BYTES)
         while True:
             following = file.read(CHUNK_BYTES)
-            order = _order(run, "blob", sha256=digest, offset=offset, last=not following)
+            order = orders.blob(run, digest, offset, last=not following)
             link.ask(order, chunk, timeout_s=PUSH_TIMEOUT_S)
             if not following:
                 return
@@ -184,5 +184,5 @@ def _highest(link: Asks, run: Run) -> int:
     """Return the highest generation in the checkpoint directory: a new run must not write into an old one's."""
     if run.plan.checkpoint is None:
         return 0
-    ok = link.ask(_order(run, "highest", dir=run.plan.checkpoint.dir), timeout_s=PROBE_TIMEOUT_S).ok or {}
-    return int(ok["generation"])
+    order = HIGHEST({**orders.of_run(run), "dir": run.plan.checkpoint.dir})
+    return link.ask(order, timeout_s=PROBE_TIMEOUT_S).ok["generation"]

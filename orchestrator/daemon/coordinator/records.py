@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
 from orchestrator.adapters.channel import FrameError
 from orchestrator.adapters.head.journal_states import dump_run, read_run
 from orchestrator.core.model import Phase, Run
-from orchestrator.daemon.connection.link import HostLink, LinkDown, OrderRefused, Reply
+from orchestrator.daemon.connection import orders
+from orchestrator.daemon.connection.conversation import LinkDown, OrderRefused, Reply
+from orchestrator.daemon.connection.link import HostLink
+from orchestrator.protocol.check import cleaned_json
+from orchestrator.protocol.orders import Nothing, Record
+from orchestrator.protocol.table import KEEP, Order
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +37,9 @@ class Records:
             return
         self._given[run.run_id, host] = mark
 
-        def on_reply(reply: Reply) -> None:
+        def on_reply(reply: Reply[Nothing]) -> None:
             if reply.error is not None:
-                log.warning("%s: %s keeps no record of it: %s", run.run_id, host, reply.error.get("message"))
+                log.warning("%s: %s keeps no record of it: %s", run.run_id, host, reply.error["message"])
 
         try:
             link.send(_order(run, now), on_reply=on_reply)
@@ -53,14 +59,17 @@ def give_end(link: HostLink, run: Run, host: str, *, now: float) -> None:
         log.warning("%s: %s does not remember how it ended: %s", run.run_id, host, e)
 
 
-def _order(run: Run, now: float) -> dict[str, Any]:
-    record = {"written_at": now, "epoch": run.epoch, "state": dump_run(run)}
-    return {"order": "keep", "run": run.run_id, "epoch": run.epoch, "record": record}
+def _order(run: Run, now: float) -> Order[Nothing]:
+    record: Record = {"written_at": now, "epoch": run.epoch, "state": dump_run(run)}
+    return KEEP({**orders.of_run(run), "record": record})
 
 
 def read(record: Any) -> tuple[int, float, Run] | None:
     """Return (epoch, written_at, run) of a host's record; None where this version does not understand it."""
     try:
-        return int(record["epoch"]), float(record["written_at"]), read_run(record["state"])
-    except (KeyError, TypeError, ValueError):
+        state = json.dumps(
+            cleaned_json(json.loads(record["state"]))
+        )  # a text within a text: `edge` saw the outer one
+        return int(record["epoch"]), float(record["written_at"]), read_run(state)
+    except (KeyError, TypeError, ValueError, RecursionError):
         return None

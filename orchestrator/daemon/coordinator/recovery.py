@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from orchestrator.adapters.head.journal import Journal
 from orchestrator.core import rebuild
@@ -14,12 +13,11 @@ from orchestrator.core.events import Submitted, TaskReport
 from orchestrator.core.model import Run
 from orchestrator.core.plan import HostPlan, TaskId
 from orchestrator.core.words import duration
-from orchestrator.daemon.connection import wire
+from orchestrator.daemon.connection import orders, wire
 from orchestrator.daemon.connection.pool import connection_of
 from orchestrator.daemon.connection.query import Answer, Asker
 from orchestrator.daemon.coordinator import records
-
-LOOK = {"order": "runs", "records": True}
+from orchestrator.protocol.orders import KnownRun, KnownRuns
 
 EPOCHS_UNHEARD = 1000
 """Added to the epoch if a host does not answer. That host may have obeyed a higher epoch than all others, and would
@@ -69,7 +67,7 @@ class Found:
 class Search:
     """The answers of all hosts, and the runs found in them."""
 
-    answers: list[Answer]
+    answers: list[Answer[KnownRuns]]
     found: dict[str, Found]
     epoch: int
     """An epoch that is not below what any host has obeyed, for any run."""
@@ -79,11 +77,12 @@ class Search:
 
 def search(asker: Asker, hosts: Iterable[HostPlan], *, timeout_s: float, at: float) -> Search:
     """Ask these hosts, and then all other hosts of the unfinished runs that are found."""
-    answers: dict[HostPlan, Answer] = {}
+    answers: dict[HostPlan, Answer[KnownRuns]] = {}
     wanted = {connection_of(host): host for host in hosts}
+    look = orders.runs(records=True)
     found: dict[str, Found] = {}
     while wanted:
-        for answer in asker.ask([(host, [LOOK]) for host in wanted.values()], timeout_s=timeout_s):
+        for answer in asker.ask([(host, [look]) for host in wanted.values()], timeout_s=timeout_s):
             answers[connection_of(answer.host)] = answer
         found = _found(answers.values(), at)
         wanted = {
@@ -95,9 +94,8 @@ def search(asker: Asker, hosts: Iterable[HostPlan], *, timeout_s: float, at: flo
         }
     for one in found.values():
         _judge(one, answers, at)
-    heard = [reply["ok"]["runs"] for answer in answers.values() for reply in answer.replies if "ok" in reply]
-    epochs = [int(run.get("epoch") or 0) for runs in heard for run in runs]
-    epoch = max(epochs, default=0)
+    heard = [reply.ok["runs"] for answer in answers.values() for reply in answer.replies if reply.ok]
+    epoch = max((run["epoch"] for runs in heard for run in runs), default=0)
     if any(answer.problem is not None for answer in answers.values()):
         epoch += EPOCHS_UNHEARD
     return Search(list(answers.values()), found, epoch, at)
@@ -108,30 +106,30 @@ def _hosts(run: Run) -> list[HostPlan]:
     return [run.plan.host(host.name) for host in run.hosts]
 
 
-def _found(answers: Iterable[Answer], at: float) -> dict[str, Found]:
+def _found(answers: Iterable[Answer[KnownRuns]], at: float) -> dict[str, Found]:
     found: dict[str, Found] = {}
     for answer in answers:
         for reply in answer.replies:
-            for told in (reply.get("ok") or {}).get("runs", ()):
-                if told.get("directory"):
-                    one = found.setdefault(str(told["run"]), Found(str(told["run"])))
+            for told in reply.ok["runs"] if reply.ok else ():
+                if told["directory"]:
+                    one = found.setdefault(told["run"], Found(told["run"]))
                     _add(one, answer.host, told, at)
     return found
 
 
-def _add(one: Found, host: HostPlan, told: Mapping[str, Any], at: float) -> None:
-    one.epoch = max(one.epoch, int(told["epoch"]))
+def _add(one: Found, host: HostPlan, told: KnownRun, at: float) -> None:
+    one.epoch = max(one.epoch, told["epoch"])
     if told["watched"]:
         one.watched_on.add(host.name)
     if told["alive"]:
         one.lives_on.add(host.name)
     one.told[connection_of(host)] = tuple(wire.task_report(task, at=at) for task in told["tasks"])
-    record = records.read(told.get("record"))
+    record = records.read(told["record"])
     if record is not None:
         one.records.append(record)
 
 
-def _judge(one: Found, answers: Mapping[HostPlan, Answer], at: float) -> None:
+def _judge(one: Found, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float) -> None:
     """Rebuild a run, or say why it is not recovered."""
     record = one.record
     if record is not None and record.phase.is_terminal:
@@ -147,7 +145,7 @@ def _judge(one: Found, answers: Mapping[HostPlan, Answer], at: float) -> None:
         _rebuild(one, record, answers, at)
 
 
-def _rebuild(one: Found, record: Run, answers: Mapping[HostPlan, Answer], at: float) -> None:
+def _rebuild(one: Found, record: Run, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float) -> None:
     written_at = next(at for _, at, run in one.records if run is record)
     spoke = [host for host in _hosts(record) if answers[connection_of(host)].problem is None]
     told = {host.name: one.told.get(connection_of(host), ()) for host in spoke}
@@ -159,7 +157,7 @@ def _rebuild(one: Found, record: Run, answers: Mapping[HostPlan, Answer], at: fl
     one.phase = one.run.phase.value
 
 
-def _silent_of(record: Run | None, answers: Mapping[HostPlan, Answer]) -> str:
+def _silent_of(record: Run | None, answers: Mapping[HostPlan, Answer[KnownRuns]]) -> str:
     hosts = _hosts(record) if record is not None else []
     silent = [host.name for host in hosts if answers[connection_of(host)].problem is not None]
     return f" on the hosts that answered ({_listed(silent)} did not)" if silent else ""

@@ -15,11 +15,14 @@ import time
 from functools import partial
 
 from orchestrator.adapters.channel import Decoder, FrameError, encode
+from orchestrator.daemon.shim.report import CUTS, cut
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from orchestrator.protocol.frames import ShimLine, Task
 
 HEARTBEAT_S = 2.0
 _UNSENT_BYTES_MAX = 4 << 20
@@ -69,18 +72,27 @@ class AgentLink:
         except FrameError as e:
             raise Gone from e
 
-    def report(self, task: dict[str, Any], at: float) -> None:
+    def report(self, task: Task, at: float) -> None:
         """Send a report, unless the one before is still unsent: the next one repeats everything."""
         self.report_at = at + self.heartbeat_s
         self.flush()
         if not self._unsent:
-            self.send({"report": task})
+            self._send(_report_frame(task))
 
-    def send(self, message: dict[str, Any]) -> None:
+    def reply(self, id: Any, answer: dict[str, Any]) -> None:
+        """Send a reply, or that it is too long for a frame. Raises Gone."""
+        try:
+            frame = encode({"reply": id, **answer})
+        except FrameError as e:
+            error = {"code": "too-large", "message": f"the answer does not fit in a frame: {e}", "hint": None}
+            frame = encode({"reply": id, "error": error})
+        self._send(frame)
+
+    def _send(self, frame: bytes) -> None:
         """Send as much as the socket takes now. Raises Gone if the agent is, or does not read."""
         if len(self._unsent) > _UNSENT_BYTES_MAX:
             raise Gone
-        self._unsent += encode(message)
+        self._unsent += frame
         self.flush()
 
     def flush(self) -> None:
@@ -93,14 +105,24 @@ class AgentLink:
         except OSError as e:
             raise Gone from e
 
-    def say_last(self, message: dict[str, Any], wait_s: float) -> None:
+    def say_last(self, task: Task, wait_s: float) -> None:
         """Send the last message, and wait up to `wait_s` until the socket has taken it."""
         try:
-            self.send(message)
+            self._send(_report_frame(task))
             self.sock.settimeout(wait_s)
             self.sock.sendall(self._unsent)
         except (Gone, OSError):
             return  # the agent will read the exit record instead
+
+
+def _report_frame(task: Task) -> bytes:
+    """Return the report of a task, cut as often as it takes to fit into a frame."""
+    for cuts in range(1, CUTS):
+        try:
+            return encode({"report": cut(task, cuts)})
+        except FrameError:
+            continue
+    return encode({"report": cut(task, CUTS)})  # some kilobytes
 
 
 class Agents:
@@ -122,7 +144,7 @@ class Agents:
         """Return when the next report to each agent is due."""
         return [link.report_at for link in self._links]
 
-    def report(self, task: dict[str, Any], at: float, *, all: bool = True) -> None:
+    def report(self, task: Task, at: float, *, all: bool = True) -> None:
         """Send a report to all agents, or without `all` to those whose heartbeat is due."""
         for link in list(self._links):
             if all or at >= link.report_at:
@@ -131,17 +153,17 @@ class Agents:
                 except Gone:
                     self._drop(link)
 
-    def send(self, link: AgentLink, message: dict[str, Any]) -> None:
+    def reply(self, link: AgentLink, id: Any, answer: dict[str, Any]) -> None:
         """Send a message to one agent, if it is still connected."""
         try:
-            link.send(message)
+            link.reply(id, answer)
         except Gone:
             self._drop(link)
 
-    def say_last(self, message: dict[str, Any], wait_s: float) -> None:
+    def say_last(self, task: Task, wait_s: float) -> None:
         """Send the last message to all agents."""
         for link in self._links:
-            link.say_last(message, wait_s)
+            link.say_last(task, wait_s)
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -196,7 +218,7 @@ class RuntimeLink:
                 messages.append(message)
         return messages
 
-    def send(self, message: dict[str, Any]) -> bool:
+    def send(self, message: ShimLine) -> bool:
         """Send a message. Return False if the runtime is gone, or has not read for a long time."""
         data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         try:

@@ -33,11 +33,14 @@ from orchestrator.daemon.shim.state import (
     Ticked,
 )
 from orchestrator.daemon.shim.task import TaskProcess
+from orchestrator.protocol.limits import STACKS_CHARS_MAX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from orchestrator.protocol.frames import Task
 
     Order = dict[str, Any]
 
@@ -315,7 +318,8 @@ class Shim:
 
     def _answer_stacks(self, link: AgentLink, order_id: Any, text: str | None) -> None:
         if text is not None:
-            self._reply(link, order_id, {"ok": {"stacks": self._log.redact(text), "by": "runtime"}})
+            shown = self._log.redact(text)[:STACKS_CHARS_MAX]
+            self._reply(link, order_id, {"ok": {"stacks": shown, "by": "runtime"}})
         elif self._process.pid is None or self._state.ended is not None:
             self._refuse(link, order_id, "no-answer", "the task has no process", None)
         else:
@@ -327,7 +331,7 @@ class Shim:
         self._reply(link, order_id, {"error": {"code": code, "message": message, "hint": hint or None}})
 
     def _reply(self, link: AgentLink, order_id: Any, answer: dict[str, Any]) -> None:
-        self._agents.send(link, {"reply": order_id, **answer})
+        self._agents.reply(link, order_id, answer)
 
     def _report(self) -> None:
         self._report_at = None
@@ -335,19 +339,18 @@ class Shim:
             return  # the exit record says it all
         self._agents.report(self._task(), time.monotonic())
 
-    def _task(self) -> dict[str, Any]:
-        known = {
-            "phase": self._state.shown,
-            "pid": self._process.pid,
-            "port": self._port_number,
-            "cpu_percent": self._process.cpu_percent,
-            "rss_bytes": self._process.rss_bytes,
-            "peak_rss_bytes": self._process.peak_rss_bytes,
-            "log_bytes": self._log.end,
-            "log_dropped_bytes": self._log.dropped_bytes,
-        }
-        progress = self._progress.to_task(time.monotonic(), attached=self._runtime is not None)
-        return {**record.blank_task(self._start), **known, **progress}
+    def _task(self) -> Task:
+        task = record.blank_task(self._start)
+        task["phase"] = self._state.shown
+        task["pid"] = self._process.pid
+        task["port"] = self._port_number
+        task["cpu_percent"] = self._process.cpu_percent
+        task["rss_bytes"] = self._process.rss_bytes
+        task["peak_rss_bytes"] = self._process.peak_rss_bytes
+        task["log_bytes"] = self._log.end
+        task["log_dropped_bytes"] = self._log.dropped_bytes
+        self._progress.put_into(task, time.monotonic(), attached=self._runtime is not None)
+        return task
 
     # ---------------------------------------------------------------- the end
 
@@ -378,11 +381,11 @@ class Shim:
             last_lines=self._log.last_lines(),
         )
         self._write_exit(task, ended.at)
-        self._agents.say_last({"report": task}, LAST_WORDS_S)
+        self._agents.say_last(task, LAST_WORDS_S)
         self._process.remove_group(0.0 if state.left else LAST_WORDS_S)
         os.unlink(os.path.join(self._directory, "sock"))
 
-    def _write_exit(self, task: dict[str, Any], ended_at: float) -> None:
+    def _write_exit(self, task: Task, ended_at: float) -> None:
         for last_try in (False, True):
             try:
                 record.write_exit(self._directory, task, ended_at)

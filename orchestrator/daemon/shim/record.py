@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import socket
     from typing import Any
 
+    from orchestrator.protocol.frames import ExitCause, Left, SweptBy, Task, TaskExit
+
 ROOM_BYTES = 16 << 10
 """The space reserved for an exit record, in case the disk is full by then. Last lines that do not fit are dropped."""
 
@@ -103,11 +105,11 @@ def lock(generation_dir: str, *, wait: bool = True) -> int:
     return handle
 
 
-def blank_task(start: dict[str, Any]) -> dict[str, Any]:
+def blank_task(start: dict[str, Any]) -> Task:
     """Return a TASK of which only its order is known."""
     return {
-        "task": start.get("task"),
-        "generation": start.get("generation"),
+        "task": start.get("task", ""),
+        "generation": start.get("generation", 0),
         "phase": "starting",
         "pid": None,
         "port": None,
@@ -130,22 +132,32 @@ def blank_task(start: dict[str, Any]) -> dict[str, Any]:
 
 
 def ended_task(
-    task: dict[str, Any], cause: str, *, swept: str, left: list[dict[str, Any]], **more: Any
-) -> dict[str, Any]:
-    """Return the TASK with its EXIT. `more` are the other fields of the EXIT."""
-    record = {
-        "code": None,
-        "signal": None,
-        "ago_s": 0.0,
-        "ended_at": time.time(),
-        "ordered": False,
+    task: Task,
+    cause: ExitCause,
+    *,
+    swept: SweptBy,
+    left: list[Left],
+    code: int | None = None,
+    signal: int | None = None,
+    ago_s: float | None = 0.0,
+    ended_at: float | None = None,
+    ordered: bool = False,
+    last_lines: list[str],
+) -> Task:
+    """Return the TASK with its EXIT. `ended_at` is Unix time; None: now."""
+    ended: TaskExit = {
+        "code": code,
+        "signal": signal,
+        "ago_s": ago_s,
+        "ended_at": time.time() if ended_at is None else ended_at,
+        "ordered": ordered,
         "cause": cause,
-        "last_lines": [],
-        "peak_rss_bytes": task["peak_rss_bytes"],
+        "last_lines": last_lines,
+        "peak_rss_bytes": task.get("peak_rss_bytes"),
         "swept": swept,
         "left": left,
     }
-    return {**task, "phase": "exited", "exit": {**record, **more}}
+    return {**task, "phase": "exited", "exit": ended}
 
 
 def keep_room(generation_dir: str) -> None:
@@ -159,7 +171,7 @@ def keep_room(generation_dir: str) -> None:
         os.close(handle)
 
 
-def write_exit(generation_dir: str, task: dict[str, Any], ended_at: float) -> None:
+def write_exit(generation_dir: str, task: Task, ended_at: float) -> None:
     """Write the exit record with the last TASK.
 
     `ended_at` is the monotonic time of this boot, from which a reader computes how long ago the task ended. Raises
@@ -201,23 +213,24 @@ def diagnose(sentence: str) -> None:
         return
 
 
-def read_exit(generation_dir: str) -> dict[str, Any] | None:
+def read_exit(generation_dir: str) -> Task | None:
     """Return the TASK from the exit record, with `ago_s` as of now; None while there is no record."""
     record = durable.read_object(generation_dir, "exit.json")
     if record is None or not isinstance(record.get("task"), dict):
         return None
-    task: dict[str, Any] = record["task"]
+    task: Task = record["task"]
     same_boot = record.get("boot_id") == process.boot_id()
     ended_at = record.get("ended_monotonic_s")
-    if isinstance(task.get("exit"), dict):
+    ended = task.get("exit")
+    if isinstance(ended, dict):
         ago_s = None
         if same_boot and isinstance(ended_at, (int, float)):
             ago_s = max(0.0, time.monotonic() - ended_at)
-        task["exit"]["ago_s"] = ago_s
+        ended["ago_s"] = ago_s
     return task
 
 
-def recover(generation_dir: str) -> dict[str, Any] | None:
+def recover(generation_dir: str) -> Task | None:
     """Return the TASK of a generation whose shim is gone; None while the shim lives or is starting.
 
     Where the shim left no exit record, the processes left of its task are killed, and a record is written with the
@@ -240,10 +253,11 @@ def recover(generation_dir: str) -> dict[str, Any] | None:
         os.close(held)
 
 
-def _bury(generation_dir: str) -> dict[str, Any]:
+def _bury(generation_dir: str) -> Task:
     start = durable.read_object(generation_dir, "start.json") or {}
     shim = durable.read_object(generation_dir, "shim.json") or {}
-    task = {**blank_task(start), "pid": (shim.get("task") or {}).get("pid"), "port": shim.get("port")}
+    task = blank_task(start)
+    task["pid"], task["port"] = (shim.get("task") or {}).get("pid"), shim.get("port")
     _, _, task["log_bytes"] = hostlog.read(generation_dir, 0, 0)
     swept, left = _sweep_task(start, shim)
     cause = cause_of_silence(_identity(shim.get("shim")), process.boot_id())
@@ -259,7 +273,7 @@ def _bury(generation_dir: str) -> dict[str, Any]:
     return task
 
 
-def _sweep_task(start: dict[str, Any], shim: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+def _sweep_task(start: dict[str, Any], shim: dict[str, Any]) -> tuple[SweptBy, list[Left]]:
     if not all(key in start for key in ("host_dir", "run", "task", "generation")):
         return "marker", []
     host_dir, run, task = str(start["host_dir"]), str(start["run"]), str(start["task"])

@@ -1,20 +1,51 @@
-"""What a shim knows of its task's progress, and how it puts it into a report."""
+"""What a shim knows of its task's progress, and how it puts it into a report that is not too long."""
 
 from __future__ import annotations
 
 from collections import deque
 
+from orchestrator.protocol.limits import (
+    KIND_CHARS_MAX,
+    LAST_LINE_CHARS_MAX,
+    LAST_LINES_MAX,
+    LEFT_MAX,
+    METRIC_CHARS_MAX,
+    METRICS_MAX,
+    SAID_CHARS_MAX,
+    SAID_MAX,
+    STEP_MAX,
+    TEXT_CHARS_MAX,
+)
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-SAID_MAX = 20
-"""A report is a level and repeats all that was said: the last of it, then."""
+    from orchestrator.protocol.frames import Said, Task
 
 PACE_WINDOW_S = 20.0
 _POINTS_MAX = 128
-_TEXT_MAX = 2000
 _HELD_BACK_MAX_S = 2.0
+
+_CUTS = (
+    (METRICS_MAX, SAID_MAX, SAID_CHARS_MAX, LAST_LINES_MAX, LAST_LINE_CHARS_MAX, LEFT_MAX),
+    (8, 4, 300, 5, 300, 16),
+    (0, 0, 300, 1, 200, 4),
+)
+"""How many metrics, sentences of how many characters, last lines of how many, and processes a cut leaves."""
+
+CUTS = len(_CUTS)
+"""The first is to what the protocol takes; the others are for a frame that is too long even so."""
+
+TRIMMED: Said = {
+    "kind": "report-trimmed",
+    "message": "what this task says is too long for a report: metrics, sentences and last lines were left out",
+}
+
+_TOO_MANY: Said = {
+    "kind": "metrics-dropped",
+    "message": f"the script reports more than {METRICS_MAX} metrics: the first of them are shown",
+}
 
 
 class Progress:
@@ -23,15 +54,15 @@ class Progress:
     def __init__(self) -> None:
         self.global_step: int | None = None
         self.epoch: int | None = None
-        self.metrics: dict[str, float] = {}
-        self.error: dict[str, str] | None = None
-        self.said: deque[dict[str, str]] = deque(maxlen=SAID_MAX)
+        self.metrics: dict[str, float | None] = {}
+        self.error: Said | None = None
+        self.said: deque[Said] = deque(maxlen=SAID_MAX)
         self.heartbeat_at: float | None = None
         self.moved_at: float | None = None
         self._points: deque[tuple[float, int]] = deque(maxlen=_POINTS_MAX)
 
     def heard(self, message: dict[str, Any], at: float) -> str:
-        """Takes in a line of the runtime's. How soon the agents must know: `now`, `soon`, or "" for never."""
+        """Take in a line of the runtime's. How soon the agents must know: `now`, `soon`, or "" for never."""
         if "heartbeat" in message or self.heartbeat_at is not None:
             self.heartbeat_at = at  # once it beats, any word is a sign of life
         if "step" in message:
@@ -40,15 +71,18 @@ class Progress:
             self.error = self.error or _said(message["error"])
             return "now"
         if "say" in message:
-            said = _said(message["say"])
-            if said not in self.said:
-                self.said.append(said)
-                return "soon"
+            return self._say(_said(message["say"]))
         return ""
+
+    def _say(self, said: Said) -> str:
+        if said in self.said:
+            return ""
+        self.said.append(said)
+        return "soon"
 
     def _step(self, message: dict[str, Any], at: float) -> str:
         step = message["step"]
-        if not isinstance(step, int) or isinstance(step, bool):
+        if not _is_step(step):
             return ""
         first = self.global_step is None
         if self._points and step < self._points[-1][1]:
@@ -61,48 +95,107 @@ class Progress:
             self.moved_at = at - _age_s(message)
         self.global_step = step
         epoch, metrics = message.get("epoch"), message.get("metrics")
-        self.epoch = epoch if isinstance(epoch, int) else self.epoch
-        if isinstance(metrics, dict):
-            self.metrics.update(
-                {
-                    str(name): value
-                    for name, value in list(metrics.items())[:64]
-                    if isinstance(value, (int, float))
-                }
-            )
+        self.epoch = epoch if _is_step(epoch) else self.epoch
+        for name, value in metrics.items() if isinstance(metrics, dict) else ():
+            self._measure(name[:METRIC_CHARS_MAX], value)
         return "now" if first else "soon"
 
+    def _measure(self, name: str, value: Any) -> None:
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            return
+        if name in self.metrics or len(self.metrics) < METRICS_MAX:
+            self.metrics[name] = _finite(value)
+        else:
+            self._say(_TOO_MANY)
+
     def steps_per_s(self, at: float) -> float | None:
-        """The pace of the last seconds; it falls while nothing comes. None before two reports of a step."""
+        """Return the pace of the last seconds; it falls while nothing comes. None before two reports of a step."""
         if len(self._points) < 2 or self.global_step is None:
             return None
         begun_at, begun = self._points[0]
         return round((self.global_step - begun) / max(at - begun_at, 1e-3), 3)
 
-    def to_task(self, at: float, *, attached: bool = True) -> dict[str, Any]:
-        """Its part of a TASK. A runtime that has left (`attached` is false) is not silent: it is not there."""
+    def put_into(self, task: Task, at: float, *, attached: bool = True) -> None:
+        """Fill its part of a TASK. A runtime that has left (`attached` is false) is not silent: it is not there."""
         heartbeat_at = self.heartbeat_at if attached else None
-        return {
-            "global_step": self.global_step,
-            "epoch": self.epoch,
-            "metrics": dict(self.metrics),
-            "step_age_s": None if self.moved_at is None else round(at - self.moved_at, 3),
-            "steps_per_s": self.steps_per_s(at),
-            "error": self.error,
-            "said": list(self.said),
-            "runtime_age_s": None if heartbeat_at is None else round(at - heartbeat_at, 3),
-        }
+        task["global_step"] = self.global_step
+        task["epoch"] = self.epoch
+        task["metrics"] = dict(self.metrics)
+        task["step_age_s"] = None if self.moved_at is None else round(at - self.moved_at, 3)
+        task["steps_per_s"] = self.steps_per_s(at)
+        task["error"] = self.error
+        task["said"] = list(self.said)
+        task["runtime_age_s"] = None if heartbeat_at is None else round(at - heartbeat_at, 3)
+
+
+def cut(task: Task, cuts: int) -> Task:
+    """Return the TASK as a report may hold it, with a sentence about it where that leaves something out.
+
+    Args:
+        task: as its shim knows it, or as one of an older version left it on the disk.
+        cuts: how often it is cut, at most CUTS; the first is to the limits of the protocol.
+    """
+    shown = task
+    for limits in _CUTS[:cuts]:
+        shown = _cut(shown, *limits)
+    if shown == task:
+        return task
+    said = [one for one in shown.get("said", []) if one != TRIMMED]
+    shown["said"] = [*said[: SAID_MAX - 1], TRIMMED]
+    return shown
+
+
+def _cut(
+    task: Task, metrics: int, said: int, said_chars: int, lines: int, line_chars: int, left: int
+) -> Task:
+    shown = task.copy()
+    if task.get("metrics"):
+        kept = list(task["metrics"].items())[:metrics]
+        shown["metrics"] = {name[:METRIC_CHARS_MAX]: value for name, value in kept}
+    if task.get("said"):
+        shown["said"] = [_short(one, said_chars) for one in _last(task["said"], said)]
+    if (error := task.get("error")) is not None:
+        shown["error"] = _short(error, said_chars)
+    if (ended := task.get("exit")) is not None:
+        shown["exit"] = ended = ended.copy()
+        if ended.get("last_lines"):
+            ended["last_lines"] = [line[:line_chars] for line in _last(ended["last_lines"], lines)]
+        if ended.get("left"):
+            named = ended["left"][:left]
+            ended["left"] = [{"pid": one["pid"], "why": one["why"][:TEXT_CHARS_MAX]} for one in named]
+    return shown
+
+
+def _last(entries: list[Any], count: int) -> list[Any]:
+    return entries[len(entries) - count :] if len(entries) > count else entries
+
+
+def _short(said: Said, chars: int) -> Said:
+    return {"kind": said["kind"][:KIND_CHARS_MAX], "message": said["message"][:chars]}
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= STEP_MAX
+
+
+def _finite(value: float) -> float | None:
+    """Return the number as JSON can hold it; None where it cannot."""
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if number - number == 0 else None
 
 
 def _age_s(message: dict[str, Any]) -> float:
-    """How long the runtime held the message back, within reason."""
+    """Return how long the runtime held the message back, within reason."""
     age_s = message.get("age_s")
     return age_s if isinstance(age_s, float) and 0.0 <= age_s <= _HELD_BACK_MAX_S else 0.0
 
 
-def _said(value: Any) -> dict[str, str]:
+def _said(value: Any) -> Said:
     value = value if isinstance(value, dict) else {"message": value}
     return {
-        "kind": str(value.get("kind", "exception"))[:64],
-        "message": str(value.get("message", ""))[:_TEXT_MAX],
+        "kind": str(value.get("kind", "exception"))[:KIND_CHARS_MAX],
+        "message": str(value.get("message", ""))[:SAID_CHARS_MAX],
     }

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.adapters.host.process import Identity
+    from orchestrator.protocol.frames import ExitCause, Left, TaskPhase
 
 KILL_AGAIN_S = 0.02
 """The interval between two kills. A process with much memory takes some time to die."""
@@ -37,6 +38,14 @@ class Phase(Enum):
     STOPPING = "stopping"
     KILLING = "killing"
     ENDED = "exited"
+
+
+_SHOWN: dict[Phase, TaskPhase] = {
+    Phase.STARTING: "starting",
+    Phase.READY: "ready",
+    Phase.RUNNING: "running",
+    Phase.ENDED: "exited",
+}
 
 
 class StopBy(Enum):
@@ -113,7 +122,7 @@ class Looked:
 
     __slots__ = ("at", "left")
 
-    def __init__(self, at: float, left: list[dict[str, Any]]) -> None:
+    def __init__(self, at: float, left: list[Left]) -> None:
         self.at = at
         self.left = left
 
@@ -163,7 +172,7 @@ class State:
         deadline_at: float | None = None,
         give_up_at: float | None = None,
         ended: Ended | None = None,
-        left: tuple[dict[str, Any], ...] = (),
+        left: tuple[Left, ...] = (),
     ) -> None:
         self.generation = generation
         self.epoch = epoch
@@ -186,9 +195,9 @@ class State:
         return State(**{**values, **changes})
 
     @property
-    def shown(self) -> str:
+    def shown(self) -> TaskPhase:
         """The phase as reports name it."""
-        return (Phase.ENDED if self.phase is Phase.ENDED else self.reached).value
+        return _SHOWN[Phase.ENDED if self.phase is Phase.ENDED else self.reached]
 
 
 if TYPE_CHECKING:
@@ -320,7 +329,7 @@ def _expire(state: State, at: float) -> tuple[State, Actions]:
     return state.replace(deadline_at=at + KILL_AGAIN_S), [(Do.KILL, None)]
 
 
-def cause_of(ended: Ended, stop_by: StopBy, group_oom_kills: int | None, host_oom_kills: int) -> str:
+def cause_of(ended: Ended, stop_by: StopBy, group_oom_kills: int | None, host_oom_kills: int) -> ExitCause:
     """Return why the task ended: script, signal, oom, start-failed.
 
     `group_oom_kills` counts the OOM kills in the task's own control group; None where it has none. `host_oom_kills`
@@ -338,6 +347,6 @@ def cause_of(ended: Ended, stop_by: StopBy, group_oom_kills: int | None, host_oo
     return "script" if ended.code is not None else "signal"
 
 
-def cause_of_silence(shim: Identity | None, boot_id: str) -> str:
+def cause_of_silence(shim: Identity | None, boot_id: str) -> ExitCause:
     """Return why a shim is gone without an exit record: `rebooted` if it is from another boot, else `shim-died`."""
     return "rebooted" if shim is not None and shim.boot_id != boot_id else "shim-died"

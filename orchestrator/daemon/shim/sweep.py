@@ -14,7 +14,8 @@ from orchestrator.adapters.host import cgroup, process
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
+
+    from orchestrator.protocol.frames import Left
 
 BOUND_S = 3.0
 """How long a sweep waits for processes to die before it names them."""
@@ -34,9 +35,9 @@ def kill(found: Iterable[process.Identity]) -> list[process.Identity]:
     return living
 
 
-def name_left(found: Iterable[process.Identity]) -> list[dict[str, Any]]:
+def name_left(found: Iterable[process.Identity]) -> list[Left]:
     """Return the processes that still live, each with the reason."""
-    left = []
+    left: list[Left] = []
     for who in found:
         state = process.state(who)
         if state is not None:
@@ -56,7 +57,7 @@ def sweep(
     groups: Iterable[cgroup.Cgroup] = (),
     known: Iterable[process.Identity] = (),
     bound_s: float = BOUND_S,
-) -> list[dict[str, Any]]:
+) -> list[Left]:
     """Kill every process of the run on this host up to that generation. Return those that are left, with reasons.
 
     It waits at most `bound_s`. `known` are recorded identities, for processes whose environment cannot be read.

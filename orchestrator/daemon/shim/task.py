@@ -16,6 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from orchestrator.protocol.frames import ExitCause, Left, SweptBy
+
 
 class TaskProcess:
     """The process of a task, before its start, while it runs, and after its end."""
@@ -52,7 +54,7 @@ class TaskProcess:
         return None if self._group is None else self._group.path
 
     @property
-    def swept_by(self) -> str:
+    def swept_by(self) -> SweptBy:
         """How all its processes are found: by `cgroup` or by `marker`."""
         return "marker" if self._group is None else "cgroup"
 
@@ -103,7 +105,7 @@ class TaskProcess:
             self._group.kill()
         sweep.kill(self._living())
 
-    def left(self) -> list[dict[str, Any]]:
+    def left(self) -> list[Left]:
         """Return its processes that still live, each with the reason."""
         return sweep.name_left(self._living())
 
@@ -145,7 +147,7 @@ class TaskProcess:
         peak = max(self.peak_rss_bytes or 0, process.peak_rss_bytes(self.pid) or 0, self.rss_bytes or 0)
         self.peak_rss_bytes = peak or None
 
-    def cause(self, ended: Ended, stop_by: StopBy) -> str:
+    def cause(self, ended: Ended, stop_by: StopBy) -> ExitCause:
         """Return why it ended, with its own group's count of OOM kills or the host's of the last seconds."""
         group_oom = None
         if self._group is not None:

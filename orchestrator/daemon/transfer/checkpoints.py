@@ -10,16 +10,19 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 from orchestrator.adapters.checkpoints import safe
 from orchestrator.adapters.head.checkpoint_store import CheckpointStore
 from orchestrator.core import launch
+from orchestrator.core.actions import SeedCheckpoint
 from orchestrator.core.model import Problem, Run, Seed
 from orchestrator.core.words import size
-from orchestrator.daemon.connection import wire
-from orchestrator.daemon.connection.link import Asks, LinkDown, OrderRefused
+from orchestrator.daemon.connection import orders, wire
+from orchestrator.daemon.connection.conversation import Answer, Asks, LinkDown, OrderRefused
+from orchestrator.protocol.orders import Manifest
+from orchestrator.protocol.table import CHUNK, RECEIVE, SNAPSHOT, Order
 
 PULL_BYTES = 512 << 10
 """The size of one message, in either direction."""
@@ -35,7 +38,7 @@ TRIES_MAX = 3
 _NEVER = 1 << 62
 """A number above every generation."""
 
-Order = dict[str, Any]
+A = TypeVar("A")
 
 
 class Abandoned(Exception):
@@ -71,12 +74,12 @@ class CheckpointTransfer:
 
     # -- a new generation ----------------------------------------------------------------------------------
 
-    def seed(self, run: Run, order: Order, tell: Callable[[str], None]) -> Seed:
+    def seed(self, run: Run, action: SeedCheckpoint, tell: Callable[[str], None]) -> Seed:
         """Seed the chief's host, and push the same checkpoint to every host that needs it.
 
         Args:
             run: the run.
-            order: the `seed` order.
+            action: which generation begins, on which host.
             tell: is called with a sentence about the progress every few seconds.
 
         Raises:
@@ -84,7 +87,7 @@ class CheckpointTransfer:
             OrderRefused: a host refused an order.
             Abandoned: a newer generation is being seeded, or the coordinator ends.
         """
-        generation, host = int(order["generation"]), run.task(run.chief).host
+        generation = action.generation
         with self._guard:
             if self._seeding.get(run.run_id, 0) > generation:
                 raise Abandoned
@@ -92,23 +95,25 @@ class CheckpointTransfer:
         with self._lock(run):
             journey = _Journey(self, run, generation, tell)
             try:
-                return self._seed(journey, run, host, order)
+                return self._seed(journey, run, action)
             finally:
                 with self._guard:
                     if self._seeding.get(run.run_id) == generation:
                         del self._seeding[run.run_id]
 
-    def _seed(self, journey: _Journey, run: Run, host: str, order: Order) -> Seed:
-        store, generation = self.store(run), int(order["generation"])
-        if order["from_scratch"]:
+    def _seed(self, journey: _Journey, run: Run, action: SeedCheckpoint) -> Seed:
+        assert run.plan.checkpoint is not None
+        store, generation, host = self.store(run), action.generation, action.host
+        if run.from_scratch:
             store.go_back(None)
-        newest, before = store.newest(), store.place()
+        newest, before, only = store.newest(), store.place(), None
         if newest is not None:
             journey.push(host, newest, store)
             if before not in (None, host):
                 # The other checkpoints on that host may be outdated, and rollbacks were not recorded there.
-                order = {**order, "only": newest["digest"]}
-        answer = journey.ask(host, order, timeout_s=DISK_TIMEOUT_S)
+                only = newest["digest"]
+        order = orders.seed(run, action, run.plan.checkpoint, only=only)
+        answer = journey.ask(host, order, timeout_s=DISK_TIMEOUT_S).ok
         copy = ""
         if answer["source"] is not None:
             manifest = journey.snapshot(host, generation, None)
@@ -178,50 +183,49 @@ class _Journey:
         self._told_at = time.monotonic()
 
     def ask(
-        self, host: str, order: Mapping[str, Any], blob: bytes = b"", *, timeout_s: float = ASK_TIMEOUT_S
-    ) -> Mapping[str, Any]:
+        self, host: str, order: Order[A], blob: bytes = b"", *, timeout_s: float = ASK_TIMEOUT_S
+    ) -> Answer[A]:
         """Ask a host. If the connection breaks, ask again, for as long as a start may take."""
-        return self._ask(host, order, blob, timeout_s)[0]
-
-    def _ask(
-        self, host: str, order: Mapping[str, Any], blob: bytes, timeout_s: float
-    ) -> tuple[Mapping[str, Any], bytes]:
         give_up_at = time.monotonic() + self._run.plan.timing.start_after_s
-        whole = {**order, "run": self._run.run_id, "epoch": self._run.epoch}
         while True:
             self._checkpoints.check(self._run, self._generation)
             try:
-                reply = self._checkpoints.link(self._run, host).ask(whole, blob, timeout_s=timeout_s)
-                return reply.ok or {}, reply.blob
+                return self._checkpoints.link(self._run, host).ask(order, blob, timeout_s=timeout_s)
             except LinkDown:
                 if not self._patient or time.monotonic() > give_up_at:
                     raise
                 self._checkpoints.pause(LINK_RETRY_S)
 
-    def snapshot(self, host: str, generation: int, path: str | None) -> dict[str, Any]:
+    def snapshot(self, host: str, generation: int, path: str | None) -> Manifest:
         """Make a snapshot of a generation's checkpoint, and return its manifest. Without `path`, take the newest."""
-        order = {"order": "snapshot", "dir": self._directory, "generation": generation, "path": path}
-        order["python"] = self._run.plan.host(host).python
-        manifest = dict(self.ask(host, order, timeout_s=DISK_TIMEOUT_S))
+        order = SNAPSHOT(
+            {
+                **orders.of_run(self._run),
+                "dir": self._directory,
+                "generation": generation,
+                "path": path,
+                "python": self._run.plan.host(host).python,
+            }
+        )
+        manifest = self.ask(host, order, timeout_s=DISK_TIMEOUT_S).ok
         try:
-            safe.directory_of(self._directory, str(manifest["digest"]))
             safe.check(manifest)
-        except (ValueError, KeyError, TypeError) as e:
+        except ValueError as e:
             raise OrderRefused(Problem("snapshot", f"{host}: its snapshot cannot be taken: {e}", None)) from e
         return manifest
 
-    def copy_of(self, manifest: Mapping[str, Any]) -> str:
+    def copy_of(self, manifest: Manifest) -> str:
         """Return the path of the snapshot on the hosts."""
-        return os.path.join(self._directory, ".orch", "safe", str(manifest["digest"]))
+        return os.path.join(self._directory, ".orch", "safe", manifest["digest"])
 
-    def pull(self, host: str, manifest: Mapping[str, Any], store: CheckpointStore, *, pace: float) -> None:
+    def pull(self, host: str, manifest: Manifest, store: CheckpointStore, *, pace: float) -> None:
         """Pull the chunks that the head lacks. After each, rest for `pace` times as long as it took."""
         if not store.has(manifest):
             done = 0
             for name, size, _, chunks in manifest["files"]:
                 for number, chunk in enumerate(chunks):
-                    start = number * int(manifest["piece_bytes"])
-                    length = min(int(manifest["piece_bytes"]), size - start)
+                    start = number * manifest["piece_bytes"]
+                    length = min(manifest["piece_bytes"], size - start)
                     self._pull_chunk(host, manifest, store, (name, chunk, start, length), pace)
                     done += length
                     self._say(f"the checkpoint is pulled from {host}", done, manifest)
@@ -230,17 +234,25 @@ class _Journey:
     def _pull_chunk(
         self,
         host: str,
-        manifest: Mapping[str, Any],
+        manifest: Manifest,
         store: CheckpointStore,
         wanted: tuple[str, str, int, int],
         pace: float,
     ) -> None:
         name, chunk, start, length = wanted
         while (held := store.held_bytes(chunk)) is not None and held < length:
-            order = {"order": "chunk", "dir": self._directory, "digest": manifest["digest"], "name": name}
-            order |= {"offset": start + held, "max_bytes": min(PULL_BYTES, length - held)}
+            order = CHUNK(
+                {
+                    **orders.of_run(self._run),
+                    "dir": self._directory,
+                    "digest": manifest["digest"],
+                    "name": name,
+                    "offset": start + held,
+                    "bytes_max": min(PULL_BYTES, length - held),
+                }
+            )
             began_at = time.monotonic()
-            _, data = self._ask(host, order, b"", ASK_TIMEOUT_S)
+            data = self.ask(host, order).blob
             if not data:
                 raise OrderRefused(
                     Problem("went-away", f"{host}: {name} ends before its end", "it is tried again")
@@ -254,18 +266,18 @@ class _Journey:
                 )
             )
 
-    def push(self, host: str, manifest: Mapping[str, Any], store: CheckpointStore) -> None:
+    def push(self, host: str, manifest: Manifest, store: CheckpointStore) -> None:
         """Push a snapshot to a host. Chunks that the host has are not sent."""
-        order = {"order": "receive", "dir": self._directory, "manifest": dict(manifest)}
+        order = RECEIVE({**orders.of_run(self._run), "dir": self._directory, "manifest": manifest})
         for _ in range(TRIES_MAX):
-            missing = self.ask(host, order, timeout_s=DISK_TIMEOUT_S)["missing"]
+            missing = self.ask(host, order, timeout_s=DISK_TIMEOUT_S).ok["missing"]
             if not missing:
                 return
             for number, chunk in enumerate(missing):
                 self._push_chunk(host, store.path(chunk), chunk)
                 self._say(
                     f"the checkpoint is pushed to {host}",
-                    (number + 1) * int(manifest["piece_bytes"]),
+                    (number + 1) * manifest["piece_bytes"],
                     manifest,
                 )
         raise OrderRefused(
@@ -281,9 +293,9 @@ class _Journey:
             offset, data = 0, file.read(PULL_BYTES)
             while True:
                 following = file.read(PULL_BYTES)
-                order = {"order": "blob", "store": "checkpoints", "sha256": chunk}
+                order = orders.blob(self._run, chunk, offset, last=not following, chunk=True)
                 try:
-                    self.ask(host, {**order, "offset": offset, "last": not following}, data)
+                    self.ask(host, order, data)
                 except OrderRefused as e:
                     if e.problem.code != "offset":
                         raise
@@ -292,11 +304,11 @@ class _Journey:
                     return
                 offset, data = offset + len(data), following
 
-    def _say(self, what: str, done: int, manifest: Mapping[str, Any]) -> None:
+    def _say(self, what: str, done: int, manifest: Manifest) -> None:
         now = time.monotonic()
         if now - self._told_at >= TELL_EVERY_S:
             self._told_at = now
-            whole = int(manifest["bytes"])
+            whole = manifest["bytes"]
             self._tell(f"{what}: {size(min(done, whole))} of {size(whole)}")
 
 

@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 
 from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.core.events import HostReported
-from orchestrator.daemon.connection.link import HostLink, Reply
+from orchestrator.daemon.connection.conversation import Reply
+from orchestrator.daemon.connection.link import HostLink
+from orchestrator.protocol.orders import LogPart
+from orchestrator.protocol.table import LOG
 
 log = logging.getLogger(__name__)
 
@@ -82,18 +85,19 @@ class LogCopier:
             if here >= self._ends.get(name, 0) or self._now() - self._asked.get(name, -1e9) < ASK_AGAIN_S:
                 return
             self._asked[name] = self._now()
-        order = {
-            "order": "log",
-            "run": name.run_id,
-            "epoch": epoch,
-            "generation": name.generation,
-            "task": name.task,
-            "offset": here,
-            "max_bytes": CHUNK_BYTES,
-        }
+        order = LOG(
+            {
+                "run": name.run_id,
+                "epoch": epoch,
+                "generation": name.generation,
+                "task": name.task,
+                "offset": here,
+                "bytes_max": CHUNK_BYTES,
+            }
+        )
         link.send(order, on_reply=lambda reply: self._take(link, name, epoch, reply))
 
-    def _take(self, link: HostLink, name: _Log, epoch: int, reply: Reply) -> None:
+    def _take(self, link: HostLink, name: _Log, epoch: int, reply: Reply[LogPart]) -> None:
         if reply.ok is None:
             log.warning("%s %s: the log cannot be read: %s", name.run_id, name.task, reply.error)
             return  # it is asked for again after ASK_AGAIN_S

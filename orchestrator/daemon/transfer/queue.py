@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from orchestrator.core.actions import SeedCheckpoint
 from orchestrator.core.events import (
@@ -18,7 +17,7 @@ from orchestrator.core.events import (
     SeedProgressed,
 )
 from orchestrator.core.model import Run
-from orchestrator.daemon.connection.link import LinkDown, OrderRefused
+from orchestrator.daemon.connection.conversation import LinkDown, OrderRefused
 from orchestrator.daemon.transfer.checkpoints import Abandoned, CheckpointTransfer, problem_of
 
 log = logging.getLogger(__name__)
@@ -51,14 +50,14 @@ class TransferQueue:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def seed(self, run: Run, action: SeedCheckpoint, order: Mapping[str, Any]) -> None:
+    def seed(self, run: Run, action: SeedCheckpoint) -> None:
         """Seed a generation. The result is posted as CheckpointSeeded or OrderFailed."""
 
         def tell(sentence: str) -> None:
             self._post(run.run_id, SeedProgressed(self._now(), action.generation, sentence))
 
         def work() -> Event:
-            seed = self.checkpoints.seed(run, dict(order), tell)
+            seed = self.checkpoints.seed(run, action, tell)
             return CheckpointSeeded(at=self._now(), seed=seed)
 
         self._begin(run, "seed", action.host, action.generation, work)

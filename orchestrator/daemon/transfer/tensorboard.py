@@ -9,7 +9,10 @@ from typing import Any, NamedTuple, Protocol
 from orchestrator.adapters.channel import BLOB_BYTES_MAX
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.model import Problem, Run
-from orchestrator.daemon.connection.link import Asks, LinkDown, OrderRefused
+from orchestrator.daemon.connection import orders
+from orchestrator.daemon.connection.conversation import Asks, LinkDown, OrderRefused
+from orchestrator.protocol.orders import SummaryFile
+from orchestrator.protocol.table import SUMMARIES, SUMMARY
 
 CHUNK_BYTES = BLOB_BYTES_MAX // 2
 """The size of one message: a heartbeat never waits for more."""
@@ -55,15 +58,12 @@ def fetch(run: Run, directory: str, hosts: Iterable[str], lease: Leases) -> dict
 
 
 def _fetch_host(link: Asks, run: Run, directory: str) -> _Share:
-    order = {"run": run.run_id, "epoch": run.epoch}
-    listed = link.ask({"order": "summaries", **order}, timeout_s=ASK_TIMEOUT_S).ok or {}
+    files = link.ask(SUMMARIES(orders.of_run(run)), timeout_s=ASK_TIMEOUT_S).ok["files"]
     fetched = 0
-    for found in listed["files"]:
+    for file in files:
+        fetched += _fetch_file(link, run, file, directory, SHARE_BYTES - fetched)
         if fetched >= SHARE_BYTES:
             return _Share(fetched, more=True)
-        here = place(directory, str(found["task"]), str(found["path"]))
-        chunk = {"order": "summary", **order, **{key: found[key] for key in ("task", "generation", "path")}}
-        fetched += _fetch_file(link, chunk, here, int(found["bytes"]))
     return _Share(fetched, more=False)
 
 
@@ -80,17 +80,28 @@ def place(directory: str, task: str, path: str) -> str:
     return whole
 
 
-def _fetch_file(link: Asks, order: dict[str, Any], here: str, size: int) -> int:
+def _fetch_file(link: Asks, run: Run, file: SummaryFile, directory: str, room: int) -> int:
+    """Bring what is new of a file, at most `room` bytes and a chunk: a host may say that it has any size."""
+    here = place(directory, file["task"], file["path"])
     os.makedirs(os.path.dirname(here), mode=0o700, exist_ok=True)
     fetched = 0
-    with open(os.open(here, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as file:
-        offset = file.seek(0, os.SEEK_END)
-        while offset < size:
-            asked = {**order, "offset": offset, "bytes_max": min(CHUNK_BYTES, size - offset)}
-            blob = link.ask(asked, timeout_s=ASK_TIMEOUT_S).blob
+    with open(os.open(here, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as copy:
+        offset = copy.seek(0, os.SEEK_END)
+        while offset < file["bytes"] and fetched < room:
+            order = SUMMARY(
+                {
+                    **orders.of_run(run),
+                    "task": file["task"],
+                    "generation": file["generation"],
+                    "path": file["path"],
+                    "offset": offset,
+                    "bytes_max": min(CHUNK_BYTES, file["bytes"] - offset),
+                }
+            )
+            blob = link.ask(order, timeout_s=ASK_TIMEOUT_S).blob
             if not blob:
                 break
-            file.write(blob)
+            copy.write(blob)
             offset += len(blob)
             fetched += len(blob)
     return fetched

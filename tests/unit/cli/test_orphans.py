@@ -6,7 +6,6 @@ import os
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.events import Submitted, Ticked
 from orchestrator.core.model import Phase, Run, new_run
 from orchestrator.core.plan import CheckpointPlan, Plan
+from orchestrator.protocol.orders import Manifest
 from tests.unit.cli.desk import Desk
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
@@ -55,12 +55,17 @@ def pulled(desk: Desk, plan: Plan, *steps: int, by: str = RUN) -> str:
     for step in steps:
         store.append("chunk", b"x" * 5000)
         os.rename(store.path("chunk") + ".part", store.path("chunk"))
-        manifest: dict[str, Any] = {
+        manifest: Manifest = {
             "digest": f"d{step}",
-            "files": [["f", 5000, 0, ["chunk"]]],
+            "files": [("f", 5000, 0, ["chunk"])],
+            "piece_bytes": 5000,
+            "bytes": 5000,
+            "generation": 1,
+            "global_step": step,
+            "saved_at": float(step),
             "by": {"run": by},
         }
-        store.add({**manifest, "generation": 1, "global_step": step, "saved_at": float(step)}, "a")
+        store.add(manifest, "a")
     return store.root
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
 from orchestrator.core.errors import HostError, UsageError
 from orchestrator.core.model import Phase, Problem, Run, new_run
-from orchestrator.daemon.connection.link import Asks, LinkDown, OrderRefused, Reply
+from orchestrator.daemon.connection.conversation import Answer, Asks, LinkDown, OrderRefused
 from orchestrator.daemon.coordinator import checkpoint_requests
+from orchestrator.protocol.orders import CheckpointsAnswer
+from orchestrator.protocol.table import Order
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
+
+Answered = Answer[CheckpointsAnswer]
 
 
 class FakeHosts:
@@ -20,21 +24,21 @@ class FakeHosts:
 
     def __init__(self, answer: dict[str, Any] | Exception) -> None:
         self.answer = answer
-        self.asked: list[tuple[str, Mapping[str, Any]]] = []
+        self.asked: list[tuple[str, Order[Any]]] = []
         self._name = ""
 
-    def lease(self, run: Run, name: str, use: Callable[[Asks], Reply]) -> Reply:
+    def lease(self, run: Run, name: str, use: Callable[[Asks], Answered]) -> Answered:
         assert run.run_id
         self._name = name
-        return use(self)
+        return use(cast("Asks", self))
 
-    def ask(self, order: Mapping[str, Any], blob: bytes = b"", *, timeout_s: float = 60.0) -> Reply:
+    def ask(self, order: Order[Any], blob: bytes = b"", *, timeout_s: float = 60.0) -> Answered:
         assert timeout_s > 600
         assert not blob
         self.asked.append((self._name, order))
         if isinstance(self.answer, Exception):
             raise self.answer
-        return Reply(self.answer, None, b"")
+        return Answer(cast("CheckpointsAnswer", self.answer), b"")
 
 
 def a_run(name: str = "t-1", *, phase: Phase = Phase.RUNNING, checkpoint: bool = True) -> Run:
@@ -42,13 +46,12 @@ def a_run(name: str = "t-1", *, phase: Phase = Phase.RUNNING, checkpoint: bool =
 
 
 def test_it_is_asked_of_the_chiefs_host_with_the_runs_python() -> None:
-    hosts = FakeHosts({"checkpoints": []})
-    assert checkpoint_requests.ask(a_run(), "list", None, hosts.lease) == {
-        "run_id": "t-1",
-        "host": "a",
-        "checkpoints": [],
-    }
-    ((host, order),) = hosts.asked
+    listed: dict[str, Any] = {"dir": "/shared/t", "checkpoints": [], "newest": None}
+    hosts = FakeHosts(listed)
+    found = checkpoint_requests.ask(a_run(), "list", None, hosts.lease)
+    assert found == {"run_id": "t-1", "host": "a", **listed}
+    ((host, asked),) = hosts.asked
+    order = asked.fields
     assert (host, order["do"], order["dir"], order["python"]) == ("a", "list", "/shared/t", "python3")
     assert (order["run"], order["epoch"]) == ("t-1", 4)
 
@@ -66,6 +69,20 @@ def test_what_cannot_be_answered_is_a_sentence_with_its_place() -> None:
     with pytest.raises(HostError, match="a: no space left") as refused:
         checkpoint_requests.ask(a_run(), "pin", "5", FakeHosts(full).lease)
     assert refused.value.code == "no-space"
+
+
+@pytest.mark.parametrize(
+    ("verb", "answer", "lacks"),
+    [
+        ("list", {"dir": "/shared/t", "checkpoints": []}, "newest"),
+        ("pin", {"dir": "/shared/t"}, "checkpoint"),
+        ("rollback", {"checkpoint": {"generation": 5}}, "set_aside"),
+        ("rollback", {"checkpoint": {"generation": None}, "set_aside": []}, "checkpoint.generation"),
+    ],
+)
+def test_an_answer_to_another_question_is_none(verb: str, answer: dict[str, Any], lacks: str) -> None:
+    with pytest.raises(HostError, match=f"a: its answer to `{verb}` lacks {lacks}$"):
+        checkpoint_requests.ask(a_run(), verb, "5", FakeHosts(answer).lease)
 
 
 def test_the_mark_becomes_the_event() -> None:

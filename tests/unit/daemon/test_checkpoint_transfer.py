@@ -5,26 +5,36 @@ The hosts are directories; what they do is what the agent's orders do there.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from orchestrator.adapters.checkpoints import places, safe, seed, verify
 from orchestrator.adapters.checkpoints.places import SeedError
 from orchestrator.adapters.host import codestore
+from orchestrator.core.actions import SeedCheckpoint
 from orchestrator.core.model import Problem, Run, Seed, new_run
 from orchestrator.core.plan import TaskId
-from orchestrator.daemon.connection.link import LinkDown, OrderRefused, Reply
+from orchestrator.daemon.connection import edge
+from orchestrator.daemon.connection.conversation import Answer, LinkDown, OrderRefused
 from orchestrator.daemon.transfer.checkpoints import PULL_BYTES, Abandoned, CheckpointTransfer
+from orchestrator.protocol.orders import Manifest
+from orchestrator.protocol.table import Order
 from tests.unit.adapters.test_checkpoints import FIXTURES
 from tests.unit.core.transcript import make_plan
 
 CHECKPOINTS = "/ckpt"
+
+
+A = TypeVar("A")
+
+Replied = tuple[Mapping[str, Any], bytes]
 
 
 class Host:
@@ -39,43 +49,45 @@ class Host:
         self.cut_after: int | None = None
         """Orders that still go through; None: all do."""
         self.rot = False
-        self.forged: dict[str, Any] | None = None
+        self.forged: Manifest | None = None
 
-    def ask(self, order: Mapping[str, Any], blob: bytes = b"", *, timeout_s: float = 60.0) -> Reply:
+    def ask(self, order: Order[A], blob: bytes = b"", *, timeout_s: float = 60.0) -> Answer[A]:
         assert timeout_s >= 60.0
         if self.cut_after is not None:
             self.cut_after -= 1
             if self.cut_after < 0:
                 raise LinkDown("cut")
-        self.asked.append(order["order"])
+        verb = order.verb.name
+        self.asked.append(verb)
         try:
-            return getattr(self, f"on_{order['order']}")(order, blob)  # type: ignore[no-any-return]
+            ok, data = getattr(self, f"on_{verb}")(order.fields, blob)
         except SeedError as e:
             raise OrderRefused(Problem(e.code, str(e), e.hint)) from e
+        return Answer(edge.answer("a", order, json.loads(json.dumps(ok)), data), data)
 
-    def on_seed(self, order: Mapping[str, Any], _blob: bytes) -> Reply:
+    def on_seed(self, order: Mapping[str, Any], _blob: bytes) -> Replied:
         only = safe.directory_of(str(self.root), order["only"]) if order.get("only") else None
         scratch = bool(order["from_scratch"])
         made = seed.seed(str(self.root), order["generation"], from_scratch=scratch, keep=3, only=only)
-        return Reply(made, None, b"")
+        return made, b""
 
-    def on_snapshot(self, order: Mapping[str, Any], _blob: bytes) -> Reply:
+    def on_snapshot(self, order: Mapping[str, Any], _blob: bytes) -> Replied:
         directory = places.directory_of(str(self.root), order["generation"])
-        return Reply(self.forged or safe.snapshot(str(self.root), directory, order["path"]), None, b"")
+        return self.forged or safe.snapshot(str(self.root), directory, order["path"]), b""
 
-    def on_receive(self, order: Mapping[str, Any], _blob: bytes) -> Reply:
-        return Reply(safe.receive(str(self.root), order["manifest"], str(self.chunks / "blobs")), None, b"")
+    def on_receive(self, order: Mapping[str, Any], _blob: bytes) -> Replied:
+        return safe.receive(str(self.root), order["manifest"], str(self.chunks / "blobs")), b""
 
-    def on_chunk(self, order: Mapping[str, Any], _blob: bytes) -> Reply:
-        where = str(self.root), order["digest"], order["name"], order["offset"], order["max_bytes"]
+    def on_chunk(self, order: Mapping[str, Any], _blob: bytes) -> Replied:
+        where = str(self.root), order["digest"], order["name"], order["offset"], order["bytes_max"]
         data = safe.read_chunk(*where)
         self.moved_bytes += len(data)
-        return Reply({}, None, b"\0" * len(data) if self.rot else data)
+        return {}, b"\0" * len(data) if self.rot else data
 
-    def on_blob(self, order: Mapping[str, Any], blob: bytes) -> Reply:
+    def on_blob(self, order: Mapping[str, Any], blob: bytes) -> Replied:
         self.moved_bytes += len(blob)
         self.receiver.take(order["sha256"], order["offset"], blob, order["last"])
-        return Reply({}, None, b"")
+        return {}, b""
 
     def train(self, generation: int, fixture: str = "manager", *, saved_at: float = 1_700_000_000.0) -> Path:
         """Save a checkpoint in a generation's directory, as a script does."""
@@ -104,8 +116,10 @@ class Lab:
         return new_run("t-1", plan, epoch=1, at=0.0)
 
     def seed(self, run: Run, generation: int, *, from_scratch: bool = False) -> Seed:
-        order = {"order": "seed", "generation": generation, "dir": CHECKPOINTS, "from_scratch": from_scratch}
-        return self.checkpoints.seed(run, order, self.said.append)
+        asked = replace(run, from_scratch=from_scratch)
+        return self.checkpoints.seed(
+            asked, SeedCheckpoint(run.task(run.chief).host, generation), self.said.append
+        )
 
     def bring(self, run: Run, generation: int, path: Path) -> None:
         self.checkpoints.bring(run, generation, str(path))
@@ -287,11 +301,11 @@ def test_a_manifest_that_leaves_its_directory_is_refused_by_head_and_hosts(
     lab.bring(run, 1, path)
     newest = lab.checkpoints.store(run).newest()
     assert newest is not None
-    bad = {**newest, "digest": "0" * 64, "files": [[name, 1, 0, [chunk]]]}
+    bad: Manifest = {**newest, "digest": "0" * 64, "files": [(name, 1, 0, [chunk])]}
     with pytest.raises(ValueError, match="not"):
         safe.receive(str(lab.b.root), bad, str(lab.b.chunks))
     lab.a.forged = bad
-    with pytest.raises(OrderRefused, match="cannot be taken"):
+    with pytest.raises((OrderRefused, edge.WireError), match=r"cannot be taken|not a SHA-256"):
         lab.bring(run, 1, path)
 
 

@@ -42,7 +42,8 @@ from orchestrator.core.plan import TaskId
 from orchestrator.daemon.connection.link import Pace
 from orchestrator.daemon.coordinator.executor import Executor
 from orchestrator.daemon.transfer.logcopy import LogCopier
-from tests.contract.fake_agent import BUNDLE, FakeAgent, FakeHosts, Refusal, always, until
+from orchestrator.protocol.frames import Task
+from tests.contract.fake_agent import BUNDLE, FACTS, TREE, FakeAgent, FakeHosts, Refusal, always, until
 from tests.unit.core.phases import state_of
 from tests.unit.core.transcript import make_plan
 
@@ -124,11 +125,11 @@ def test_preparation_ends_as_prepared_and_is_not_begun_twice(rig: Rig) -> None:
 
     def probe(_order: dict[str, Any], _blob: bytes) -> dict[str, Any]:
         gate.wait(15)
-        return {"python": "3.11.2", "versions": {}, "checkpoint_writable": True}
+        return {**FACTS}
 
     rig.agent.answers = {
         "probe": probe,
-        "code": always({"digest": "c0de", "missing": []}),
+        "code": always({"digest": TREE, "missing": []}),
         "highest": always({"generation": 5}),
     }
     rig.open()
@@ -136,7 +137,7 @@ def test_preparation_ends_as_prepared_and_is_not_begun_twice(rig: Rig) -> None:
         rig.executor.execute(rig.run, PrepareHost("a"))
     rig.agent.wait_order("probe")
     gate.set()
-    assert rig.wait(HostPrepared).facts == Facts("3.11.2", {}, "c0de", 5)
+    assert rig.wait(HostPrepared).facts == Facts("3.11.2", {}, TREE, 5)
     assert rig.agent.verbs().count("probe") == 1
 
 
@@ -148,14 +149,14 @@ def test_preparation_that_the_host_refuses_says_why(rig: Rig) -> None:
 
 
 def test_a_workdir_that_is_gone_says_so_and_a_fault_of_ours_too(rig: Rig) -> None:
-    rig.agent.answers["probe"] = always({"python": "3.11.2", "versions": {}, "checkpoint_writable": True})
+    rig.agent.answers["probe"] = always(FACTS)
     rig.open()
     gone = replace(rig.run, plan=replace(rig.run.plan, workdir="/no/such/dir"))
     rig.executor.execute(gone, PrepareHost("a"))
     assert "No such file or directory" in rig.wait(HostRefused).problem.message
     rig.events.clear()
-    rig.agent.answers["probe"] = always({})
-    rig.executor.execute(rig.run, PrepareHost("a"))
+    unwelcome = replace(rig.run, plan=replace(rig.run.plan, strategy="of another version"))
+    rig.executor.execute(unwelcome, PrepareHost("a"))
     assert rig.wait(HostRefused).problem.code == "internal"
 
 
@@ -165,15 +166,15 @@ def test_a_preparation_that_breaks_off_is_begun_again_when_the_host_is_back(rig:
     rig.executor.execute(rig.run, PrepareHost("a"))
     rig.agent.wait_order("probe")
     rig.agent.answers = {
-        "probe": always({"python": "3.11.2", "versions": {}, "checkpoint_writable": True}),
-        "code": always({"digest": "c0de", "missing": []}),
+        "probe": always(FACTS),
+        "code": always({"digest": TREE, "missing": []}),
         "highest": always({"generation": 0}),
     }
     rig.events.clear()
     rig.agent.die()
     rig.wait(HostUp)
     rig.executor.execute(rig.run, PrepareHost("a"))
-    assert rig.wait(HostPrepared).facts.code == "c0de"
+    assert rig.wait(HostPrepared).facts.code == TREE
 
 
 def test_orders_of_a_tasks_life(rig: Rig) -> None:
@@ -299,7 +300,7 @@ def test_a_host_is_left_only_after_the_rest_of_its_logs(rig: Rig) -> None:
 
     rig.agent.answers["log"] = chunk
     rig.open()
-    task = {"task": "worker:0", "generation": 2, "phase": "exited", "log_bytes": len(log)}
+    task: Task = {"task": "worker:0", "generation": 2, "phase": "exited", "log_bytes": len(log)}
     rig.agent.report({"r": [task]})
     rig.agent.wait_order("log")
     rig.executor.execute(rig.run, CloseHost("a"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,8 +12,11 @@ from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.core.events import HostReported, TaskReport
 from orchestrator.core.model import Progress
 from orchestrator.core.plan import TaskId
-from orchestrator.daemon.connection.link import HostLink, Reply
+from orchestrator.daemon.connection.conversation import Reply
+from orchestrator.daemon.connection.link import HostLink
 from orchestrator.daemon.transfer.logcopy import ASK_AGAIN_S, CHUNK_BYTES, LogCopier
+from orchestrator.protocol.orders import LogPart
+from orchestrator.protocol.table import Order
 
 W0 = TaskId("worker", 0)
 LINE = b"1.000000 o hello\n"
@@ -23,14 +26,17 @@ class FakeLink:
     """Keeps the orders, and answers when it is told to."""
 
     def __init__(self) -> None:
-        self.orders: list[tuple[dict[str, Any], Callable[[Reply], None]]] = []
+        self.orders: list[tuple[dict[str, Any], Callable[[Reply[LogPart]], None]]] = []
 
     def send(
-        self, order: Mapping[str, Any], blob: bytes = b"", on_reply: Callable[[Reply], None] | None = None
+        self,
+        order: Order[LogPart],
+        blob: bytes = b"",
+        on_reply: Callable[[Reply[LogPart]], None] | None = None,
     ) -> None:
         assert on_reply is not None
         assert blob == b""
-        self.orders.append((dict(order), on_reply))
+        self.orders.append((dict(order.fields), on_reply))
 
     def answer(self, log: bytes, *, dropped: int = 0, chunk: int = CHUNK_BYTES) -> None:
         """As a host would that still has `log` from byte `dropped` on."""
@@ -79,7 +85,7 @@ def test_what_is_new_is_asked_for_piece_by_piece_until_it_is_here(rig: Rig) -> N
         "generation": 1,
         "task": "worker:0",
         "offset": 0,
-        "max_bytes": CHUNK_BYTES,
+        "bytes_max": CHUNK_BYTES,
     }
     assert rig.is_behind
     while rig.link.orders:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,11 +14,18 @@ from orchestrator.adapters.head import codetree
 from orchestrator.core.errors import SpecError
 from orchestrator.core.events import HostPrepared, HostRefused
 from orchestrator.core.model import Facts, Problem, Run, new_run
-from orchestrator.daemon.connection.link import LinkDown, OrderRefused, Reply
+from orchestrator.daemon.connection import edge
+from orchestrator.daemon.connection.conversation import Answer, LinkDown, OrderRefused
 from orchestrator.daemon.coordinator.preparation import CHUNK_BYTES, prepare
+from orchestrator.protocol.orders import Facts as Probed
+from orchestrator.protocol.table import Order
+from tests.protocol_values import valid
 from tests.unit.core.transcript import make_plan
 
 VERSIONS = {"tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": None, "numpy": "2.0.0"}
+
+
+A = TypeVar("A")
 
 
 class FakeLink:
@@ -28,18 +35,29 @@ class FakeLink:
         self.asked: list[dict[str, Any]] = []
         self.blobs: dict[str, bytes] = {}
         self.kept: set[str] = set()
-        self.probe: dict[str, Any] = {"python": "3.11.2", "versions": VERSIONS, "checkpoint_writable": True}
+        self.probe: dict[str, Any] = {
+            **valid(Probed),
+            "python": "3.11.2",
+            "versions": VERSIONS,
+            "checkpoint_why": None,
+            "checkpoint_share": None,
+            "gpus": None,
+            "gpus_in_use": [],
+            "own_name": {"name": "a", "address": "10.0.0.1", "why": None},
+        }
         self.refuse: dict[str, Problem] = {}
         self.broken = False
 
-    def ask(self, order: Mapping[str, Any], blob: bytes = b"", *, timeout_s: float = 60.0) -> Reply:
+    def ask(self, order: Order[A], blob: bytes = b"", *, timeout_s: float = 60.0) -> Answer[A]:
         assert timeout_s >= 60.0
-        self.asked.append(dict(order))
+        self.asked.append(dict(order.fields))
         if self.broken:
             raise LinkDown("the connection broke")
-        if order["order"] in self.refuse:
-            raise OrderRefused(self.refuse[order["order"]])
-        return Reply(getattr(self, f"on_{order['order']}")(order, blob), None, b"")
+        verb = order.verb.name
+        if verb in self.refuse:
+            raise OrderRefused(self.refuse[verb])
+        ok = getattr(self, f"on_{verb}")(order.fields, blob)
+        return Answer(edge.answer("a", order, ok, b""), b"")
 
     def on_probe(self, _order: Mapping[str, Any], _blob: bytes) -> dict[str, Any]:
         return self.probe

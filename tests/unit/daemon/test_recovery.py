@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from orchestrator.adapters.head.journal import Journal
 from orchestrator.adapters.head.journal_states import dump_run
 from orchestrator.core.errors import ConnectFailed
 from orchestrator.core.model import Phase, Run, TaskPhase, new_run
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.connection.query import Answer, Asker, Order
+from orchestrator.daemon.connection import edge
+from orchestrator.daemon.connection.conversation import Reply
+from orchestrator.daemon.connection.query import Answer, Asker
 from orchestrator.daemon.coordinator.recovery import EPOCHS_UNHEARD, Found, search, write
+from orchestrator.protocol.frames import TaskPhase as TaskPhaseName
+from orchestrator.protocol.orders import KnownRun, KnownTask
+from orchestrator.protocol.table import Order
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
@@ -23,23 +28,28 @@ PLAN = make_plan(["a", "b"], checkpoint=True)
 A, B = PLAN.hosts
 
 
+R = TypeVar("R")
+
+
 class Hosts(Asker):
     """By address: what the host remembers. Who is not there does not answer."""
 
-    def __init__(self, **remembered: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, **remembered: Sequence[KnownRun]) -> None:
         self.remembered = remembered
         self.asked: list[str] = []
 
-    def ask(self, asked: Sequence[tuple[HostPlan, Sequence[Order]]], *, timeout_s: float) -> list[Answer]:
+    def ask(
+        self, asked: Sequence[tuple[HostPlan, Sequence[Order[R]]]], *, timeout_s: float
+    ) -> list[Answer[R]]:
         assert timeout_s > 0
         self.asked += [host.address for host, _ in asked]
-        return [self._answer(host) for host, _ in asked]
+        return [self._answer(host, order) for host, (order,) in asked]
 
-    def _answer(self, host: HostPlan) -> Answer:
+    def _answer(self, host: HostPlan, order: Order[R]) -> Answer[R]:
         if host.address not in self.remembered:
             return Answer(host, problem=ConnectFailed(host.name, "no route"))
         runs = json.loads(json.dumps(self.remembered[host.address]))
-        return Answer(host, ({"ok": {"runs": runs}},))
+        return Answer(host, (Reply(edge.answer(host.name, order, {"runs": runs}, b""), None, b""),))
 
 
 def record(phase: Phase = Phase.RUNNING, generation: int = 1) -> Run:
@@ -51,8 +61,15 @@ def record(phase: Phase = Phase.RUNNING, generation: int = 1) -> Run:
     return in_phase(run, phase)
 
 
-def remembered(task: str, phase: str = "running", *, of: Run | None = None, **more: Any) -> dict[str, Any]:
-    told = {"task": task, "generation": 1, "phase": phase, "pid": 70 + int(task[-1]), "port": 20000}
+def remembered(task: str, phase: TaskPhaseName = "running", *, of: Run | None = None) -> KnownRun:
+    told: KnownTask = {
+        "task": task,
+        "generation": 1,
+        "phase": phase,
+        "pid": 70 + int(task[-1]),
+        "port": 20000,
+        "alive": phase != "exited",
+    }
     if phase == "exited":
         told["exit"] = {
             "code": 1,
@@ -62,15 +79,19 @@ def remembered(task: str, phase: str = "running", *, of: Run | None = None, **mo
             "last_lines": ["ValueError: x"],
         }
     kept = {"epoch": 4, "written_at": 5.0, "state": dump_run(of)} if of is not None else None
-    known = {
+    return {
         "run": RUN,
         "directory": True,
         "epoch": 4,
         "watched": False,
+        "watched_ago_s": 30.0,
         "alive": phase != "exited",
+        "processes": [],
+        "bytes": 4096,
+        "age_s": 60.0,
+        "tasks": [told],
         "record": kept,
     }
-    return {**known, "tasks": [told], **more}
 
 
 def found(hosts: Hosts, *asked: HostPlan) -> Found:
@@ -138,8 +159,8 @@ def test_a_host_is_known_by_its_address_whatever_another_spec_calls_it() -> None
 
 
 def test_a_host_that_may_hold_a_task_of_the_newest_generation_is_named() -> None:
-    newer = {**remembered("worker:0", of=record())}
-    newer["tasks"] = [{**newer["tasks"][0], "generation": 2}]
+    newer = remembered("worker:0", of=record())
+    newer["tasks"][0]["generation"] = 2
     one = found(Hosts(a=[newer]), A)
     assert (one.run, one.why) == (None, "b did not answer, and it is not known what runs there")
 

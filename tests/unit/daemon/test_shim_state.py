@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.daemon.shim.report import SAID_MAX, Progress
+from orchestrator.daemon.shim.report import Progress
 from orchestrator.daemon.shim.state import (
     KILL_BOUND_S,
     Do,
@@ -26,6 +26,8 @@ from orchestrator.daemon.shim.state import (
     cause_of,
     decide,
 )
+from orchestrator.protocol.frames import Left
+from orchestrator.protocol.limits import SAID_MAX
 
 
 def tell(state: State, *events: Any) -> tuple[State, list[Do]]:
@@ -88,7 +90,7 @@ def test_a_stop_asks_then_kills_at_the_end_of_the_grace() -> None:
 def test_what_is_left_is_killed_until_nothing_is_left() -> None:
     state, did = tell(running(), Exited(Ended(20.0, code=0)))
     assert did == [Do.KILL]
-    left = [{"pid": 7, "why": "D state"}]
+    left: list[Left] = [{"pid": 7, "why": "D state"}]
     state, did = tell(state, Looked(20.0, left))
     assert did == []
     assert state.deadline_at is not None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.protocol.frames import RuntimeLine
 from orchestrator.runtime import keras3
 from orchestrator.runtime.link import Link
 
@@ -20,9 +21,9 @@ class Said(Link):
         super().__init__(None)
         self.messages: list[dict[str, Any]] = []
 
-    def send(self, message: dict[str, Any], wait_s: float = 0.0) -> bool:
+    def send(self, message: RuntimeLine, wait_s: float = 0.0) -> bool:
         assert wait_s > 0  # the last words before a refusal must not be dropped
-        self.messages.append(message)
+        self.messages.append({**message})
         return True
 
 

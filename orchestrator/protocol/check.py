@@ -1,0 +1,311 @@
+"""Checks what comes from a host against the types, and cleans its texts: what does not fit goes no further.
+
+A check is a function, made once from a type's annotations: it takes a value that JSON gave, and returns the same value
+with no key that the type does not know and no text that a terminal would obey; or it raises Misfit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+from orchestrator.protocol.bounds import Exact, Form, Json, Length, Range, Raw
+from orchestrator.protocol.limits import COUNT_MAX, TEXT_CHARS_MAX
+
+Check = Callable[[Any], Any]
+
+ENTRIES_MAX = 1 << 20
+"""Of a list or an object that has no limit of its own: the frame's limit comes first."""
+
+DEPTH_MAX = 64
+"""Of JSON that somebody else reads."""
+
+_SHOWN_CHARS = 60
+
+_OBEYED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and line feed, DEL, C1
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # lines that are none, and what turns the direction of writing
+    "\ud800-\udfff]"  # halves of characters, which no file takes
+)
+
+
+class Misfit(ValueError):
+    """A value that is not of its type. str() begins with the way to it, such as `runs.t-1[0].pid is true, not …`."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self._why = why
+        self._way: list[str] = []
+
+    def within(self, step: str | int) -> Misfit:
+        """Return it, one step further out."""
+        self._way.insert(0, f"[{step}]" if isinstance(step, int) else f".{_short(cleaned(step))}")
+        return self
+
+    def __str__(self) -> str:
+        return f"{''.join(self._way).removeprefix('.') or 'it'} {self._why}"
+
+
+def cleaned(text: str) -> str:
+    r"""Return the text with what a terminal would obey shown as text: ESC as `\x1b`, a direction as `\u202e`."""
+    return _OBEYED.sub(_visible, text)
+
+
+def cleaned_json(value: Any) -> Any:
+    """Return any JSON with all its texts cleaned. Misfit where it holds a number that is not finite, or is too deep."""
+    return _json(value, 0)
+
+
+@cache
+def check_of(type_: Any) -> Check:
+    """Return the check of a type: of a TypedDict, or of anything that one of its fields may be."""
+    if is_typeddict(type_):
+        return _fields_of(type_)
+    origin, arguments = get_origin(type_), get_args(type_)
+    if origin is Annotated:
+        return _bounded(arguments[0], arguments[1:])
+    if origin in (Union, UnionType):
+        (inner,) = [argument for argument in arguments if argument is not NoneType]  # only null beside a type
+        return _or_null(check_of(inner))
+    if origin is Literal:
+        return _one_of(arguments)
+    return _bounded(type_, ())
+
+
+def _bounded(type_: Any, bounds: tuple[Any, ...]) -> Check:
+    by_kind = {type(bound): bound for bound in bounds}
+    length = by_kind.get(Length)
+    origin, arguments = get_origin(type_), get_args(type_)
+    if Json in by_kind:
+        return cleaned_json
+    if Raw in by_kind:
+        return _raw
+    if type_ is str:
+        return _text(
+            length.max if length else TEXT_CHARS_MAX, cast("Form | None", by_kind.get(Form)), Exact in by_kind
+        )
+    if type_ is int:
+        return _integer(by_kind.get(Range) or Range(-COUNT_MAX - 1, COUNT_MAX))
+    if type_ is float:
+        return _number(by_kind.get(Range) or Range(-1e308, 1e308))
+    if type_ is bool:
+        return _boolean
+    entries_max = length.max if length else ENTRIES_MAX
+    if origin is list:
+        return _list(check_of(arguments[0]), entries_max)
+    if origin is dict:
+        return _object(check_of(arguments[0]), check_of(arguments[1]), entries_max)
+    if origin is tuple:
+        return _tuple([check_of(argument) for argument in arguments])
+    if type_ is object:
+        return cleaned_json
+    raise TypeError(f"no check is known for {type_!r}")
+
+
+# ---------------------------------------------------------------- one value
+
+
+def _text(chars_max: int, form: Form | None, exact: bool) -> Check:
+    matches = re.compile(form.pattern).fullmatch if form else None
+
+    def check(value: Any) -> Any:
+        if type(value) is not str:
+            raise Misfit(f"is {shown(value)}, not a text")
+        if len(value) > chars_max:
+            raise Misfit(f"has {len(value)} characters, and at most {chars_max} may be")
+        if matches is not None and not matches(value):
+            raise Misfit(f"is {shown(value)}, not {form.words if form else ''}")
+        if value.isprintable():
+            return value
+        clean = cleaned(value)
+        if exact and clean != value:
+            raise Misfit(f"is {shown(value)}, which has control characters")
+        return clean
+
+    return check
+
+
+def _integer(bounds: Range) -> Check:
+    low, high = int(bounds.low), int(bounds.high)
+
+    def check(value: Any) -> Any:
+        if type(value) is not int:
+            raise Misfit(f"is {shown(value)}, not a whole number")
+        if not low <= value <= high:
+            raise Misfit(f"is {shown(value)}, not from {low} to {high}")
+        return value
+
+    return check
+
+
+def _number(bounds: Range) -> Check:
+    low, high = bounds
+
+    def check(value: Any) -> Any:
+        if type(value) is not float and type(value) is not int:
+            raise Misfit(f"is {shown(value)}, not a number")
+        if not low <= value <= high:  # nor is NaN, nor infinity
+            raise Misfit(f"is {shown(value)}, not from {low:g} to {high:g}")
+        return float(value)
+
+    return check
+
+
+def _boolean(value: Any) -> Any:
+    if type(value) is not bool:
+        raise Misfit(f"is {shown(value)}, neither true nor false")
+    return value
+
+
+def _raw(value: Any) -> Any:
+    if type(value) is not dict:
+        raise Misfit(f"is {shown(value)}, not an object")
+    return value
+
+
+def _one_of(words: tuple[Any, ...]) -> Check:
+    def check(value: Any) -> Any:
+        if type(value) is not str or value not in words:
+            raise Misfit(f"is {shown(value)}, none of {', '.join(words)}")
+        return value
+
+    return check
+
+
+def _or_null(inner: Check) -> Check:
+    return lambda value: None if value is None else inner(value)
+
+
+# ---------------------------------------------------------------- what holds others
+
+
+def _list(check_entry: Check, entries_max: int) -> Check:
+    def check(value: Any) -> Any:
+        if type(value) is not list:
+            raise Misfit(f"is {shown(value)}, not a list")
+        if len(value) > entries_max:
+            raise Misfit(f"has {len(value)} entries, and at most {entries_max} may be")
+        made: list[Any] = []
+        try:
+            for entry in value:
+                made.append(check_entry(entry))  # noqa: PERF401 - how far it got names the entry that does not fit
+        except Misfit as e:
+            raise e.within(len(made)) from None
+        return made
+
+    return check
+
+
+def _tuple(checks: list[Check]) -> Check:
+    def check(value: Any) -> Any:
+        if type(value) is not list or len(value) != len(checks):
+            raise Misfit(f"is {shown(value)}, not a list of {len(checks)}")
+        made: list[Any] = []
+        try:
+            for inner, entry in zip(checks, value, strict=True):
+                made.append(inner(entry))
+        except Misfit as e:
+            raise e.within(len(made)) from None
+        return tuple(made)
+
+    return check
+
+
+def _object(check_key: Check, check_entry: Check, entries_max: int) -> Check:
+    def check(value: Any) -> Any:
+        if type(value) is not dict:
+            raise Misfit(f"is {shown(value)}, not an object")
+        if len(value) > entries_max:
+            raise Misfit(f"has {len(value)} entries, and at most {entries_max} may be")
+        made = {}
+        for key, entry in value.items():
+            try:
+                name = check_key(key)
+            except Misfit as e:
+                raise Misfit(f"has a key that {e._why}") from None
+            try:
+                made[name] = check_entry(entry)
+            except Misfit as e:
+                raise e.within(name) from None
+        return made
+
+    return check
+
+
+def _fields_of(type_: Any) -> Check:
+    hints = get_type_hints(type_, include_extras=True)
+    fields = []
+    for name, hint in hints.items():
+        may_be_left_out = get_origin(hint) is NotRequired
+        inner = check_of(get_args(hint)[0] if may_be_left_out else hint)
+        fields.append((name, inner, not may_be_left_out and name in type_.__required_keys__))
+
+    def check(value: Any) -> Any:
+        if type(value) is not dict:
+            raise Misfit(f"is {shown(value)}, not an object")
+        made = {}
+        name = ""
+        try:
+            for name, inner, required in fields:
+                if name in value:
+                    made[name] = inner(value[name])
+                elif required:
+                    raise Misfit("is missing")
+        except Misfit as e:
+            raise e.within(name) from None
+        return made
+
+    return check
+
+
+def _json(value: Any, depth: int) -> Any:
+    if depth > DEPTH_MAX:
+        raise Misfit(f"is nested more than {DEPTH_MAX} deep")
+    if type(value) is str:
+        return value if value.isprintable() else cleaned(value)
+    if type(value) is list:
+        return [_json(entry, depth + 1) for entry in value]
+    if type(value) is dict:
+        return {_json(key, depth): _json(entry, depth + 1) for key, entry in value.items()}
+    if (type(value) is float and value - value != 0) or (type(value) is int and abs(value) > COUNT_MAX):
+        raise Misfit(f"holds {shown(value)}, which nothing could keep")
+    return value
+
+
+# ---------------------------------------------------------------- words
+
+
+def shown(value: Any) -> str:
+    """Return what a value looks like in a sentence: short, and safe on a terminal."""
+    if isinstance(value, Mapping):
+        return "an object" if value else "an empty object"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int) and abs(value) > 10**20:
+        return f"a number of {value.bit_length()} bits"
+    return _short(cleaned(repr(value)))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+
+
+def _visible(found: re.Match[str]) -> str:
+    code = ord(found.group())
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check format bench scaling faults release-check sim mutants docker-demo clean
+.PHONY: help demo test test-long check format bench scaling faults docs release-check sim mutants docker-demo clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## / - /'
@@ -69,6 +69,9 @@ faults: $(VENV)/.dev  ## inject every fault of docs/faults.md for real, and writ
 
 release-check: $(VENV)/.dev  ## that docs/faults.md is whole, without a failure, and of this very commit
 	$(BIN)/python -m tests.faults --check
+
+docs: $(VENV)/.dev  ## write docs/protocol.md from the table of orders and the types of the frames
+	$(BIN)/python -m tests.protocol_page
 
 sim: $(VENV)/.dev  ## the simulator: make sim SEEDS=200 [SEED=first] [TRACE=1]; exit 1 where a rule is broken
 	$(BIN)/python -m tests.sim $(or $(SEEDS),200) --first $(or $(SEED),0) $(if $(TRACE),--trace)

@@ -65,7 +65,7 @@ WATCH = Verb(
     orders.Watch,
     orders.Nothing,
     "connection.link",
-    "From now on the run's tasks are in the reports, at that pace.",
+    "Reports the run's tasks from now on, at that pace.",
 )
 UNWATCH = Verb(
     "unwatch",
@@ -73,7 +73,7 @@ UNWATCH = Verb(
     orders.OfRun,
     orders.Nothing,
     "connection.link",
-    "They are in them no more.",
+    "Reports the run's tasks no more.",
 )
 PROBE = Verb(
     "probe",
@@ -97,7 +97,7 @@ BLOB = Verb(
     orders.Blob,
     orders.BlobState,
     "connection.orders",
-    "Takes a part of a content; the blob is the part.",
+    "Takes a part of a file's content, which is the frame's blob.",
 )
 PSUTIL = Verb(
     "psutil",
@@ -105,7 +105,7 @@ PSUTIL = Verb(
     orders.Psutil,
     orders.Nothing,
     "connection.bootstrap",
-    "Takes a part of psutil's archive, and loads psutil after the last; the blob is the part.",
+    "Takes a part of psutil's archive, which is the frame's blob, and loads psutil after the last one.",
 )
 HIGHEST = Verb(
     "highest",
@@ -145,7 +145,7 @@ CHUNK = Verb(
     orders.Chunk,
     orders.Nothing,
     "transfer.checkpoints",
-    "Reads a part of a snapshot's file; the reply's blob is the part.",
+    "Reads a part of a snapshot's file, which is the reply's blob.",
 )
 RECEIVE = Verb(
     "receive",
@@ -209,7 +209,7 @@ LOG = Verb(
     orders.AskLog,
     orders.LogPart,
     "transfer.logcopy",
-    "Reads whole lines of a task's log; the reply's blob has them.",
+    "Reads whole lines of a task's log, which are the reply's blob.",
 )
 SUMMARIES = Verb(
     "summaries",
@@ -225,7 +225,7 @@ SUMMARY = Verb(
     orders.Summary,
     orders.Nothing,
     "transfer.tensorboard",
-    "Reads a part of one; the reply's blob is the part.",
+    "Reads a part of one of TensorBoard's files, which is the reply's blob.",
 )
 FAULT = Verb(
     "fault",

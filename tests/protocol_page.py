@@ -1,0 +1,244 @@
+"""`python -m tests.protocol_page`: writes docs/protocol.md from the table of orders and the types of the frames."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+from orchestrator.adapters.channel import BLOB_BYTES_MAX, JSON_BYTES_MAX
+from orchestrator.protocol import frames
+from orchestrator.protocol.bounds import Form, Json, Length, Range, Raw
+from orchestrator.protocol.limits import COUNT_MAX
+from orchestrator.protocol.table import TABLE, Fence, Verb
+
+PAGE = Path(__file__).parents[1] / "docs/protocol.md"
+
+HEAD = f"""<!-- Made by `make docs` from orchestrator/protocol. Never edit it by hand. -->
+# Protocol
+
+What coordinator, agent, shim and runtime say to each other. The types are `orchestrator/protocol/frames.py` and
+`orders.py`, the orders `table.py`; this page is made from them, mypy holds the code to them, and the head
+checks everything that comes from a host against them (`check.py`, used in one place:
+`daemon/connection/edge.py`).
+
+A **frame** (`adapters/channel.py`) is two big-endian uint32 (length of the JSON, length of the blob), one JSON
+object in UTF-8, and the blob: some bytes, or none. JSON has at most {JSON_BYTES_MAX >> 20} MiB, a blob at most
+{BLOB_BYTES_MAX >> 20} MiB. The same codec runs on the SSH channel and on a shim's socket.
+
+Everything an agent says of tasks is a *level*, never an edge: a report holds all that is known of all tasks of
+the watched runs, so that a lost, doubled or late report does no harm, and a new coordinator learns everything
+from the first one. Of several that wait to be read, the newest counts. Orders are idempotent: asked twice, done
+once.
+
+**What does not fit** is never seen by the core or the journal. A value of another type (true is no number,
+`"5"` is none), out of its range, too long, or missing, drops the connection, and the run is told host and
+field. The first time the host is connected to again at once; who goes on is said to misbehave, and connected to
+after a minute, then two, five, ten. Keys that a type does not know are left out. Of texts, control characters
+and what turns the direction of writing are shown as text: ESC as `\\x1b`.
+
+**What is too long** is cut by who sends it, to the lengths below; where the frame is too long even so, of each
+task the metrics, sentences and last lines are cut once or twice more, and the task says so (`report-trimmed`).
+No task is ever left out: the core would take it for lost.
+
+In the tables below, a field with `?` may be left out.
+"""
+
+AGENT = """## Agent to coordinator
+
+How an agent gets to a host, and what is said until its hello, is `daemon/connection/bootstrap.py`.
+"""
+
+ORDERS = """## Coordinator to agent
+
+`{"order": VERB, "id": N, …}` with the fields below. The reply comes under the same `id`; an order without one
+gets none. **Fence**: whom a host obeys. *newest*: the order names a run and the epoch of its coordinator, and
+one of an older epoch than the host has seen for that run is refused with code `superseded`. *newest, begins*:
+the same, and a host that does not know the run begins to. *anybody*: it changes nothing of a run.
+"""
+
+SHIM = """## Agent and shim
+
+The agent writes start.json (the `start` order without its secrets, and `host_dir`, `bundle`, `psutil_path` or
+null; `cgroup: false` keeps it out of a control group), runs `python -I -S <bundle.pyz> shim <generation dir>`,
+and gives the secrets as one JSON line on its stdin. The shim detaches and answers one line on stdout: `{"pid":
+N}` or `{"error": {"code", "message", "hint"}}`. `shim.connect(generation_dir)` gives the agent a connected
+socket, with frames over it:
+
+- agent to shim: `watch` (`heartbeat_s`, of this connection), `release`, `stop`, `stacks`, as the coordinator
+  sent them. The agent fills `scratch/` from `seed` before it forwards a release; the shim only makes it, and
+  sets ORCH_CHECKPOINT_DIR to it.
+- shim to agent: replies as above, and reports.
+
+A stop asks the runtime; SIGTERM goes to the main process too where no runtime runs it, or where the script has
+a handler of its own. The shim ends once exit.json is on disk; from then on `shim.recover(generation_dir)` gives
+the Task (None while the shim lives). The shim adds ORCH_HOST_DIR, ORCH_RUN, ORCH_TASK and ORCH_GENERATION to
+every task: the marker of the sweep, which must match in ORCH_HOST_DIR too, since two hosts of a lab may share
+one kernel.
+"""
+
+RUNTIME = """## Shim and runtime
+
+One inherited socket (its number in ORCH_FD), JSON lines. What the plan asks of the runtime is in the task's
+environment from the start, ORCH_RUNTIME, a JSON object: of the strategy's row `strategy`, `module` (of
+`runtime/`), `tf_class` and `served` (task types); then `serve` (those types are `runtime/server.py`, no script
+runs), `replicas_on_cpu`, `communication`, `communication_timeout_s`, `keras`, `tpu` and `tpu_wait_s`. With
+`horovod` the release brings ORCH_HOROVOD, a JSON object that the runtime takes out of the environment: `alone`
+(all ranks are on one host), `slots` (to rank 0, which serves the rendezvous: the places of all ranks, as
+Horovod's SlotInfo).
+"""
+
+FROM_AGENT = (frames.HelloFrame, frames.ReportFrame, frames.OkFrame, frames.ErrorFrame)
+LINES = (*get_args(frames.RuntimeLine), *get_args(frames.ShimLine))
+
+
+def page() -> str:
+    """The whole page."""
+    shown: set[str] = set()
+    parts = [HEAD, AGENT, *_types(FROM_AGENT, shown), ORDERS, _table()]
+    for row in TABLE:
+        parts += _order(row, shown)
+    parts += [SHIM, *_types((frames.ShimReportFrame,), shown), RUNTIME, *_types(LINES, shown)]
+    return "\n".join(parts)
+
+
+def _table() -> str:
+    lines = ["| order | fence | the agent | made by |", "|---|---|---|---|"]
+    for row in TABLE:
+        about = row.about[0].lower() + row.about[1:].rstrip(".")
+        lines.append(f"| [`{row.name}`](#{row.name}) | {row.fence.value} | {about} | `{row.sender}` |")
+    return "\n".join(lines) + "\n"
+
+
+def _order(row: Verb[Any, Any], shown: set[str]) -> list[str]:
+    of = ["`run`", "`epoch`"] if row.fence is not Fence.NONE or "run" in _fields(row.request) else []
+    parts = [f"### {row.name}\n\n{row.about}\n"]
+    own = [name for name in _fields(row.request) if name not in ("order", "id", "run", "epoch")]
+    also = f"{' and '.join(of)}" if of else ""
+    if own:
+        parts.append(f"Asked with {also}{', and' if also else ''}:\n")
+        parts.append(_rows(row.request, own))
+    elif also:
+        parts.append(f"Asked with {also}.\n")
+    parts.append(f"Answered with [{row.answer.__name__}](#{row.answer.__name__.lower()}).\n")
+    return [*parts, *_types(_nested(row.request, own), shown), *_types((row.answer,), shown)]
+
+
+def _types(types: Iterable[Any], shown: set[str]) -> Iterator[str]:
+    """Each type once, and those that its fields name behind it."""
+    for type_ in types:
+        if type_.__name__ in shown:
+            continue
+        shown.add(type_.__name__)
+        names = list(_fields(type_))
+        yield f"#### {type_.__name__}\n\n{inspect.getdoc(type_)}\n"
+        if names:
+            yield _rows(type_, names)
+        yield from _types(_nested(type_, names), shown)
+
+
+def _rows(type_: Any, names: list[str]) -> str:
+    hints, notes = _fields(type_), _notes(type_)
+    required = type_.__required_keys__
+    lines = ["| field | is | |", "|---|---|---|"]
+    for name in names:
+        mark = "" if name in required else "?"
+        note = " ".join(notes.get(name, "").split()).replace("|", "\\|")
+        lines.append(f"| `{name}`{mark} | {_words(hints[name])} | {note} |")
+    return "\n".join(lines) + "\n"
+
+
+def _fields(type_: Any) -> dict[str, Any]:
+    hints = get_type_hints(type_, include_extras=True)
+    return {name: get_args(h)[0] if get_origin(h) is NotRequired else h for name, h in hints.items()}
+
+
+def _notes(type_: Any) -> dict[str, str]:
+    """The strings below a type's fields, those of its bases among them."""
+    found: dict[str, str] = {}
+    for base in getattr(type_, "__orig_bases__", ()):
+        if is_typeddict(base):
+            found |= _notes(base)
+    (tree,) = ast.parse(inspect.getsource(type_)).body
+    assert isinstance(tree, ast.ClassDef)
+    for field, after in zip(tree.body, tree.body[1:], strict=False):
+        is_note = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_note:
+            found[field.target.id] = str(ast.literal_eval(after.value))  # type: ignore[attr-defined]
+    return found
+
+
+def _nested(type_: Any, names: Iterable[str]) -> Iterator[Any]:
+    """The types of ours that these fields name."""
+    hints = _fields(type_)
+    for name in names:
+        yield from _named(hints[name])
+
+
+def _named(hint: Any) -> Iterator[Any]:
+    if is_typeddict(hint):
+        yield hint
+    for argument in get_args(hint):
+        yield from _named(argument)
+
+
+def _words(hint: Any) -> str:
+    """A type in words."""
+    if get_origin(hint) in (Union, UnionType):
+        (inner,) = [argument for argument in get_args(hint) if argument is not NoneType]
+        return f"{_words(inner)}, or null"
+    bounds: dict[type, Any] = {}
+    if get_origin(hint) is Annotated:
+        hint, *rest = get_args(hint)
+        bounds = {type(bound): bound for bound in rest}
+    origin, arguments = get_origin(hint), get_args(hint)
+    most = f", at most {bounds[Length].max}" if Length in bounds else ""
+    if Json in bounds or hint is object:
+        return "any JSON"
+    if Raw in bounds:
+        return "object"
+    if is_typeddict(hint):
+        return f"[{hint.__name__}](#{hint.__name__.lower()})"
+    if origin is Literal:
+        return ", ".join(f"`{word}`" for word in arguments)
+    if origin is list:
+        return f"list{most}: {_words(arguments[0])}"
+    if origin is dict:
+        return f"object{most} by {_words(arguments[0])}: {_words(arguments[1])}"
+    if origin is tuple:
+        return f"list of {'; '.join(map(_words, arguments))}"
+    if hint is str:
+        return bounds[Form].words if Form in bounds else f"text{most}"
+    if hint is bool:
+        return "true or false"
+    kind = "whole number" if hint is int else "number"
+    return kind + _range(bounds[Range]) if Range in bounds else kind
+
+
+def _range(bounds: Range) -> str:
+    low, high = bounds
+    if high >= COUNT_MAX:
+        return "" if low < 0 else f" from {low}"
+    return f" from {low:g} to {high:g}" if high >= 1e6 else f" from {low} to {high}"
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

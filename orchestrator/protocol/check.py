@@ -24,7 +24,7 @@ from typing import (
 )
 
 from orchestrator.protocol.bounds import Exact, Form, Json, Length, Range, Raw
-from orchestrator.protocol.limits import COUNT_MAX, TEXT_CHARS_MAX
+from orchestrator.protocol.limits import COUNT_MAX, OBEYED, TEXT_CHARS_MAX
 
 Check = Callable[[Any], Any]
 
@@ -36,11 +36,7 @@ DEPTH_MAX = 64
 
 _SHOWN_CHARS = 60
 
-_OBEYED = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and line feed, DEL, C1
-    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # lines that are none, and what turns the direction of writing
-    "\ud800-\udfff]"  # halves of characters, which no file takes
-)
+_OBEYED = re.compile(OBEYED)
 
 
 class Misfit(ValueError):

@@ -1,6 +1,6 @@
-"""How much a frame may hold. Whoever sends trims to these; whoever receives refuses what is beyond them.
+"""How much a frame may hold, and which characters. Whoever sends keeps to it; whoever receives refuses the rest.
 
-Plain numbers, for the hosts need them too.
+Plain values, for the hosts need them too.
 """
 
 from __future__ import annotations
@@ -32,3 +32,10 @@ STEP_MAX = 10**15
 """Of `global_step` and the training's epoch. No training gets there; a script that counts nanoseconds does."""
 
 COUNT_MAX = (1 << 63) - 1
+
+OBEYED = (
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and line feed, DEL, C1
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # lines that are none, and what turns the direction of writing
+    "\ud800-\udfff]"  # halves of characters, which no file takes
+)
+"""A regular expression: characters that a terminal obeys, and none shows."""

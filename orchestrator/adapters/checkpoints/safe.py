@@ -159,14 +159,25 @@ def _manifest(
     directory: str, unit: units.Unit, generation: int | None, by: dict[str, Any] | None
 ) -> Manifest:
     """Return the manifest of a snapshot. Its digest covers names and content, but not times and owners."""
+    import re
     from hashlib import sha256
 
+    from orchestrator.protocol.limits import OBEYED
+
+    obeyed = re.compile(OBEYED).search
     files = []
     for folder, _, names in os.walk(directory):
         for name in names:
             path = os.path.join(folder, name)
+            inside = os.path.relpath(path, directory)
+            if obeyed(inside):
+                raise SeedError(
+                    "bad-name",
+                    f"{inside!r} cannot travel with its checkpoint: its name has characters that a terminal obeys",
+                    "let the script give it another name",
+                )
             found = os.stat(path)
-            files.append((os.path.relpath(path, directory), found.st_size, found.st_mtime_ns, _chunks(path)))
+            files.append((inside, found.st_size, found.st_mtime_ns, _chunks(path)))
     files.sort()
     content = json.dumps([(name, size, made_of) for name, size, _, made_of in files])
     return {

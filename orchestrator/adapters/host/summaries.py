@@ -33,6 +33,11 @@ def listing(host_dir: str, run: str) -> dict[str, Any]:
     Returns:
         `{"files": [{"task", "generation", "path", "bytes"}], "left_out": n}`.
     """
+    import re
+
+    from orchestrator.protocol.limits import OBEYED
+
+    obeyed = re.compile(OBEYED).search
     files: list[dict[str, Any]] = []
     left_out = 0
     for task, generation, directory in sorted(generations(host_dir, run)):
@@ -44,7 +49,8 @@ def listing(host_dir: str, run: str) -> dict[str, Any]:
                 size = _size(os.path.join(where, name))
                 if size is None or not (_MARK in name or _PLUGINS in path):
                     continue
-                if len(files) < FILES_MAX:
+                # What a terminal would obey is in no name that goes to the head and back.
+                if len(files) < FILES_MAX and not obeyed(path):
                     files.append({"task": task, "generation": generation, "path": path, "bytes": size})
                 else:
                     left_out += 1

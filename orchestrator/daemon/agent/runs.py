@@ -50,7 +50,7 @@ class Watched:
         self._held: dict[str, tuple[int, float]] = {}
 
     def look(self, runs: Iterable[str]) -> None:
-        """These are watched, and no others."""
+        """Show that these are watched, and no others."""
         now = time.monotonic()
         wanted = set(runs)
         for run in set(self._held) - wanted:
@@ -81,7 +81,7 @@ def _lock_shared(host_dir: str, run: str) -> int:
 
 
 def watched(host_dir: str, run: str) -> tuple[bool, float | None]:
-    """(Whether an agent watches it now, seconds since one was seen to; None where none ever was)."""
+    """Return (whether an agent watches it now, seconds since one was seen to; None where none ever was)."""
     import fcntl
 
     path = os.path.join(hostdir.run_dir(host_dir, run), WATCHED)
@@ -132,7 +132,7 @@ def _forgotten(run: str, processes: list[int]) -> KnownRun:
 
 
 def _add_records(host_dir: str, found: list[KnownRun]) -> None:
-    """Of all runs that live, and of the newest others as far as there is room."""
+    """Add the records of all runs that live, and of the newest others as far as there is room."""
     room = _RECORDS_BYTES
     for one in sorted(found, key=lambda one: one["age_s"] or 0.0):
         directory = hostdir.run_dir(host_dir, one["run"])
@@ -146,9 +146,13 @@ def _add_records(host_dir: str, found: list[KnownRun]) -> None:
 
 
 def _known(host_dir: str, run: str, processes: list[int]) -> KnownRun:
+    from orchestrator.daemon.shim.report import CUTS, cut
+
     directory = hostdir.run_dir(host_dir, run)
     tasks = _tasks(host_dir, run)
     lives = bool(processes) or any(task["alive"] for task in tasks)
+    if not lives:  # of many such runs one answer tells: how they ended, in a line each
+        tasks = [{**cut(task, CUTS), "alive": False} for task in tasks]
     is_watched, ago_s = watched(host_dir, run)
     size, newest = _measure(directory)
     return {
@@ -199,7 +203,7 @@ def _report(directory: str) -> Task | None:
 
 
 def _marked(host_dir: str) -> dict[str, list[int]]:
-    """Processes of ours on this host by the run that they are marked with."""
+    """Return the processes of ours on this host by the run that they are marked with."""
     found: dict[str, list[int]] = {}
     for who, run in process.marked_runs(host_dir):
         found.setdefault(run, []).append(who.pid)
@@ -207,7 +211,7 @@ def _marked(host_dir: str) -> dict[str, list[int]]:
 
 
 def _measure(directory: str) -> tuple[int, float]:
-    """(bytes on the disk, time of the newest change)"""
+    """Return (bytes on the disk, time of the newest change)."""
     size, newest = 0, 0.0
     for place, _, names in os.walk(directory):
         for name in [".", *names]:
@@ -244,7 +248,7 @@ def remove(host_dir: str, run: str, *, even_driven: bool) -> Nothing:
 
 
 def _end_shims(directories: list[str]) -> list[Left]:
-    """A shim ends when its task has, and its record is written; one that does not is killed."""
+    """Wait for the shims, which end when their record is written; kill those that do not. Returns what is left."""
     give_up_at = time.monotonic() + _END_S
     while True:
         living = [who for who in map(shim_record.shim_identity, directories) if who and process.alive(who)]

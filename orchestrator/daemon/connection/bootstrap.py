@@ -194,7 +194,7 @@ class _Talk:
     done: bool = False
 
     def give_up(self) -> None:
-        """From the alarm's thread: closing is what wakes a blocked read."""
+        """Close the channel, from the alarm's thread: that is what wakes a blocked read."""
         self.timed_out = True
         self.channel.close()
 
@@ -260,7 +260,7 @@ class _Talk:
         self.heard += data
 
     def listen_out(self) -> None:
-        """A shell that did not read us may have said why before it ended."""
+        """Read what is left: a shell that did not read us may have said why before it ended."""
         while len(self.heard) < _JUNK_BYTES_MAX:
             data = self.channel.read(_READ_BYTES)
             if not data:
@@ -291,7 +291,7 @@ class _Talk:
             self.channel.write(encode(order.fields, archive.data[chunk.start : chunk.end]))
 
     def broken(self) -> HostUnfit | ConnectFailed:
-        """Why nothing more comes, judged by how far we got and what was printed."""
+        """Return why nothing more comes, judged by how far we got and what was printed."""
         name = self.host.name
         printed = (bytes(self.heard[-2000:]).decode("utf-8", "replace") + self.channel.stderr_tail()).strip()
         shell = self.shell_s is not None or b"orch-shell\n" in self.heard

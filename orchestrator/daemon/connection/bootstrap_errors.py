@@ -16,7 +16,7 @@ PYTHON_HINT = "give the full path of the training's Python as `python` in the cl
 
 
 def too_old(host: HostPlan, version: str) -> HostUnfit:
-    """No Python that the agent runs on."""
+    """Return the error of a Python that is too old for the agent."""
     return HostUnfit(
         host.name,
         f"{host.python} is Python {version or 'of before 3.4'}; at least 3.10 is needed",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def install(stream: BinaryIO, path: str, digest: str) -> None:
-    """Reads `<bytes>\\n<zip>` from the stream and puts the precompiled archive to `path`, whole or not at all.
+    """Read `<bytes>\\n<zip>` from the stream and put the precompiled archive to `path`, whole or not at all.
 
     In a fork: the compiler's memory would else stay with the agent for as long as it lives. ValueError where
     the content is not that of the digest; OSError where the host cannot hold it.
@@ -65,7 +65,7 @@ def _install(stream: BinaryIO, path: str, digest: str) -> None:
 
 
 def _precompile(data: bytes, out: BinaryIO) -> None:
-    """The same archive, not compressed, with a .pyc beside each .py.
+    """Write the same archive, not compressed, with a .pyc beside each .py.
 
     Unchecked by hash: nobody edits it in place, and a check would hash each source at each import.
     """

@@ -38,14 +38,14 @@ class _Awaited:
         self.told.set()
 
     def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
-        """What its tasks did is known already."""
+        """Ignore it: what its tasks did is known already."""
 
 
 @contextlib.contextmanager
 def leased(
     host: HostPlan, transport: Transport, bundle: Callable[[], Bundle], run_id: str, watch: Watch
 ) -> Iterator[HostLink]:
-    """A connected link, closed afterwards.
+    """Give a connected link for the time of a `with`.
 
     Raises:
         LinkDown: the host cannot be reached now, and why.

@@ -53,16 +53,16 @@ class Listener(Protocol):
     """Who is told. Called from the link's own thread: must not block for long."""
 
     def up(self, run_id: str, host: str, hello: Greeting) -> None:
-        """The agent has said hello and watches the run."""
+        """Hear that the agent has said hello and watches the run."""
 
     def down(self, run_id: str, host: str, problem: str) -> None:
-        """No connection; it is tried again."""
+        """Hear that there is no connection; it is tried again."""
 
     def refused(self, run_id: str, host: str, problem: Problem) -> None:
-        """No connection until a person acts."""
+        """Hear that there is no connection until a person acts."""
 
     def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
-        """A heartbeat."""
+        """Hear a heartbeat."""
 
 
 class Watch(NamedTuple):
@@ -139,7 +139,7 @@ class HostLink:
             self._listener.down(run_id, self.host.name, cleaned(problem))
 
     def detach(self, run_id: str) -> bool:
-        """Serve that run no more. Whether any other is left; without one the link closes."""
+        """Serve that run no more. Returns whether any other is left; without one the link closes."""
         with self._lock:
             watch = self._watches.pop(run_id, None)
             if watch is not None and self._connection is not None:
@@ -195,17 +195,17 @@ class HostLink:
             connection.flush_and_close()
 
     def serves_others(self, run_id: str) -> bool:
-        """Whether more runs than that one share it."""
+        """Return whether more runs than that one share it."""
         return any(served != run_id for served in self._served())
 
     @property
     def is_connected(self) -> bool:
-        """Whether orders reach the agent now."""
+        """Return whether orders reach the agent now."""
         return self._connection is not None
 
     @property
     def hello(self) -> Greeting | None:
-        """What the agent said first, of the connection that is there; None without one."""
+        """Return what the agent said first, of the connection that is there; None without one."""
         connection = self._connection
         return connection.hello if connection is not None else None
 
@@ -308,7 +308,7 @@ class HostLink:
         return newest is not None
 
     def _misbehaved(self, error: Exception) -> float | None:
-        """Say what the agent did. How long it is not connected to; None: no longer than any other."""
+        """Say what the agent did. Returns how long to wait; None: as after any other end."""
         problem, delay_s = str(error), None
         self._misfits += 1
         if self._misfits > 1:
@@ -337,7 +337,7 @@ class HostLink:
 
 
 def _broken(connection: Conversation) -> str:
-    """Why a connection ended that nobody here has ended."""
+    """Return why a connection ended that nobody here has ended."""
     said = connection.last_words()
     return f"the connection broke: {said}" if said else "the connection broke"
 

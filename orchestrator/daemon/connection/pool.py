@@ -52,7 +52,7 @@ class ConnectionPool:
                 link.attach(run.run_id, watch)  # within the lock: the last run of the link may be leaving it
 
     def detach(self, run: Run, name: str) -> None:
-        """The run needs this host no more."""
+        """Let go of a host that the run needs no more."""
         key = connection_of(run.plan.host(name))
         with self._lock:
             link = self._links.get(key)
@@ -60,11 +60,11 @@ class ConnectionPool:
                 del self._links[key]
 
     def link(self, run: Run, name: str) -> HostLink | None:
-        """The link to a host of the run, if it is open."""
+        """Return the link to a host of the run, if it is open."""
         return self._links.get(connection_of(run.plan.host(name)))
 
     def lease(self, run: Run, name: str, use: Callable[[Asks], _T]) -> _T:
-        """What `use` returns, called with a link to that host: the run's own, or one for this call. Blocks.
+        """Call `use` with a link to that host, the run's own or one for this call, and return what it returns. Blocks.
 
         Raises LinkDown where the host cannot be reached.
         """
@@ -77,7 +77,7 @@ class ConnectionPool:
 
     @property
     def hosts(self) -> dict[str, bool]:
-        """Which hosts are linked, and whether they are connected now."""
+        """Return which hosts are linked, and whether they are connected now."""
         return {link.host.name: link.is_connected for link in list(self._links.values())}
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ def _watch(run: Run) -> Watch:
 
 
 def connection_of(host: HostPlan) -> HostPlan:
-    """Runs share a link where all that it takes to connect is the same."""
+    """Return what it takes to connect: runs share a link where all of it is the same."""
     return HostPlan(
         name=host.name,
         transport=host.transport,

@@ -40,6 +40,14 @@ def test_events_and_profiles_are_listed_and_nothing_else(tmp_path: Path, logs: P
     ]
 
 
+def test_a_name_that_a_terminal_would_obey_does_not_travel(tmp_path: Path, logs: Path) -> None:
+    for name in ("a.tfevents", "\x1b[2J.tfevents", "\u202e.tfevents", "ümläut 漢字.tfevents"):
+        (logs / name).write_bytes(b"1")
+    listed = summaries.listing(str(tmp_path), RUN)
+    assert [file["path"] for file in listed["files"]] == ["a.tfevents", "ümläut 漢字.tfevents"]
+    assert listed["left_out"] == 2
+
+
 def test_a_piece_is_read_from_its_offset(tmp_path: Path, logs: Path) -> None:
     (logs / "a.tfevents").write_bytes(b"0123456789")
     assert read(tmp_path, "a.tfevents", offset=3, bytes_max=4) == b"3456"

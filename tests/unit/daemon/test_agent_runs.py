@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+from orchestrator.adapters.channel import encode
 from orchestrator.daemon.agent import runs as agent_runs
+from orchestrator.daemon.shim.record import blank_task, ended_task, write_exit
+from orchestrator.protocol.check import check_of
+from orchestrator.protocol.orders import KnownRuns
+
+
+def test_of_runs_that_are_over_a_line_each_is_told_of_their_ends(tmp_path: Path) -> None:
+    """Or the answer of a host that remembers many would fit into no frame, and the host would count as unheard."""
+    for number in range(30):
+        run = f"t-20260101-{number:06d}"
+        for index in range(8):
+            directory = tmp_path / "runs" / run / "tasks" / f"worker-{index}" / "gen-000001"
+            directory.mkdir(parents=True)
+            start = {"task": f"worker:{index}", "generation": 1}
+            lines = [f"{n} " + "x" * 4000 for n in range(20)]
+            ended = ended_task(blank_task(start), "script", swept="marker", left=[], code=1, last_lines=lines)
+            write_exit(str(directory), ended, 0.0)
+    found = agent_runs.known(str(tmp_path), records=False)
+    assert len(encode({"reply": 1, "ok": found})) < 1 << 20
+    told = check_of(KnownRuns)(json.loads(json.dumps(found)))["runs"]
+    assert [len(run["tasks"]) for run in told] == [8] * 30
+    assert told[0]["tasks"][0]["exit"]["last_lines"] == ["19 " + "x" * 197]
 
 
 def test_records_of_dead_runs_are_told_as_far_as_a_frame_has_room(tmp_path: Path) -> None:

@@ -309,6 +309,14 @@ def test_a_manifest_that_leaves_its_directory_is_refused_by_head_and_hosts(
         lab.bring(run, 1, path)
 
 
+def test_a_file_that_a_terminal_would_obey_does_not_travel(lab: Lab) -> None:
+    """The head would show its name, and sends it back: it can neither clean it nor leave it."""
+    directory = lab.a.train(1)
+    (directory / "vocabulary\x1b[2J").write_text("words")
+    with pytest.raises(OrderRefused, match=r"'vocabulary\\x1b\[2J' cannot travel"):
+        lab.bring(lab.run(), 1, directory / "manager" / "ckpt-2")
+
+
 @pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd"])
 def test_nothing_outside_a_snapshot_is_read(lab: Lab, name: str) -> None:
     run = lab.run()

@@ -11,7 +11,7 @@ from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.cli import render
 from orchestrator.cli.log_lines import LogPainter
 from orchestrator.cli.session import Session
-from orchestrator.cli.terminal import fold
+from orchestrator.cli.terminal import fold, screen
 from orchestrator.cli.watching import Watch, wait_for_the_last_lines
 
 if TYPE_CHECKING:
@@ -79,16 +79,12 @@ def _live(session: Session) -> Live:
 
 def _above(live: Live) -> Callable[[str], None]:
     """Return a function that prints above the live part."""
-    from rich.text import Text
-
-    return lambda text: live.console.print(Text.from_ansi(text), soft_wrap=True)
+    return lambda text: live.console.print(screen(text), soft_wrap=True)
 
 
 def _show(live: Live, watch: Watch, session: Session) -> None:
-    from rich.text import Text
-
     if "phase" in watch.run:
         text = render.run(watch.run, session.paint, width=session.width)
         if watch.is_away:
             text += f"\n\n  {session.paint('Coordinator not answering; last known state', 'yellow')}"
-        live.update(Text.from_ansi(f"\n{text}"), refresh=True)
+        live.update(screen(f"\n{text}"), refresh=True)

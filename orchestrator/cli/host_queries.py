@@ -50,6 +50,5 @@ def is_interactive(session: Session) -> bool:
 
 def confirm(session: Session, question: str) -> bool:
     """Ask on the terminal. Everything but yes is a no."""
-    session.err.write(f"{question} [y/N] ")
-    session.err.flush()
+    session.prompt(f"{question} [y/N] ")
     return sys.stdin.readline().strip().lower() in ("y", "yes")

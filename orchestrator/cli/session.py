@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -13,11 +14,14 @@ from typing import Any, TextIO
 
 from orchestrator.adapters.head.client import Client
 from orchestrator.adapters.head.paths import Paths
-from orchestrator.cli.terminal import fold
+from orchestrator.cli.terminal import fold, inert
 from orchestrator.core.errors import CoordinatorUnreachable
 
 _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34"}
 _COLOURS |= {"magenta": "35", "cyan": "36", "bright_blue": "94", "bright_magenta": "95", "bright_cyan": "96"}
+
+_UNESCAPED = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""What JSON may hold as it is, and a terminal may obey."""
 
 
 class Paint:
@@ -88,7 +92,8 @@ class Session:
 
     def put_json(self, document: Mapping[str, Any], *, indent: int | None = 2) -> None:
         """Write a JSON document to stdout; `indent=None` for JSON lines."""
-        self.put(json.dumps(document, indent=indent, ensure_ascii=False))
+        text = json.dumps(document, indent=indent, ensure_ascii=False)
+        self.put(_UNESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
     def say(self, text: str) -> None:
         """Write a message to stderr, folded to its terminal. A stderr that fails does not end the command."""
@@ -98,6 +103,11 @@ class Session:
             _write(self.err, "\n".join(lines))
         except OSError:
             discard(self.err)
+
+    def prompt(self, text: str) -> None:
+        """Write a question to stderr, and leave the line open for the answer."""
+        self.err.write(inert(text))
+        self.err.flush()
 
     def warn(self, text: str) -> None:
         """Write a warning to stderr."""
@@ -139,6 +149,8 @@ def discard(stream: TextIO) -> None:
 
 
 def _write(stream: TextIO, text: str) -> None:
+    """Write lines, of which nothing but their colours acts on a terminal: hosts and specs have a say in them."""
+    text = inert(text)
     try:
         stream.write(text + "\n")
     except UnicodeEncodeError:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, and movements
@@ -10,6 +14,41 @@ _CONTROL = re.compile(
     r"|\x1b.?|[\x00-\x08\x0a-\x1f\x7f-\x9f]"
 )
 _SGR = re.compile(r"\x1b\[[0-9;:]*m")
+
+_STYLE = r"(?:0?[0-4]|7|2[1-47]|[349][0-7]|[34]9|10[0-7]|[34]8[;:](?:5[;:]\d{1,3}|2(?:[;:]\d{0,3}){3,4}))"
+_ACTING = re.compile(
+    rf"(?P<colour>\x1b\[(?:{_STYLE}(?:;{_STYLE})*)?m)"
+    "|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    "|[\u200e\u200f\u202a-\u202e\u2066-\u2069]"  # they reorder what is shown around them
+)
+"""What does something to a terminal; of it, colours that hide nothing."""
+
+
+def inert(text: str) -> str:
+    """Return the text with every control character as visible text, such as `\\x1b`, but for ends of lines and tabs.
+
+    Colours stay, and end with the text.
+
+    >>> inert("a\\x1b]0;title\\x07 b")
+    'a\\\\x1b]0;title\\\\x07 b'
+    """
+    if _ACTING.search(text) is None:
+        return text
+    colours = [found["colour"] for found in _ACTING.finditer(text) if found["colour"]]
+    shown = _ACTING.sub(lambda found: found["colour"] or escaped(found[0]), text)
+    return f"{shown}\x1b[0m" if colours and colours[-1] not in ("\x1b[0m", "\x1b[m") else shown
+
+
+def escaped(character: str) -> str:
+    """Return a control character as Python writes it."""
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def screen(text: str) -> Text:
+    """Return the text as rich draws it: colours, and nothing else that does something to a terminal."""
+    from rich.text import Text
+
+    return Text.from_ansi(inert(text))
 
 
 def printable(text: str) -> str:

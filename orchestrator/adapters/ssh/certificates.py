@@ -15,6 +15,7 @@ import paramiko
 from paramiko.pkey import UnknownKeyType
 
 from orchestrator.adapters.ssh.algorithms import CERTIFICATE, permits
+from orchestrator.adapters.ssh.errors import said
 from orchestrator.adapters.ssh.known_hosts import HostKey, Judgement, KnownHosts
 
 _PUBLIC_FIELDS = {
@@ -86,13 +87,13 @@ class Certificate:
         if not self.is_signed:
             return f"its signature is not one of {self.authority.fingerprint}"
         if not permits(settings, "casignaturealgorithms", self.algorithm):
-            return f"it is signed by {self.algorithm}, which is not accepted"
+            return f"it is signed by {said(self.algorithm)}, which is not accepted"
         if self.kind != _FOR_HOSTS:
             return "it is a user's, not a host's"
         if self.critical:
             return "it has critical options, which a host's must not have"
         if not any(fnmatchcase(name, principal.replace("[", "[[]")) for principal in self.principals):
-            return f"it is for {', '.join(self.principals) or 'nobody'}, not for {name}"
+            return f"it is for {said(', '.join(self.principals)) or 'nobody'}, not for {name}"
         if now < self.valid_after:
             return f"it is not valid before {_day(self.valid_after)}"
         if self.valid_before != _NEVER and now >= self.valid_before:
@@ -124,7 +125,7 @@ def judge(
     try:
         found = Certificate.read(certificate)
     except (ValueError, paramiko.SSHException) as error:
-        return judged, f"it cannot be read: {error}"
+        return judged, f"it cannot be read: {said(error)}"
     by = known.judge(key_name, found.authority)
     if by.verdict == "revoked":
         return by, None

@@ -14,12 +14,21 @@ from orchestrator.adapters.ssh.config import Hop
 from orchestrator.adapters.ssh.known_hosts import HostKey, Judgement
 from orchestrator.core.errors import ConnectFailed, HostError, HostKeyChanged, HostKeyUnknown
 from orchestrator.core.plan import HostPlan
-from orchestrator.core.words import duration
+from orchestrator.core.words import duration, plain
 
 T = TypeVar("T")
 
 RETRY_DELAYS_S = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 4.0, 4.0)
 """After a handshake that sshd dropped, each ± 50 %. A refused key or a silent host is not tried again."""
+
+
+_SAID_MAX = 300
+
+
+def said(words: object) -> str:
+    """Return what an sshd, or a library about it, said: one line that does nothing to a terminal, and is no book."""
+    text = plain(str(words))
+    return text if len(text) <= _SAID_MAX else f"{text[:_SAID_MAX]}…"
 
 
 class Dropped(ConnectFailed):

@@ -11,7 +11,7 @@ from paramiko.ssh_exception import NoValidConnectionsError
 
 from orchestrator.adapters.ssh.algorithms import KEYWORDS
 from orchestrator.adapters.ssh.config import Hop
-from orchestrator.adapters.ssh.errors import dropped, silent, unreachable
+from orchestrator.adapters.ssh.errors import dropped, said, silent, unreachable
 from orchestrator.core.errors import ConnectFailed, HostError, HostUnfit
 from orchestrator.core.plan import HostPlan
 
@@ -43,12 +43,12 @@ def _explain(host: HostPlan, hop: Hop, error: Exception, *, late: bool, connect_
                 hint="AllowTcpForwarding and PermitOpen in the bastion's sshd_config must allow it",
             )
         case paramiko.ChannelException():
-            return ConnectFailed(host.name, f"the bastion cannot connect to {hop}: {error.text}")
+            return ConnectFailed(host.name, f"the bastion cannot connect to {hop}: {said(error.text)}")
         case paramiko.ssh_exception.IncompatiblePeer():
             ours = " and ".join(KEYWORDS[keyword] for keyword in hop.algorithms)
             hint = f"update its sshd{f', or allow more by {ours} of ssh_config' if ours else ''}"
-            return HostUnfit(host.name, f"{hop} shares no algorithm with us: {error}", hint=hint)
+            return HostUnfit(host.name, f"{hop} shares no algorithm with us: {said(error)}", hint=hint)
         case _ if late:
             return silent(host, hop, connect_s)
         case _:
-            return dropped(host, hop, f"breaks off ({error})")
+            return dropped(host, hop, f"breaks off ({said(error)})")

@@ -15,7 +15,7 @@ from paramiko.ssh_exception import BadAuthenticationType
 from orchestrator.adapters.ssh import certificates
 from orchestrator.adapters.ssh.algorithms import CERTIFICATE, Transport, permits
 from orchestrator.adapters.ssh.config import Hop
-from orchestrator.adapters.ssh.errors import refusal
+from orchestrator.adapters.ssh.errors import refusal, said
 from orchestrator.adapters.ssh.known_hosts import HostKey, Judgement, KnownHosts
 from orchestrator.core.errors import AuthRefused
 from orchestrator.core.plan import HostPlan
@@ -71,7 +71,9 @@ class Keys:
                     _restrict(transport, [name for name in _algorithms(key) if self._accepts(name)])
                     more = transport.auth_publickey(self._hop.user, key)
                 except BadAuthenticationType as error:
-                    raise self._refused("takes no keys, only " + ", ".join(error.allowed_types)) from error
+                    raise self._refused(
+                        "takes no keys, only " + said(", ".join(error.allowed_types))
+                    ) from error
                 except paramiko.SSHException:
                     if not transport.is_active() and not refused:
                         raise  # lost before it had judged any key: no refusal
@@ -81,7 +83,7 @@ class Keys:
                         raise self._refused("closed the connection after too many keys") from None
                     continue
                 if more:
-                    raise self._refused(f"wants more than the key {label}: " + ", ".join(more))
+                    raise self._refused(f"wants more than the key {label}: " + said(", ".join(more)))
                 return []
             raise self._refused("refused")
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,11 @@ from orchestrator.cli import render
 from orchestrator.cli.help import Command
 from orchestrator.cli.run_choice import find, run_argument
 from orchestrator.cli.session import Session
+from orchestrator.cli.terminal import screen
 from orchestrator.core.errors import CoordinatorUnreachable
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 _REFRESH_S = 1.0
 
@@ -70,23 +74,22 @@ def _say_other_version(session: Session, document: dict[str, Any]) -> None:
 def _watch(request: Request, session: Session) -> int:
     from rich.console import Console
     from rich.live import Live
-    from rich.text import Text
 
     from orchestrator.cli.keys import Keys
 
-    def screen() -> Text:
+    def shown() -> Text:
         text = render.status(run(request, session), session.paint, width=session.width)
-        return Text.from_ansi(f"{text}\n\n{session.paint('q quits', 'dim')}")
+        return screen(f"{text}\n\n{session.paint('q quits', 'dim')}")
 
-    first = screen()  # an error is shown before the screen is cleared
+    first = shown()  # an error is shown before the screen is cleared
     console = Console(file=session.out, highlight=False, no_color=not session.paint.on)
     try:
         with Keys(sys.stdin) as keys, Live(first, console=console, screen=True, auto_refresh=False) as live:
             while keys.wait(_REFRESH_S) not in ("q", "Q", "\x1b"):
                 try:
-                    live.update(screen(), refresh=True)
+                    live.update(shown(), refresh=True)
                 except CoordinatorUnreachable as e:  # it may come back; training continues without it
-                    live.update(Text(f"{e}\nhint: {e.hint}\n\nTrying again; q quits"), refresh=True)
+                    live.update(screen(f"{e}\nhint: {e.hint}\n\nTrying again; q quits"), refresh=True)
     except KeyboardInterrupt:
         pass  # quits like q
     return 0

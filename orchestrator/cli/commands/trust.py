@@ -81,7 +81,7 @@ def _host(target: str) -> HostPlan:
         if not written.isdecimal() or not 0 < int(written) < 65536:
             raise UsageError(f"{target!r} has no valid port", hint="a port is a number from 1 to 65535")
         port = int(written)
-    if not address or address.startswith("-") or (at and not user):
+    if not target.isprintable() or not address or address.startswith("-") or (at and not user):
         raise UsageError(f"{target!r} is not a host", hint="examples: gpu-a, ml@gpu-a, ml@10.0.0.11:2222")
     return HostPlan(name=address, address=address, user=user or None, port=port, spec=target)
 

@@ -211,7 +211,9 @@ def test_hosts_as_people_write_them() -> None:
     ]
 
 
-@pytest.mark.parametrize("target", ["", "a:b", "a:0", "a:65536", "-oProxyCommand=x", "@a", "ml@-x"])
+@pytest.mark.parametrize(
+    "target", ["a\x1b[2J", "", "a:b", "a:0", "a:65536", "-oProxyCommand=x", "@a", "ml@-x"]
+)
 def test_what_is_no_host(target: str) -> None:
     with pytest.raises(UsageError):
         hosts_of([target])

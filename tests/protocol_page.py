@@ -106,7 +106,7 @@ LINES = (*get_args(frames.RuntimeLine), *get_args(frames.ShimLine))
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     shown: set[str] = set()
     parts = [HEAD, AGENT, *_types(FROM_AGENT, shown), ORDERS, _table()]
     for row in TABLE:
@@ -167,7 +167,7 @@ def _fields(type_: Any) -> dict[str, Any]:
 
 
 def _notes(type_: Any) -> dict[str, str]:
-    """The strings below a type's fields, those of its bases among them."""
+    """Return the strings below a type's fields, those of its bases among them."""
     found: dict[str, str] = {}
     for base in getattr(type_, "__orig_bases__", ()):
         if is_typeddict(base):
@@ -182,7 +182,7 @@ def _notes(type_: Any) -> dict[str, str]:
 
 
 def _nested(type_: Any, names: Iterable[str]) -> Iterator[Any]:
-    """The types of ours that these fields name."""
+    """Yield the types of ours that these fields name."""
     hints = _fields(type_)
     for name in names:
         yield from _named(hints[name])
@@ -196,7 +196,7 @@ def _named(hint: Any) -> Iterator[Any]:
 
 
 def _words(hint: Any) -> str:
-    """A type in words."""
+    """Describe a type in words."""
     if get_origin(hint) in (Union, UnionType):
         (inner,) = [argument for argument in get_args(hint) if argument is not NoneType]
         return f"{_words(inner)}, or null"

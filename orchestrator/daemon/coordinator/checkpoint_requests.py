@@ -85,7 +85,7 @@ def compare(answer: dict[str, Any], verb: str, store: CheckpointStore) -> None:
 
 
 def rolled_back(answer: dict[str, Any], *, at: float) -> RolledBack:
-    """The event that follows from the mark in the directory."""
+    """Return the event that follows from the mark in the directory."""
     found = answer["checkpoint"]
     return RolledBack(
         at=at,

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.adapters.channel import Decoder, FrameError, encode
-from orchestrator.adapters.head.journal import dump_run, read_run
+from orchestrator.adapters.head.journal_states import dump_run, read_run
 from orchestrator.adapters.transport import Channel
 from orchestrator.core import decide
 from orchestrator.core.errors import ConnectFailed, HostError
@@ -139,7 +139,7 @@ ORDERS: list[Order[Any]] = [
 
 
 def hear(link: HostLink, data: bytes) -> str | None:
-    """What the link makes of the bytes: None where it takes them, else why it is dropped."""
+    """Return what the link makes of the bytes: None where it takes them, else why it is dropped."""
     ears = Listening()
     link._listener = ears
     conversation = Conversation(HOST.name, Script(b""), valid(Hello))
@@ -191,7 +191,7 @@ def framed(message: Any, blob: bytes = b"") -> bytes:
 
 
 def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to everything in a JSON value."""
+    """Yield the way to everything in a JSON value."""
     yield way
     if isinstance(value, dict):
         for key, entry in value.items():
@@ -202,7 +202,7 @@ def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(value: Any, way: tuple[Any, ...], new: Callable[[Any], Any]) -> Any:
-    """The value with something else in that place."""
+    """Return the value with something else in that place."""
     if not way:
         return new(value)
     copy = value.copy()
@@ -225,7 +225,7 @@ def doubled(value: Any) -> Any:
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """A frame that was one, but for one to three places."""
+    """Draw a valid frame that is changed in one to three places."""
     message = draw(st.sampled_from(FRAMES))
     for _ in range(draw(st.integers(1, 3))):
         way = draw(st.sampled_from([way for way in places(message) if way] or [()]))

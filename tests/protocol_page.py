@@ -65,7 +65,7 @@ How an agent gets to a host, and what is said until its hello, is `daemon/connec
 ORDERS = """## Coordinator to agent
 
 `{"order": VERB, "id": N, …}` with the fields below. The reply comes under the same `id`; an order without one
-gets none. **Fence**: whom a host obeys. *newest*: the order names a run and the epoch of its coordinator, and
+gets none. **Fence**: whose orders a host accepts. *newest*: the order names a run and the epoch of its coordinator, and
 one of an older epoch than the host has seen for that run is refused with code `superseded`. *newest, begins*:
 the same, and a host that does not know the run begins to. *anybody*: it changes nothing of a run.
 """

@@ -24,7 +24,7 @@ from typing import (
 )
 
 from orchestrator.protocol.bounds import Exact, Form, Json, Length, Range, Raw
-from orchestrator.protocol.limits import COUNT_MAX, OBEYED, TEXT_CHARS_MAX
+from orchestrator.protocol.limits import CONTROLS, COUNT_MAX, TEXT_CHARS_MAX
 
 Check = Callable[[Any], Any]
 
@@ -36,7 +36,7 @@ DEPTH_MAX = 64
 
 _SHOWN_CHARS = 60
 
-_OBEYED = re.compile(OBEYED)
+_CONTROLS = re.compile(CONTROLS)
 
 
 class Misfit(ValueError):
@@ -58,7 +58,7 @@ class Misfit(ValueError):
 
 def cleaned(text: str) -> str:
     r"""Return the text with what a terminal would obey shown as text: ESC as `\x1b`, a direction as `\u202e`."""
-    return _OBEYED.sub(_visible, text)
+    return _CONTROLS.sub(_visible, text)
 
 
 def cleaned_json(value: Any) -> Any:

@@ -33,9 +33,9 @@ STEP_MAX = 10**15
 
 COUNT_MAX = (1 << 63) - 1
 
-OBEYED = (
+CONTROLS = (
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and line feed, DEL, C1
     "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # lines that are none, and what turns the direction of writing
     "\ud800-\udfff]"  # halves of characters, which no file takes
 )
-"""A regular expression: characters that a terminal obeys, and none shows."""
+"""A regular expression: characters that act on a terminal and are not shown."""

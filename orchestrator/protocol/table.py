@@ -1,4 +1,4 @@
-"""The one table of orders: what each may ask, what it answers, whom it obeys, and who sends it.
+"""The one table of orders: what each may ask, what it answers, whose it must be, and who sends it.
 
 `STOP({…})` makes an order that can be sent; its fields are checked by mypy, and so is what its reply holds. Agents
 have one method for each, named `handler`; the coordinator checks each reply by `answer`.
@@ -18,7 +18,7 @@ A = TypeVar("A")
 
 
 class Fence(Enum):
-    """Whom a host obeys."""
+    """Whose orders a host accepts."""
 
     RUN = "newest"
     """Run and epoch are checked: an older coordinator is refused (`superseded`)."""

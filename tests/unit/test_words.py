@@ -48,6 +48,8 @@ BANNED = {
 """Words that were used for one thing beside another word, and the one that is left."""
 
 ALLOWED = {
+    ("docs/protocol.md", "piece"): "`piece_bytes` is a key of manifests that lie on disks",
+    ("orchestrator/protocol/orders.py", "piece"): "`piece_bytes` is a key of manifests that lie on disks",
     ("docs/faults.md", "obey"): "made by `make faults` from the rows and the names of the tests",
     ("docs/faults.md", "mend"): "made by `make faults` from the rows and the names of the tests",
 }
@@ -90,7 +92,9 @@ def test_banned_words_are_found_in_all_their_forms(text: str, found: set[str]) -
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_no_identifier_has_a_banned_word(file: Path) -> None:
+    place = str(file.relative_to(ROOT))
     found = {(name, word) for name in set(identifiers(file)) for word in banned_in(name)}
+    found = {(name, word) for name, word in found if (place, word) not in ALLOWED}
     assert {f"{name}: say {BANNED[word]}" for name, word in found} == set()
 
 

@@ -162,15 +162,15 @@ def _manifest(
     import re
     from hashlib import sha256
 
-    from orchestrator.protocol.limits import OBEYED
+    from orchestrator.protocol.limits import CONTROLS
 
-    obeyed = re.compile(OBEYED).search
+    controls = re.compile(CONTROLS).search
     files = []
     for folder, _, names in os.walk(directory):
         for name in names:
             path = os.path.join(folder, name)
             inside = os.path.relpath(path, directory)
-            if obeyed(inside):
+            if controls(inside):
                 raise SeedError(
                     "bad-name",
                     f"{inside!r} cannot travel with its checkpoint: its name has characters that a terminal obeys",

@@ -35,9 +35,9 @@ def listing(host_dir: str, run: str) -> dict[str, Any]:
     """
     import re
 
-    from orchestrator.protocol.limits import OBEYED
+    from orchestrator.protocol.limits import CONTROLS
 
-    obeyed = re.compile(OBEYED).search
+    controls = re.compile(CONTROLS).search
     files: list[dict[str, Any]] = []
     left_out = 0
     for task, generation, directory in sorted(generations(host_dir, run)):
@@ -50,7 +50,7 @@ def listing(host_dir: str, run: str) -> dict[str, Any]:
                 if size is None or not (_MARK in name or _PLUGINS in path):
                     continue
                 # What a terminal would obey is in no name that goes to the head and back.
-                if len(files) < FILES_MAX and not obeyed(path):
+                if len(files) < FILES_MAX and not controls(path):
                     files.append({"task": task, "generation": generation, "path": path, "bytes": size})
                 else:
                     left_out += 1

@@ -7,7 +7,7 @@ replay`, which compares them with what was recorded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from orchestrator.core.actions import (
     Action,
@@ -18,9 +18,10 @@ from orchestrator.core.actions import (
     ReleaseTask,
     StartTask,
     StopTask,
+    VerifyCheckpoint,
 )
-from orchestrator.core.events import Event, HostReported
-from orchestrator.core.model import Run
+from orchestrator.core.events import CheckpointVerified, Event, HostReported, Ticked
+from orchestrator.core.model import Run, Running
 from orchestrator.core.plan import TaskId
 
 _WORD_MAX = 120
@@ -92,12 +93,24 @@ def event_in_words(event: Event) -> str:
 def is_worth_keeping(before: Run, after: Run, event: Event, actions: Sequence[Action]) -> bool:
     """Return whether the journal must have this turn before anything else happens.
 
-    A heartbeat that only moves numbers need not be kept: the next one brings them anyway. Whatever is ordered or noted,
-    and whatever a person or another host said, must be.
+    A heartbeat that only moves numbers need not be kept: the next one brings them anyway. Nor need a look at the newest
+    checkpoint that finds nothing new: the next coordinator looks by itself. Whatever else is ordered or noted, and
+    whatever a person or another host said, must be.
     """
+    if isinstance(event, Ticked | CheckpointVerified):
+        return not _only_looks(before, after, actions)
     if actions or not isinstance(event, HostReported):
         return True
     return _beliefs(before) != _beliefs(after)
+
+
+def _only_looks(before: Run, after: Run, actions: Sequence[Action]) -> bool:
+    """Return whether nothing has changed but when the newest checkpoint is looked at."""
+    old, new = before.phase_state, after.phase_state
+    if not isinstance(old, Running) or not isinstance(new, Running):
+        return False
+    ordered = all(isinstance(action, VerifyCheckpoint) for action in actions)
+    return ordered and replace(after, phase_state=replace(new, verify_at=old.verify_at)) == before
 
 
 def _beliefs(run: Run) -> tuple[object, ...]:

@@ -38,11 +38,13 @@ def commit(journal: Journal, number: int) -> None:
 def kept(journal: Journal) -> int:
     """Check that all three tables agree on one number, and return it; 0 where there is none yet."""
     runs = journal.runs()
-    history = journal.history(a_run().run_id)
+    entries = journal.entries(a_run().run_id)
     notes = [event["message"] for event in journal.events(limit=1_000_000)]
     number = runs[0].run.best_step if runs else 0
     assert number is not None
-    assert [event["at"] for _, event in history] == [float(n) for n in range(1, number + 1)]
+    assert [entry.event.at for entry in entries if entry.event is not None] == [
+        float(n) for n in range(1, number + 1)
+    ]
     assert notes == [str(n) for n in range(1, number + 1)]
     if runs:
         assert runs[0].run.reason == "x" * (number * 37 % 3000)

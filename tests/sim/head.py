@@ -57,7 +57,7 @@ class SimJournal(Journal):
         """The states that may be found afterwards: the last one written, and one that was being written."""
         super().__init__(path)
 
-    def commit(self, run: Run, event: Event, notes: Sequence[Note]) -> None:
+    def commit(self, run: Run, event: Event, notes: Sequence[Note], **more: Any) -> None:
         """Commit as the real journal does, or die before, after or in the middle of it."""
         if self._world.disk_full:
             raise JournalError("the disk of the journal is full")
@@ -65,7 +65,7 @@ class SimJournal(Journal):
         if fate == "before":
             raise Died
         before = _size(self.path + "-wal")
-        super().commit(run, event, notes)
+        super().commit(run, event, notes, **more)
         after = _size(self.path + "-wal")
         if fate == "torn" and after > before:
             self.tear = (before, after)

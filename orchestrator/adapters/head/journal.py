@@ -20,10 +20,18 @@ from urllib.parse import quote
 from orchestrator.adapters import durable
 from orchestrator.adapters.head import journal_format
 from orchestrator.adapters.head.disk import NO_SPACE, full_error, is_full
+from orchestrator.adapters.head.journal_entries import (
+    ROWS,
+    ROWS_BEFORE_V3,
+    Entry,
+    Outcome,
+    changes,
+    entry_of,
+)
 from orchestrator.adapters.head.journal_format import VERSION, check_version, damaged
 from orchestrator.adapters.head.journal_states import COLUMNS, Contents, Kept, Unreadable, contents_of, dump
 from orchestrator.core.actions import Note
-from orchestrator.core.errors import JournalError
+from orchestrator.core.errors import JournalError, UsageError
 from orchestrator.core.events import Event
 from orchestrator.core.model import Run
 from orchestrator.core.phases.stopping import unproven
@@ -51,6 +59,8 @@ class Journal:
         """`clock` tells the time of a record, for people; nothing is decided by it."""
         self.path = path
         self._clock = clock or now_utc
+        self._last: dict[str, Run] = {}
+        """By run, the state of its last entry of this process."""
         try:
             if not os.path.exists(path):
                 self._create()
@@ -122,14 +132,35 @@ class Journal:
             epoch = max(at_least, int(_meta(self._db, self.path, "epoch")))
             self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
 
-    def commit(self, run: Run, event: Event, notes: Sequence[Note]) -> None:
-        """Event, state and notes, all or none. A run's first event brings the run itself into the journal."""
+    def commit(
+        self,
+        run: Run,
+        event: Event,
+        notes: Sequence[Note],
+        *,
+        before: Run | None = None,
+        outcome: Outcome | None = None,
+    ) -> None:
+        """Event, state and notes, all or none. A run's first event brings the run itself into the journal.
+
+        Args:
+            before: the state in which the event came, and `outcome`: what the core decided, both for who replays it.
+                Without them the state is taken as it is put here, whatever led to it.
+        """
         time = self._clock()
         ended = run.phase.is_terminal
+        found = changes(self._last.get(run.run_id), before) if before is not None else changes(None, run)
         with self._transaction():
             written = self._db.execute(
-                "INSERT INTO journal (time, run_id, type, event) VALUES (?, ?, ?, ?)",
-                (time, run.run_id, type(event).__name__, dump(type(event), event)),
+                "INSERT INTO journal (time, run_id, type, event, changes, outcome) VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    time,
+                    run.run_id,
+                    type(event).__name__,
+                    dump(type(event), event),
+                    found,
+                    outcome.to_json() if outcome is not None else None,
+                ),
             )
             self._db.execute(
                 "INSERT INTO runs (run_id, name, created, ended, written_at, state, ended_seq) "
@@ -147,6 +178,7 @@ class Journal:
                 ),
             )
             self._db.executemany(_INSERT_EVENT, [_row(time, run, note) for note in notes])
+        self._last[run.run_id] = run
 
     def note_set_aside(self, one: Unreadable) -> None:
         """Add an event that says so of a run, whose state is left as it is."""
@@ -174,6 +206,7 @@ class Journal:
             with self._transaction():
                 for table in ("events", "journal", "runs"):
                     self._db.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
+            self._last.pop(run_id, None)
         return forgotten
 
     # -- reading -------------------------------------------------------------------------------------------
@@ -226,10 +259,9 @@ class Journal:
         )
         return [json.loads(found) for (found,) in rows]
 
-    def history(self, run_id: str) -> list[tuple[str, Any]]:
-        """Return the run's journaled events, in order: (type, JSON)."""
-        rows = self._read("SELECT type, event FROM journal WHERE run_id = ? ORDER BY seq", (run_id,))
-        return [(type_, json.loads(event)) for type_, event in rows]
+    def entries(self, run_id: str) -> list[Entry]:
+        """Return the run's entries, in order."""
+        return [entry_of(row) for row in self._read(ROWS, (run_id,))]
 
 
 def peek(path: str) -> Contents:
@@ -246,6 +278,28 @@ def peek(path: str) -> Contents:
     except sqlite3.Error as e:
         raise _error(path, e) from e
     return contents_of(rows)
+
+
+def read_entries(path: str, name: str) -> tuple[str, list[Entry]]:
+    """Return the id and the entries of a run: of that id, or the newest of that name.
+
+    Changes nothing, as `peek`, and reads journals of older versions too. UsageError where there is no such run.
+    """
+    if not os.path.exists(path):
+        raise UsageError(f"there is no journal: {path}")
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
+            query = ROWS if _version(db, path) == VERSION else ROWS_BEFORE_V3
+            known = db.execute("SELECT run_id, name FROM runs ORDER BY rowid").fetchall()
+            found = [run_id for run_id, of in known if name in (run_id, of)]
+            if not found:
+                names = ", ".join(dict.fromkeys(of for _, of in known))
+                raise UsageError(
+                    f"the journal has no run {name!r}", hint=f"it has: {names}" if names else None
+                )
+            return found[-1], [entry_of(row) for row in db.execute(query, (found[-1],))]
+    except sqlite3.Error as e:
+        raise _error(path, e) from e
 
 
 def put_aside(path: str) -> str | None:

@@ -1,7 +1,8 @@
 """The journal's format: its tables, the steps from one version to the next, and what is said of a file that is none.
 
-A step is SQL that turns the tables of its version into those of the next. Fields that the state of a run gains need
-none: they have defaults. Before the first step the file is copied, so that an older program has a way back.
+A step is SQL that turns the tables of its version into those of the next; `migrated_state` in it turns a state into
+the shape of today (`journal_migration`). Fields that the state of a run gains need none: they have defaults. Before the
+first step the file is copied, so that an older program has a way back.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import sqlite3
 
 from orchestrator import __version__
 from orchestrator.adapters import durable
+from orchestrator.adapters.head.journal_migration import migrated_text
 from orchestrator.core.errors import JournalError
 
-VERSION = 2
+VERSION = 3
 
 SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
@@ -23,7 +25,8 @@ SCHEMA = (
         written_at REAL NOT NULL, state TEXT NOT NULL, ended_seq INTEGER
     ) STRICT""",
     """CREATE TABLE journal (
-        seq INTEGER PRIMARY KEY, time TEXT NOT NULL, run_id TEXT NOT NULL, type TEXT NOT NULL, event TEXT NOT NULL
+        seq INTEGER PRIMARY KEY, time TEXT NOT NULL, run_id TEXT NOT NULL, type TEXT NOT NULL, event TEXT NOT NULL,
+        changes BLOB, outcome TEXT
     ) STRICT""",
     """CREATE TABLE events (
         seq INTEGER PRIMARY KEY AUTOINCREMENT, time TEXT NOT NULL, run_id TEXT NOT NULL, name TEXT NOT NULL,
@@ -41,6 +44,12 @@ STEPS: dict[int, tuple[str, ...]] = {
         "UPDATE runs SET ended_seq = (SELECT max(seq) FROM journal WHERE journal.run_id = runs.run_id) "
         "WHERE ended IS NOT NULL",
         "CREATE INDEX events_by_run ON events (run_id, seq)",
+    ),
+    2: (
+        # An entry can be replayed: with what had changed since the one before it, and what was decided.
+        "ALTER TABLE journal ADD COLUMN changes BLOB",
+        "ALTER TABLE journal ADD COLUMN outcome TEXT",
+        "UPDATE runs SET state = migrated_state(state)",
     ),
 }
 """By the version that a step starts from."""
@@ -104,6 +113,7 @@ def back_up(db: sqlite3.Connection, path: str) -> str:
 
 def migrate(db: sqlite3.Connection, version: int) -> None:
     """All steps from that version to ours; within the caller's transaction, so all or none."""
+    db.create_function("migrated_state", 1, migrated_text, deterministic=True)
     for step in range(version, VERSION):
         for statement in STEPS[step]:
             db.execute(statement)

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from orchestrator.adapters.head.journal_migration import migrated_text
 from orchestrator.core.model import Run
 
 
@@ -83,8 +84,8 @@ def dump_run(run: Run) -> str:
 
 
 def read_run(state: str) -> Run:
-    """Read what `dump_run` has written. Raises ValueError where it is no run that this program understands."""
-    return adapter(Run).validate_json(state)  # type: ignore[no-any-return]
+    """Read what `dump_run` has written, of 0.1.0 too. ValueError where it is no run that this program understands."""
+    return adapter(Run).validate_json(migrated_text(state))  # type: ignore[no-any-return]
 
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}

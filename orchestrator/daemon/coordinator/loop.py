@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.adapters.head.journal import Journal
+from orchestrator.adapters.head.journal_entries import Outcome
 from orchestrator.adapters.head.journal_states import Kept
 from orchestrator.core import decide
 from orchestrator.core.abandon import abandoned
@@ -125,7 +126,8 @@ class Loop:
         """End a run about which nothing is decided any more: its hosts are swept. Deciding thread only."""
         before, event = self.runs[run_id], KillRequested(at=self._now(), force=True)
         after, actions = abandoned(before, event.at)
-        self._keep(before, after, event, actions)
+        self._journal.commit(after, event, [action for action in actions if isinstance(action, Note)])
+        self.seq += 1
         self.halted = {other: halt for other, halt in self.halted.items() if other != run_id}
         self._carry_out(before, after, actions)
 
@@ -183,8 +185,10 @@ class Loop:
         """Write a turn down before anything is done about it."""
         if not is_worth_keeping(before, after, event, actions):
             return
-        self._journal.commit(after, event, [action for action in actions if isinstance(action, Note)])
-        self._stories.add(before.run_id, event, decided(before, after, actions))
+        decision = decided(before, after, actions)
+        notes = [action for action in actions if isinstance(action, Note)]
+        self._journal.commit(after, event, notes, before=before, outcome=Outcome(decision))
+        self._stories.add(before.run_id, event, decision)
         self.seq += 1
         if self._complained:
             log.info("the journal can be written again")
@@ -209,7 +213,7 @@ class Loop:
         log.critical("%s", halt.sentence(run), exc_info=error)
         note = Note("decisions-stopped", halt.sentence(run), data={"error": halt.error, "story": halt.story})
         try:
-            self._journal.commit(run, event, [note])  # with the event: so it can be replayed
+            self._journal.commit(run, event, [note], before=run, outcome=Outcome(raised=halt.error))
             self.seq += 1
         except Exception:
             log.exception("%s: the journal does not have it", run.run_id)

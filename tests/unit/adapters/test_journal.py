@@ -78,7 +78,8 @@ def test_what_comes_back_is_what_was_put_in(journal: Journal, path: str) -> None
     }
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first["time"])
     assert second["task"] is None
-    assert again.history(run.run_id) == [("Submitted", {"at": 8.0})]
+    (entry,) = again.entries(run.run_id)
+    assert (entry.type, entry.event) == ("Submitted", Submitted(8.0))
     again.close()
 
 
@@ -170,7 +171,7 @@ def test_a_note_that_cannot_be_kept_keeps_nothing_of_its_turn(journal: Journal) 
     with pytest.raises(ValueError, match=r"[Cc]ircular"):
         journal.commit(changed, Ticked(2.0), [Note("k", "x", data=circular)])
     assert journal.runs()[0].run == a_run()
-    assert len(journal.history(a_run().run_id)) == 1
+    assert len(journal.entries(a_run().run_id)) == 1
     journal.commit(changed, Ticked(2.0), [])
     assert journal.runs()[0].run == changed
 
@@ -358,7 +359,7 @@ ONE_GOES_ON = (Phase.FAILED, Phase.RUNNING, Phase.SUCCEEDED)
 def test_an_older_journal_is_migrated_after_a_backup(path: str) -> None:
     runs = of_version_1(path)
     assert [kept.run for kept in peek(path).kept] == runs, "a look migrates nothing"
-    assert not os.path.exists(f"{path}.before-v2")
+    assert not os.path.exists(f"{path}.before-v3")
     opened = Journal(path)
     assert [kept.run for kept in opened.runs()] == runs
     assert [kept.run.run_id[-1] for kept in opened.runs(ended_max=1)] == ["1", "2"]
@@ -366,7 +367,7 @@ def test_an_older_journal_is_migrated_after_a_backup(path: str) -> None:
     assert opened.take_epoch() == 8
     opened.close()
     assert _tables(path) == _tables_of_a_new_one(path)
-    backup = f"{path}.before-v2"
+    backup = f"{path}.before-v3"
     assert stat.S_IMODE(os.stat(backup).st_mode) == 0o600
     with sqlite3.connect(backup) as db:
         assert db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone() == ("1",)
@@ -409,7 +410,7 @@ def test_the_oldest_ended_runs_are_forgotten_with_their_events_and_no_other(jour
     left = ["t-20260101-000000", "t-20260101-000002", "t-20260101-000004", "t-20260101-000005"]
     assert [kept.run.run_id for kept in journal.runs()] == left
     assert [event["run"] for event in journal.events()] == left
-    assert journal.history("t-20260101-000001") == []
+    assert journal.entries("t-20260101-000001") == []
     journal.commit(replace(a_run("t-20260101-000009")), Ticked(1.0), [Note("k", "m")])
     assert journal.events()[-1]["seq"] == last + 1, "a number is never given again"
 

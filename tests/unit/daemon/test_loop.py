@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,11 +46,11 @@ class Disk(Journal):
         self.story = story
         self.full = False
 
-    def commit(self, run: Run, event: Event, notes: object) -> None:
+    def commit(self, run: Run, event: Event, notes: Sequence[Note], **more: Any) -> None:
         if self.full:
             self.story.append(f"refused {type(event).__name__}")
             raise disk.full_error(self.path)
-        super().commit(run, event, notes)  # type: ignore[arg-type]
+        super().commit(run, event, notes, **more)
         self.story.append(f"kept {type(event).__name__}")
 
 

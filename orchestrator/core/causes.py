@@ -43,6 +43,8 @@ class Row:
     """It is found while the tasks live: what they then die of is not the cause."""
     disowns: bool = False
     """What the generation has saved is not gone on from."""
+    may_want_room: bool = False
+    """Where the disk of the checkpoint directory is full, the script died of that, and the run waits for room."""
     reported_as: str = ""
     """What a shim's exit record calls it; empty where no shim says it."""
     how: str = ""
@@ -63,7 +65,7 @@ class Cause(Enum):
         means="it was done",
     )
     ORDERED = Row("ordered", blame=Blame.NOBODY, how="was stopped")
-    SCRIPT = Row("script", repeats=True, reported_as="script")
+    SCRIPT = Row("script", repeats=True, may_want_room=True, reported_as="script")
     """Its own words say more than any sentence of ours."""
     IMPORT = Row("import", repeats=True)
     DATA = Row("data", repeats=True)
@@ -84,8 +86,14 @@ class Cause(Enum):
         means="the tasks lost their connections to each other; none had ended before",
         advice="look at the network between the hosts: cables, a firewall, a changed address",
     )
-    CHECKPOINT = Row("checkpoint", repeats=True)
-    DISK = Row("disk full", repeats=True)
+    CHECKPOINT = Row("checkpoint", repeats=True, may_want_room=True)
+    DISK = Row(
+        "disk full",
+        repeats=True,
+        may_want_room=True,
+        means="the checkpoint directory has no room; the last verified checkpoint is untouched",
+        advice="make room in the checkpoint directory (`df -h` there), or keep fewer checkpoints (`checkpoint: keep`)",
+    )
     SIGNAL = Row(
         "signal",
         reported_as="signal",

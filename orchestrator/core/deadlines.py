@@ -13,6 +13,7 @@ from types import MappingProxyType
 from orchestrator.core.hosts import lifecycle, silence
 from orchestrator.core.instants import Deadline, Kind, instants_of
 from orchestrator.core.model import Run, Running
+from orchestrator.core.phases import room
 from orchestrator.core.phases.individual import may_start_individually, overdue_at
 from orchestrator.core.phases.stall import stalled_at
 
@@ -41,6 +42,7 @@ DEADLINES: MappingProxyType[str, Callable[[Run], _Due]] = MappingProxyType(
         "what the phase waits for is over": _of_the_phase,
         "a silent host is lost": lambda run: [silence.lost_at(run, host) for host in run.hosts],
         "the chief's position stands still for too long": lambda run: [stalled_at(run)],
+        "it is known whether the checkpoint directory is full": lambda run: [room.known_at(run)],
         "a host is displayed as unreachable": lambda run: [
             lifecycle.silent_at(run, host.name) for host in run.hosts
         ],

@@ -64,7 +64,7 @@ from orchestrator.core.model import (
     Task,
     TaskPhase,
 )
-from orchestrator.core.phases import checkpoints, final_verification
+from orchestrator.core.phases import checkpoints, final_verification, room
 from orchestrator.core.phases.individual import advance_individual, end_individually
 from orchestrator.core.phases.reports import absorb
 from orchestrator.core.phases.reschedule import handle
@@ -241,21 +241,23 @@ def _order_failed(turn: Turn, event: OrderFailed) -> None:
         if task.phase.may_live:  # its start never arrived
             turn.set_task(task, phase=TaskPhase.EXITED, exit=Exit(cause=Cause.ORDERED, at=turn.at))
     elif event.order == "seed" and turn.run.phase is Phase.RENDEZVOUS and not is_seeded(turn.run):
-        _seed_failed(turn, event.problem)
+        _seed_failed(turn, event.host, event.problem)
     elif event.order == "release" and event.task is not None and turn.run.phase is Phase.RUNNING:
         _release_failed(turn, turn.run.task(event.task), event.problem)
     elif event.order == "verify":
         verification_failed(turn)
 
 
-def _seed_failed(turn: Turn, problem: Problem) -> None:
+def _seed_failed(turn: Turn, host: str, problem: Problem) -> None:
     """Without a good checkpoint a person must act; a disk or a share that failed may be better the next time."""
     if problem.code in SEED_REFUSALS:
         turn.set(problem=problem)
         stop_all(turn, Intent.FAIL, problem.message)
         return
     what = f"the checkpoint was not made ready: {problem.message}"
-    turn.set(first_cause=FirstCause(None, turn.run.generation, Cause.START, what))
+    is_full = problem.code == room.NO_SPACE
+    found = Cause.DISK if is_full else Cause.START
+    turn.set(first_cause=FirstCause(None, turn.run.generation, found, what, host=host if is_full else None))
     stop_all(turn, Intent.RESTART, what)
 
 

@@ -198,6 +198,8 @@ class Host:
     """A spare that was never given a task: nothing of the run can be left there."""
     dir_silent_s: float = 0.0
     """How long the checkpoint directory has not answered there."""
+    dir_free_bytes: int | None = None
+    """What is free in the checkpoint directory as that host sees it; None where it does not say so."""
     dir_low_at: Instant | None = None
     """Since when its disk has been full; None where it is not."""
 

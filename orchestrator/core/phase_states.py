@@ -123,6 +123,10 @@ class Backoff:
     phase: Literal[Phase.BACKOFF] = Phase.BACKOFF
     start_at: Deadline | None
     """When the next one starts; None once that has come, and hosts are waited for."""
+    full_host: str = ""
+    """Where the checkpoint directory has no room, which is waited for; empty where nobody waits for that."""
+    needed_bytes: int | None = None
+    """What must be free there; None where that is not known: then it is tried again at `start_at`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

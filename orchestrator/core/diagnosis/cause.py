@@ -178,7 +178,7 @@ def _named(run: Run, tasks: Sequence[TaskId]) -> str:
 def completed(run: Run, found: FirstCause) -> FirstCause:
     """With what can be told only once the others have ended too, and what is always so of its class."""
     first = run.task(found.task) if found.task is not None else None
-    host = first.host if first else None
+    host = first.host if first else found.host
     others = [t for t in run.tasks if first is None or t.id != first.id]
     fell = [t for t in others if t.exit and t.exit.cause.row.blame is Blame.PEER]
     means, advice = matching.of_class(found.cause, host=host or "the host")

@@ -22,6 +22,7 @@ from orchestrator.core.model import (
     Task,
     TaskPhase,
 )
+from orchestrator.core.phases import room
 from orchestrator.core.phases.individual import waits_to_leave
 from orchestrator.core.phases.starting import is_seeded
 from orchestrator.core.phases.stopping import to_prove
@@ -142,12 +143,16 @@ def _stopping(run: Run, stopping: Stopping) -> str:
     if alive:
         named = ", ".join(f"{t.id} on {t.host}" for t in alive)
         return f"{run.reason}; waiting for {named} to end, {following}"
+    if room.known_at(run) is not None:
+        return f"{run.reason}; waiting to see whether the checkpoint directory has room, {following}"
     if not to_prove(run):
         return f"{run.reason}; no leftover processes; reading the newest checkpoint, {following}"
     return f"{run.reason}; checking {', '.join(to_prove(run))} for leftover processes, {following}"
 
 
 def _backoff(run: Run, backoff: Backoff, now: Instant) -> str:
+    if backoff.full_host:
+        return room.sentence(run, backoff, now)
     if backoff.start_at is not None:
         following = run.generation_last + 1
         return f"{run.reason}; generation {following} starts in {duration(backoff.start_at - now)}"

@@ -21,13 +21,16 @@ LOW_BYTES = 16 << 20
 """Less room than this is a full disk: hardly a checkpoint fits."""
 
 ROOM_FACTOR = 4
-"""There must be this many times as much before a full disk is said to be full again."""
+"""There must be this many times as much before a full disk is said to have room, and to be full again."""
+
+ROOM_BYTES = ROOM_FACTOR * LOW_BYTES
+"""What must be free before a run that ended of a full disk starts again."""
 
 
 def heard(turn: Turn, host: Host, event: HostReported) -> None:
     """Take what a report says of the checkpoint directory on that host."""
     before, now = host.dir_silent_s, event.dir_silent_s
-    turn.set_host(turn.run.host(host.name), dir_silent_s=now)
+    turn.set_host(turn.run.host(host.name), dir_silent_s=now, dir_free_bytes=event.dir_free_bytes)
     if turn.run.phase.is_terminal:
         return
     where = f"the checkpoint directory on {host.name}"
@@ -51,7 +54,7 @@ def _room(turn: Turn, host: Host, free_bytes: int | None, where: str) -> None:
             f"{where} has {size(free_bytes)} left: a checkpoint saved now may be incomplete; verified ones stay",
             free_bytes=free_bytes,
         )
-    elif free_bytes >= ROOM_FACTOR * LOW_BYTES and host.dir_low_at is not None:
+    elif free_bytes >= ROOM_BYTES and host.dir_low_at is not None:
         turn.set_host(host, dir_low_at=None)
 
 

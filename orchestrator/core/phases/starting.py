@@ -25,6 +25,7 @@ from orchestrator.core.model import (
     Task,
     TaskPhase,
 )
+from orchestrator.core.phases import room
 from orchestrator.core.phases.running import next_verification, react_to_end
 from orchestrator.core.phases.stopping import finish, stop_all
 from orchestrator.core.plan import TaskId
@@ -246,6 +247,7 @@ def advance_backoff(turn: Turn) -> None:
     A host that was rebooted meanwhile was prepared anew, and may have come back with other software.
     """
     silence.judge(turn)
+    room.advance(turn)
     run = turn.run
     start_at = run.within(Backoff).start_at
     if start_at is not None and not is_due(start_at, turn.at):

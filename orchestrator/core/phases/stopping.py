@@ -14,6 +14,7 @@ from orchestrator.core.model import (
     Backoff,
     Ended,
     Exit,
+    Host,
     Intent,
     Link,
     Phase,
@@ -23,7 +24,7 @@ from orchestrator.core.model import (
     Task,
     TaskPhase,
 )
-from orchestrator.core.phases import final_verification, restart
+from orchestrator.core.phases import final_verification, restart, room
 from orchestrator.core.transitions import ENDS
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
@@ -103,6 +104,8 @@ def advance_stopping(turn: Turn) -> None:
     _settle_intent(turn)
     match turn.run.intent:
         case Intent.RESTART:
+            if not is_due(room.known_at(turn.run) or turn.at, turn.at):
+                return
             _restart_or_give_up(turn)
         case Intent.RESCHEDULE:
             _rescheduled(turn)
@@ -131,11 +134,31 @@ def _settle_intent(turn: Turn) -> None:
 
 def _rescheduled(turn: Turn) -> None:
     """All have made room; the budget of failures is as it was."""
+    _count_free(turn)
+    turn.enter(Backoff(start_at=turn.at), turn.run.reason)
+
+
+def _count_free(turn: Turn) -> None:
+    """Count a restart of which no failure is counted."""
     run = turn.run
-    step = run.checkpoint.global_step if run.checkpoint else None
-    budget = restart.cleared(run.budget, step)
+    budget = restart.cleared(run.budget, run.checkpoint.global_step if run.checkpoint else None)
     turn.set(budget=replace(budget, restarts=budget.restarts + 1))
-    turn.enter(Backoff(start_at=turn.at), run.reason)
+
+
+def _wait_for_room(turn: Turn, full: Host) -> None:
+    """A full disk is not the script's fault, however often it fills: no failure is counted."""
+    _count_free(turn)
+    found = turn.run.first_cause
+    turn.enter(room.wait(full, turn.at), found.sentence if found else turn.run.reason)
+    what = f"waits for room in the checkpoint directory on {full.name}"
+    _say_done(turn, f"{what}; the restart budget is untouched")
+    turn.note(
+        "waiting-for-room",
+        f"{turn.run.run_id} {what}: {turn.run.reason}",
+        found.task if found else None,
+        free_bytes=full.dir_free_bytes,
+        **_why(turn.run),
+    )
 
 
 def _restart_or_give_up(turn: Turn) -> None:
@@ -143,6 +166,9 @@ def _restart_or_give_up(turn: Turn) -> None:
     found = run.first_cause
     step = run.checkpoint.global_step if run.checkpoint else None
     host_state.charge(turn, progressed=restart.is_progress(run.budget, step))
+    if (full := room.lacking(run, _blamed(run))) is not None:
+        _wait_for_room(turn, full)
+        return
     decided = restart.verdict(
         run.budget,
         run.plan.restart,

@@ -12,6 +12,7 @@ from orchestrator.core.model import (
     Cause,
     Exit,
     Facts,
+    FirstCause,
     Host,
     HostState,
     Intent,
@@ -234,6 +235,32 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
         (
             run_in(Phase.BACKOFF, reason="it failed", tasks=(task(RUNNING), task(TaskPhase.EXITED))),
             "it failed; waiting for the old tasks to end",
+        ),
+        (
+            run_in(
+                Phase.BACKOFF,
+                reason="worker:0 failed",
+                hosts=({**UP, "dir_free_bytes": 12 << 20, "dir_low_at": 960.0}, UP),
+                own={"start_at": 1290.0, "full_host": "a", "needed_bytes": 64 << 20},
+            ),
+            "no space in the checkpoint directory on a for 40 s; 12 MiB free, 64 MiB needed; "
+            "resumes by itself when there is room",
+        ),
+        (
+            run_in(Phase.BACKOFF, reason="worker:0 failed", own={"start_at": 1290.0, "full_host": "b"}),
+            "no space in the checkpoint directory on b for 10 s; what is free is not known, more is needed; "
+            "resumes by itself when there is room, tries again in 4 min 50 s",
+        ),
+        (
+            run_in(
+                Phase.STOPPING,
+                tasks=(task(TaskPhase.EXITED),) * 2,
+                checkpoint=True,
+                own={"intent": Intent.RESTART},
+                reason="worker:0 failed",
+                first_cause=FirstCause(TaskId("worker", 0), 0, Cause.DISK, "worker:0 failed"),
+            ),
+            "worker:0 failed; waiting to see whether the checkpoint directory has room, then restart",
         ),
         (run_in(Phase.FAILED, reason="worker:0 failed"), "worker:0 failed"),
     ],

@@ -1,0 +1,103 @@
+"""A full checkpoint directory: the generation that ended of it counts as no failure, and the run waits for room.
+
+A person must make room, and nothing else has to be done: the run resumes by itself when a report shows enough. What is
+free is reported with some delay, so a script that says that a disk is full is judged only when a newer look is known.
+Where the checkpoint directory has room, another disk is full, and the ordinary rules hold.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core.causes import Cause
+from orchestrator.core.hosts.checkpoint_dir import LOW_BYTES, ROOM_BYTES
+from orchestrator.core.instants import Deadline, Instant, is_due
+from orchestrator.core.model import Backoff, Host, Intent, Link, Run
+from orchestrator.core.turn import Turn
+from orchestrator.core.words import duration, size
+
+NO_SPACE = "no-space"
+"""The code of an order that failed because a disk is full."""
+
+LOOK_WAIT_S = 15.0
+"""Hosts look at the directory every 10 s. A report that comes this long after an end has seen the directory since."""
+
+RETRY_S = 300.0
+"""It is tried again this often, unless reports say that the disk is still full: a host may not say what is free."""
+
+
+def _free_bytes(host: Host) -> int | None:
+    return host.dir_free_bytes if host.link is Link.CONNECTED else None
+
+
+def _least_free(run: Run) -> Host | None:
+    """Return the assignee that sees the least room in the checkpoint directory; None where nobody says."""
+    known = [(free, host.name) for host in run.assignees if (free := _free_bytes(host)) is not None]
+    return run.host(min(known)[1]) if known else None
+
+
+def lacking(run: Run, blamed: Cause) -> Host | None:
+    """Return the host in whose checkpoint directory there was no room, if this generation ended of that."""
+    found = run.first_cause
+    if run.plan.checkpoint is None or found is None or not blamed.row.may_want_room:
+        return None
+    if blamed is Cause.DISK and found.task is None and found.host is not None:
+        return run.host(found.host)  # the seeding said so itself
+    host = _least_free(run)
+    enough = ROOM_BYTES if blamed is Cause.DISK else LOW_BYTES
+    return host if host is not None and (host.dir_free_bytes or 0) < enough else None
+
+
+def known_at(run: Run) -> Deadline | None:
+    """Return by when it is known whether the end was of a full checkpoint directory; None where nobody waits for it."""
+    found = run.first_cause
+    if run.intent is not Intent.RESTART or found is None or found.cause is not Cause.DISK:
+        return None
+    if run.plan.checkpoint is None or any(task.phase.may_live for task in run.tasks):
+        return None
+    return run.since_at + LOOK_WAIT_S if lacking(run, Cause.DISK) is None else None
+
+
+def wait(host: Host, at: Instant) -> Backoff:
+    """Return the phase in which room on that host is waited for."""
+    return Backoff(start_at=at + RETRY_S, full_host=host.name, needed_bytes=_needed_bytes(host))
+
+
+def _needed_bytes(host: Host) -> int | None:
+    """What is free there already was not enough, unless it is so little that the disk counts as full."""
+    free = _free_bytes(host)
+    return ROOM_BYTES if free is not None and free < ROOM_BYTES else None
+
+
+def advance(turn: Turn) -> None:
+    """End the wait when there is room, or when it is time to try again."""
+    waiting = turn.run.within(Backoff)
+    if not waiting.full_host:
+        return
+    host = turn.run.host(waiting.full_host)
+    free, needed = _free_bytes(host), waiting.needed_bytes
+    where = f"the checkpoint directory on {host.name}"
+    if free is not None and needed is not None and free >= needed:
+        turn.note("room-again", f"{where} has {size(free)} free again", free_bytes=free)
+        turn.set_phase(start_at=turn.at, full_host="")
+    elif is_due(waiting.start_at, turn.at) and (free is None or free >= LOW_BYTES):
+        turn.note("room-retry", f"tries again whether {where} has room: {_free(free)}")
+        turn.set_phase(full_host="")
+    elif is_due(waiting.start_at, turn.at):
+        turn.set_phase(start_at=turn.at + RETRY_S)
+    elif needed is None and _needed_bytes(host) is not None:
+        turn.set_phase(needed_bytes=_needed_bytes(host))
+
+
+def _free(free: int | None) -> str:
+    return f"{size(free)} free" if free is not None else "what is free is not known"
+
+
+def sentence(run: Run, waiting: Backoff, now: Instant) -> str:
+    """Say what the run waits for, what is free and needed, and what ends the wait."""
+    host = run.host(waiting.full_host)
+    free, needed = _free_bytes(host), waiting.needed_bytes
+    since_at = min(run.since_at, host.dir_low_at if host.dir_low_at is not None else run.since_at)
+    amounts = _free(free) + (f", {size(needed)} needed" if needed is not None else ", more is needed")
+    resumes = "resumes by itself when there is room"
+    if waiting.start_at is not None and (free is None or free >= LOW_BYTES):
+        resumes += f", tries again in {duration(waiting.start_at - now)}"
+    return f"no space in the checkpoint directory on {host.name} for {duration(now - since_at)}; {amounts}; {resumes}"

@@ -12,6 +12,7 @@ from orchestrator.core.phases.reschedule import at_checkpoint
 from orchestrator.core.phases.running import verification_ended
 from orchestrator.core.phases.stopping import stop_all
 from orchestrator.core.turn import Turn
+from orchestrator.core.words import counted
 
 
 def take(turn: Turn, event: CheckpointSeeded | SeedProgressed | CheckpointVerified | RolledBack) -> None:
@@ -32,7 +33,7 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     _passed_over(turn, seed.rejected, seed.source, "is used instead")
     turn.set(seed=seed, budget=restart.cleared(run.budget, seed.global_step), from_scratch=False)
     if seed.source is None:
-        reached = f"; {run.best_step} steps are lost" if run.best_step and run.generation > 1 else ""
+        reached = f"; {_lost(run.best_step)}" if run.best_step and run.generation > 1 else ""
         sentence = f"no checkpoint yet: generation {seed.generation} starts at step 0{reached}"
         turn.note("from-start", sentence, None, **_done(turn, sentence))
         return
@@ -46,10 +47,14 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
         else None
     )
     step = seed.global_step if seed.global_step is not None else "unknown"
-    counted = f"; {lost} steps are lost" if lost is not None else ""
-    sentence = f"generation {seed.generation} resumes from step {step}{counted}"
+    sentence = f"generation {seed.generation} resumes from step {step}"
+    sentence += f"; {_lost(lost)}" if lost is not None else ""
     facts = {"global_step": seed.global_step, "steps_lost": lost, "path": seed.source}
     turn.note("resumed", f"{sentence} ({seed.source})", None, **facts, **_done(turn, sentence))
+
+
+def _lost(steps: int) -> str:
+    return f"{counted(steps, 'step')} {'is' if steps == 1 else 'are'} lost"
 
 
 def _passed_over(turn: Turn, rejected: tuple[tuple[str, str], ...], taken: str | None, does: str) -> None:

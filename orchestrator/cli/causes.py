@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 from orchestrator.cli import render
@@ -17,13 +20,18 @@ _NAMED_MAX = 4
 
 _LABEL_WIDTH = 9
 
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
+
 
 def why(document: Document, paint: Paint, *, width: int | None = None) -> str:
     """Return the whole text of `orch why`. `width`: the terminal's columns; None leaves lines whole."""
     causes = document.get("first_causes") or []
     is_known = document.get("phase") is not None
     blocks = [render.headline(document, paint) if is_known else paint(render.title(document), "bold")]
-    blocks += ["\n".join(render.indent(block(cause, paint, width))) for cause in causes]
+    blocks += [
+        "\n".join(render.indent(block(alike[-1], paint, width, again=alike[:-1])))
+        for alike in _grouped(causes)
+    ]
     now = "\n".join(render.indent(_now(document, causes, paint, width)))
     if now:
         blocks.insert(1 if not causes else len(blocks), now)
@@ -47,9 +55,27 @@ def _now(document: Document, causes: list[Any], paint: Paint, width: int | None)
     return lines + _wrapped("hint", (document.get("problem") or {}).get("hint"), paint, width)
 
 
-def block(cause: Document, paint: Paint, width: int | None = None) -> list[str]:
-    """Return one first cause: the sentence, when, what it means, the followers, what orch did, the advice, the log."""
+def _grouped(causes: list[Document]) -> list[list[Document]]:
+    """Put together what follows on each other and differs in numbers alone: five failures alike are said once."""
+    return [list(alike) for _, alike in groupby(causes, key=_likeness)]
+
+
+def _likeness(cause: Document) -> tuple[object, ...]:
+    sentence = _NUMBER.sub("#", str(cause.get("sentence")))
+    return cause.get("task"), cause.get("cause"), cause.get("exit_code"), cause.get("signal"), sentence
+
+
+def block(
+    cause: Document, paint: Paint, width: int | None = None, *, again: Sequence[Document] = ()
+) -> list[str]:
+    """Return one first cause: the sentence, when, what it means, the followers, what orch did, the advice, the log.
+
+    `again` holds those before it that are like it, which are counted.
+    """
     lines = [paint(line, "red", "bold") for line in fold(str(cause.get("sentence")), width and width - 2)]
+    if again:
+        times = f"{len(again) + 1} times in a row, the first time in generation {again[0].get('generation')}"
+        lines += _wrapped("alike", times, paint, width)
     lines += _wrapped("when", _when(cause), paint, width)
     lines += _wrapped("means", cause.get("means"), paint, width)
     lines += _wrapped("others", _followed(cause), paint, width)

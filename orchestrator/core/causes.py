@@ -179,6 +179,15 @@ class Cause(Enum):
     )
     """By the user's word."""
 
+    RESCHEDULED = Row(
+        "rescheduled",
+        blame=Blame.NOBODY,
+        is_free=True,
+        is_found_first=True,
+        means="nothing failed: the tasks were stopped to go on in other places",
+        advice="nothing",
+    )
+
     _value_: str
     row: Row
 

@@ -44,6 +44,7 @@ from orchestrator.core.events import (
     Ticked,
     UndrainRequested,
 )
+from orchestrator.core.faults import KINDS, Fault
 from orchestrator.core.hosts import lifecycle
 from orchestrator.core.model import (
     Backoff,
@@ -51,6 +52,7 @@ from orchestrator.core.model import (
     Ended,
     Exit,
     FirstCause,
+    Injected,
     Intent,
     Link,
     Pending,
@@ -179,11 +181,20 @@ def _take(turn: Turn, event: Event) -> None:
         case DrainRequested() | UndrainRequested():
             handle(turn, event)
         case FaultInjected(fault=fault):
-            turn.note("chaos", fault.sentence, fault.task)
+            _injected(turn, fault)
         case Ticked():
             pass
         case _:
             assert_never(event)
+
+
+def _injected(turn: Turn, fault: Fault) -> None:
+    """Remember what is done to a task: its end is then no accident."""
+    turn.note("chaos", fault.sentence, fault.task)
+    if fault.task is not None and turn.run.task(fault.task).generation == fault.generation:
+        lasts_s = fault.for_s if KINDS[fault.kind].lasts else 0.0
+        injected = Injected(f"{fault.kind} {fault.target}", turn.at, lasts_s)
+        turn.set_task(turn.run.task(fault.task), injected=injected)
 
 
 def _advance(turn: Turn) -> None:

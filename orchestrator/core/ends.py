@@ -5,8 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.core.causes import Cause
-from orchestrator.core.instants import ToldInstant
+from orchestrator.core.instants import Instant, ToldInstant
 from orchestrator.core.plan import TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """What `orch chaos` last did to a task."""
+
+    fault: str
+    """As the user asked for it: `kill worker:1`."""
+    at: Instant
+    lasts_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

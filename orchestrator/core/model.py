@@ -15,6 +15,7 @@ from orchestrator.core.causes import Cause as Cause
 from orchestrator.core.ends import Exit as Exit
 from orchestrator.core.ends import FirstCause as FirstCause
 from orchestrator.core.ends import Follower as Follower
+from orchestrator.core.ends import Injected as Injected
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.instants import Deadline, Instant
 from orchestrator.core.phase_states import Backoff as Backoff
@@ -139,6 +140,8 @@ class Task:
     """Of a task that is restarted alone."""
     deadline_at: Deadline | None = None
     """Of a task that is restarted alone: by when it must have joined, or, once it is being ended, be gone."""
+    injected: Injected | None = None
+    """The last fault that `orch chaos` injected into it, in this generation."""
     ending: FirstCause | None = None
     """Why it is being ended while the others go on; None while it may live."""
 

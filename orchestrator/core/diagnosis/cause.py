@@ -13,12 +13,15 @@ from dataclasses import replace
 
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import matching
-from orchestrator.core.model import Exit, FirstCause, Follower, Link, Run, Task, TaskPhase
+from orchestrator.core.model import Exit, FirstCause, Follower, Injected, Link, Run, Task, TaskPhase
 from orchestrator.core.plan import TaskId
 from orchestrator.core.words import duration, plain, size
 
 SAVED_CODE = 42
 """TensorFlow's PreemptionCheckpointHandler: "saved, start me again"."""
+
+INJECTED_BEFORE_S = 10.0
+"""A task that ends this soon after `orch chaos` has hurt it ended of that."""
 
 FROZEN_AFTER_S = 5.0
 """How long a task's runtime, which beats each second, has been silent when it is taken for what a follower lost."""
@@ -182,16 +185,33 @@ def completed(run: Run, found: FirstCause) -> FirstCause:
     others = [t for t in run.tasks if first is None or t.id != first.id]
     fell = [t for t in others if t.exit and t.exit.cause.row.blame is Blame.PEER]
     means, advice = matching.of_class(found.cause, host=host or "the host")
+    means, advice = found.means or means, found.advice or advice
+    if first is not None and (injected := _injected(first, found.cause)) is not None:
+        means, advice = f"injected by orch chaos: {injected.fault}", "nothing"
     return replace(
         found,
         host=host,
         global_step=first.progress.global_step if first else None,
-        means=found.means or means,
-        advice=found.advice or advice,
+        means=means,
+        advice=advice,
         followers=len(fell),
         followed=tuple(_follower(task, first) for task in sorted(fell, key=_ended_at)),
         stopped=sum(1 for t in others if t.exit and t.exit.cause is Cause.ORDERED),
     )
+
+
+def _injected(task: Task, ended_by: Cause) -> Injected | None:
+    """Return the fault of which this task ended; a stall is of a fault that lasts, however late it is found."""
+    injected = task.injected
+    if injected is None:
+        return None
+    if ended_by is Cause.STALLED:
+        return injected if injected.lasts_s else None
+    if task.exit is None:
+        return None
+    after_s = task.exit.at - injected.at
+    # The order to inject goes out after it is noted; only the two clocks' difference makes an end come before it.
+    return injected if -1.0 <= after_s <= injected.lasts_s + INJECTED_BEFORE_S else None
 
 
 def _ended_at(task: Task) -> float:

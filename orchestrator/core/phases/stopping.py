@@ -14,6 +14,7 @@ from orchestrator.core.model import (
     Backoff,
     Ended,
     Exit,
+    FirstCause,
     Host,
     Intent,
     Link,
@@ -41,15 +42,16 @@ def intent_after(blamed: Cause) -> Intent:
 def stop_all(turn: Turn, intent: Intent, reason: str, force_at: Deadline | None = None) -> None:
     """End the generation. With `force_at`, the tasks may end by themselves until then; else all are killed now."""
     found = turn.run.first_cause
-    nothing_failed = intent is Intent.RESCHEDULE
-    if not nothing_failed and (found is None or found.generation != turn.run.generation):
+    if intent is Intent.RESCHEDULE:
+        found = FirstCause(None, turn.run.generation, Cause.RESCHEDULED, reason)
+    elif found is None or found.generation != turn.run.generation:
         found = cause.first_cause(turn.run)
     grace = _grace_s(turn.run, intent)
     patience_s = SWEEP_WAIT_S if intent is Intent.KILL else end_patience_s(turn.run)
     begins_at = turn.at if force_at is None else max(turn.at, force_at)
     stopping = Stopping(intent=intent, force_at=force_at, deadline_at=begins_at + grace + patience_s)
     turn.enter(stopping, reason, first_cause=found)
-    turn.note("stopping", reason)
+    turn.note("stopping", reason, None, **(_why(turn.run) if intent is Intent.RESCHEDULE else {}))
     if force_at is None:
         order_stop(turn, grace)
 
@@ -123,6 +125,8 @@ def _settle_intent(turn: Turn) -> None:
     if run.intent in (Intent.RESTART, Intent.RESCHEDULE) and is_done:
         turn.set_phase(intent=Intent.SUCCEED)
     if run.intent is Intent.RESCHEDULE:
+        if run.first_cause is not None:
+            turn.set(first_cause=cause.completed(run, run.first_cause))
         return
     found, known = cause.first_cause(turn.run), run.first_cause
     if known is not None and (found is None or known.cause.row.is_found_first):
@@ -259,6 +263,7 @@ def _give_up_on(turn: Turn, task: Task) -> None:
     if goes_on:
         turn.set(reason=sentence)
         turn.set_phase(intent=Intent.FAIL)
+        _say_done(turn, f"given up: {sentence}")
 
 
 def _conclude(turn: Turn) -> None:

@@ -43,6 +43,19 @@ def test_a_death_that_is_over() -> None:
     )
 
 
+def test_failures_alike_in_a_row_are_said_once_and_counted() -> None:
+    several = [
+        {**KILLED, "generation": n, "sentence": f"worker:1 on gpu-b was killed by SIGKILL at step {50 + n}"}
+        for n in range(1, 6)
+    ]
+    other = {**KILLED, "generation": 6, "task": "worker:0", "sentence": "worker:0 on gpu-a ran out of memory"}
+    shown = why(first_causes=[*several, other, {**several[0], "generation": 7}])
+    assert shown.count("was killed by SIGKILL") == 2
+    assert "at step 55\n  alike    5 times in a row, the first time in generation 1\n" in shown
+    for generation in (5, 6, 7):
+        assert f"generation {generation}, class" in shown
+
+
 def test_the_position_is_said_once() -> None:
     shown = why(first_causes=[KILLED], reason="step 90", global_step=90)
     assert shown.startswith("mnist-1  RUNNING  generation 2, step 90\n")

@@ -13,7 +13,15 @@ from orchestrator.core.phases import restart
 from orchestrator.core.plan import RestartPolicy
 
 POLICY = RestartPolicy(without_progress_max=5, backoff_s=5.0, backoff_max_s=300.0)
-NEITHER = (Cause.PREEMPTED, Cause.PORT, Cause.SHIM, Cause.REBOOTED, Cause.HOST_LOST, Cause.ROLLED_BACK)
+NEITHER = (
+    Cause.PREEMPTED,
+    Cause.PORT,
+    Cause.SHIM,
+    Cause.REBOOTED,
+    Cause.HOST_LOST,
+    Cause.ROLLED_BACK,
+    Cause.RESCHEDULED,
+)
 
 
 def verdict(

@@ -14,6 +14,7 @@ from orchestrator.core import decide
 from orchestrator.core import events as ev
 from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.decision import in_words
+from orchestrator.core.faults import fault
 from orchestrator.core.instants import rebased
 from orchestrator.core.model import Cause, Exit, Facts, Problem, Progress, Run, Seed, Swept, new_run
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, RestartPolicy, TaskId, TaskPlan, Timing
@@ -85,6 +86,7 @@ class Transcript:
         plan = replace(plan, hosts=(*plan.hosts, *spares), replicas_min=fewest)
         if "on_stall" in options:
             plan = replace(plan, restart=replace(plan.restart, on_stall=options["on_stall"]))
+        plan = replace(plan, chaos=options.get("chaos") == "yes")
         if "tasks" in options:  # tasks=chief:0,ps:0,worker:0: one per host, in that order
             ids = [TaskId.parse(name) for name in options["tasks"].split(",")]
             placed = tuple(TaskPlan(task, host) for task, host in zip(ids, hosts, strict=True))
@@ -173,6 +175,9 @@ class Transcript:
                 return ev.DrainRequested(at, host, now=bool(now))
             case "undrain", [host]:
                 return ev.UndrainRequested(at, host)
+            case "chaos", [kind, task]:
+                assert self.run is not None
+                return ev.FaultInjected(at, fault(self.run, kind, task, 10.0))
             case "rolled-back", [step, of, *aside]:
                 newer = tuple(int(number) for number in aside)
                 return ev.RolledBack(at, int(of), int(step), f"ckpt-{step}", newer)

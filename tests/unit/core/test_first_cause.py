@@ -1,0 +1,90 @@
+"""The first cause that a run keeps: it is of the newest end of a generation, and says what became of that end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.core.causes import Cause
+from orchestrator.core.model import FirstCause, Phase, Run
+from tests.unit.core.transcript import Transcript
+
+STARTED = """hosts a b checkpoint=yes spares=c chaos=yes
+> 0 submit
+> 1 up a
+> 1 up b
+> 1 up c
+> 1 report a
+> 1 report b
+> 1 report c
+> 2 prepared a
+> 2 prepared b
+> 2 prepared c
+> 3 report a worker:0=ready
+> 3 report b worker:1=ready
+> 3 seeded nothing
+> 5 report a worker:0=running,step=51
+> 5 report b worker:1=running,step=51
+> 5 report c
+"""
+
+KILLED = """> 10 report b worker:1=exited,cause=signal,signal=9
+> 10 report a worker:0=exited,cause=ordered,signal=9
+> 11 report a worker:0=ready
+> 11 report b worker:1=ready
+> 11 report c
+> 12 seeded 50
+> 13 report a worker:0=running,step=51
+> 13 report b worker:1=running,step=51
+"""
+
+MOVED = """> 14 drain b now
+> 15 report a worker:0=exited,cause=ordered,signal=15
+> 15 report b worker:1=exited,cause=ordered,signal=15
+> 15 report c
+"""
+
+
+def played(tmp_path: Path, text: str) -> Run:
+    path = tmp_path / "t.txt"
+    path.write_text(text)
+    transcript = Transcript(path)
+    transcript.play()
+    assert transcript.run is not None
+    return transcript.run
+
+
+def found_in(run: Run) -> FirstCause:
+    assert run.first_cause is not None
+    return run.first_cause
+
+
+def test_what_became_of_an_end_is_said_of_that_end(tmp_path: Path) -> None:
+    found = found_in(played(tmp_path, STARTED + KILLED))
+    assert (found.generation, found.done) == (1, "generation 2 resumes from step 50; 1 step is lost")
+
+
+def test_a_move_to_other_places_is_an_end_of_its_own_and_the_next_generation_is_said_of_it(
+    tmp_path: Path,
+) -> None:
+    run = played(tmp_path, STARTED + KILLED + MOVED + "> 16 seeded 50\n")
+    assert (run.phase, run.generation) == (Phase.RENDEZVOUS, 3)
+    found = found_in(run)
+    assert (found.cause, found.generation, found.task) == (Cause.RESCHEDULED, 2, None)
+    assert found.done == "generation 3 resumes from step 50; 1 step is lost"
+    assert "drained" in found.sentence
+    assert found.stopped == 2
+
+
+def test_a_fault_that_chaos_injected_is_recognised(tmp_path: Path) -> None:
+    found = found_in(played(tmp_path, STARTED + "> 9 chaos kill worker:1\n" + KILLED))
+    assert (found.means, found.advice) == ("injected by orch chaos: kill worker:1", "nothing")
+
+
+def test_an_end_long_after_a_fault_or_of_another_task_is_not_of_it(tmp_path: Path) -> None:
+    other = found_in(played(tmp_path, STARTED + "> 9 chaos kill worker:0\n" + KILLED))
+    late = found_in(played(tmp_path, STARTED + "> 5 chaos kill worker:1\n" + KILLED.replace("> 1", "> 2")))
+    assert "chaos" not in other.means + late.means
+    again = "> 14 report b worker:1=exited,cause=signal,signal=9\n"
+    newer = found_in(played(tmp_path, STARTED + "> 9 chaos kill worker:1\n" + KILLED + again))
+    assert newer.generation == 2
+    assert "chaos" not in newer.means

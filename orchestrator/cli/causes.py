@@ -43,10 +43,11 @@ def _now(document: Document, causes: list[Any], paint: Paint, width: int | None)
     phase, reason = document.get("phase"), str(document.get("reason") or "")
     if phase is None:
         return [] if causes else ["No failure is recorded"]
-    if render.is_only_the_step(document):
+    begins_with = document.get("reason_begins_with")
+    if begins_with == "global_step" and not document.get("reason_rest"):
         return [] if causes else ["No failure so far"]
     if causes:
-        if reason.startswith(str(causes[-1].get("sentence"))):
+        if begins_with == "first_cause":
             return []
         lines = _wrapped("now", reason, paint, width)
     else:

@@ -12,14 +12,12 @@ from orchestrator.cli.run_choice import status_of
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable
 from orchestrator.core.faults import KINDS
+from orchestrator.core.notes import kind_of
 
 LOOK_EVERY_S = 0.05
 
 HEARD_AFTER_S = 0.5
 """How much later than the fault a host must have reported: reports that were already on their way do not count."""
-
-_NOT_A_NOTICE = ("chaos", "checkpoint", "checkpoint-rejected", "epoch")
-"""Events that are not caused by the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,8 @@ def watch_recovery(
 def _notice(seen: Outcome, client: Client, run: Mapping[str, Any], after: int, elapsed: float) -> Outcome:
     found = client.get("/v1/events", {"name": str(run["run_id"]), "after": after}).get("events") or []
     for event in found:
-        if event["kind"] not in _NOT_A_NOTICE:
+        kind = kind_of(event["kind"])
+        if kind is None or not kind.row.is_routine:
             return replace(seen, noticed_s=elapsed, done=str(event.get("message") or event["kind"]))
     return seen
 

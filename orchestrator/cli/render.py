@@ -81,23 +81,20 @@ def run(run: Document, paint: Paint, *, width: int | None = None) -> str:
 
 def sentences(run: Document, paint: Paint, width: int | None = None) -> list[str]:
     """Return the first cause and the reason of the phase. What both contain is shown once."""
-    reason, cause = str(run.get("reason") or ""), run.get("first_cause")
-    if is_only_the_step(run):
-        reason = ""  # the first line has it
+    rest, cause = rest_of_reason(run), run.get("first_cause")
+    now = fold(rest, width and width - 2, indent="  ") if rest else []
     if not cause or run.get("phase") == "SUCCEEDED":
-        return fold(reason, width and width - 2, indent="  ") if reason else []
+        return now
     sentence, done = str(cause.get("sentence")), str(cause.get("done") or "")
-    rest = reason.removeprefix(sentence).removeprefix("; ")
-    style = "red" if rest != reason else "yellow"
+    style = "red" if run.get("reason_begins_with") == "first_cause" else "yellow"
     if is_active(run) and done and rest:
         sentence = f"{sentence}; {done}"
-    lines = labelled("first cause:", sentence, paint, style, width)
-    return [*lines, *(fold(rest, width and width - 2, indent="  ") if rest else [])]
+    return [*labelled("first cause:", sentence, paint, style, width), *now]
 
 
-def is_only_the_step(run: Document) -> bool:
-    """Return whether the reason says nothing but the position."""
-    return run.get("reason") == f"step {run.get('global_step')}"
+def rest_of_reason(run: Document) -> str:
+    """Return the reason of the phase without what is shown beside it: the first cause, or the position."""
+    return str(run.get("reason_rest", run.get("reason")) or "")
 
 
 def labelled(label: str, text: object, paint: Paint, style: str, width: int | None = None) -> list[str]:
@@ -320,20 +317,9 @@ def metrics(run: Document) -> list[str]:
 
 def event(event: Document, paint: Paint) -> str:
     """Return one event: `2026-11-20 12:00:03  died  worker:1 on gpu-b …`. Times are UTC."""
-    task, message = event.get("task"), str(event.get("message") or "")
-    if task and message.startswith(str(task)):
-        task = None  # the message names it
-    return "  ".join(
-        filter(
-            None,
-            [
-                paint(str(event.get("time") or "")[:19].replace("T", " "), "dim"),
-                paint(str(event.get("kind")), "cyan"),
-                str(task) if task else "",
-                message,
-            ],
-        )
-    )
+    time = str(event.get("time") or "")[:19].replace("T", " ")
+    parts = [paint(time, "dim"), paint(str(event.get("kind")), "cyan"), str(event.get("message") or "")]
+    return "  ".join(filter(None, parts))
 
 
 def proof(run: Document, paint: Paint) -> str:

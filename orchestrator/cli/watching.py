@@ -11,6 +11,7 @@ from orchestrator.cli import render
 from orchestrator.cli.run_choice import status_of
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, WaitTimedOut
+from orchestrator.core.notes import NoteKind, kind_of
 from orchestrator.core.words import duration
 
 LOOK_EVERY_S = 0.25
@@ -20,9 +21,6 @@ LAST_LINES_MAX_S = 5.0
 _LAST_LINES_LOOK_S = 0.05
 AWAY_MAX_S = 60.0
 """How long to wait for a coordinator that is away. Training continues without it."""
-
-_OF_A_CAUSE = ("backoff", "failed")
-"""Kinds of events that repeat a first cause and add what is done about it."""
 
 
 def wait_for_the_last_lines(session: Session, logs: RunLogs, run: Mapping[str, Any]) -> None:
@@ -73,7 +71,7 @@ class Watch:
         self._after = 0
         self._mute = from_now
         self._causes_are_shown = causes_are_shown
-        self._event_said: object = None
+        self._event_said: Mapping[str, Any] = {}
         self._said = ""
         self._said_at = session.now()
         self._away_since: float | None = None
@@ -117,15 +115,22 @@ class Watch:
         for event in found.get("events") or []:
             self._after = event["seq"]
             # Only this run's: an older coordinator reads the id as a name, and answers with all runs of that name.
-            repeated = self._causes_are_shown and event.get("kind") in _OF_A_CAUSE
-            repeated |= (
-                event.get("message") == self._event_said
-            )  # the end of a task, and the stop because of it
+            repeated = self._is_repeated(event)
             if event.get("run") == self.run["run_id"] and not self._mute and not repeated:
                 self._say(render.event(event, self._session.paint_err))
-                self._event_said = event.get("message")
+                self._event_said = event
                 self._said_at = self._session.now()
         self._mute = False
+
+    def _is_repeated(self, event: Mapping[str, Any]) -> bool:
+        """Return whether its sentence was shown with the first cause, or just before as what the event is due to."""
+        kind, before = kind_of(event.get("kind")), kind_of(self._event_said.get("kind"))
+        if kind is None:
+            return False
+        if before is NoteKind.TASK_EXITED and kind is NoteKind.STOPPING:
+            return event.get("task") is not None and event.get("task") == self._event_said.get("task")
+        is_reason = before is not None and before.row.gives_a_reason and kind.row.ends_the_run
+        return is_reason or (self._causes_are_shown and kind.row.repeats_a_cause)
 
     def _say_progress(self) -> None:
         """Print the progress, at most every few seconds and only if it has changed."""

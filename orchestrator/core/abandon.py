@@ -12,6 +12,7 @@ from orchestrator.core.actions import Action, CloseHost, Note, SweepHost
 from orchestrator.core.causes import Cause
 from orchestrator.core.instants import Instant
 from orchestrator.core.model import Ended, Exit, Phase, Run, TaskPhase
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.stopping import unproven
 
 REASON = "killed by the user, without the order of a normal end: a fault of orch had stopped all decisions"
@@ -29,4 +30,4 @@ def abandoned(run: Run, at: Instant) -> tuple[Run, list[Action]]:
     owing = unproven(after)
     sweeps = [SweepHost(host=name, generation=run.generation_last) for name in owing]
     closes = [CloseHost(host=host.name) for host in run.hosts if host.name not in owing]
-    return after, [Note("killed", REASON), *sweeps, *closes]
+    return after, [Note(NoteKind.KILLED, REASON), *sweeps, *closes]

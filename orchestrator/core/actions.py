@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import TaskId
 
 
@@ -93,7 +94,7 @@ class CloseHost:
 class Note:
     """Something for `orch events`: what happened, in one sentence."""
 
-    kind: str
+    kind: NoteKind
     message: str
     task: TaskId | None = None
     data: Mapping[str, object] = field(default_factory=dict)

@@ -66,6 +66,7 @@ from orchestrator.core.model import (
     Task,
     TaskPhase,
 )
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import checkpoints, final_verification, room
 from orchestrator.core.phases.individual import advance_individual, end_individually
 from orchestrator.core.phases.reports import absorb
@@ -85,6 +86,7 @@ from orchestrator.core.phases.stopping import (
     finish,
     hurry,
     stop_all,
+    stop_for,
     unproven,
 )
 from orchestrator.core.plan import TaskId
@@ -190,7 +192,7 @@ def _take(turn: Turn, event: Event) -> None:
 
 def _injected(turn: Turn, fault: Fault) -> None:
     """Remember what is done to a task: its end is then no accident."""
-    turn.note("chaos", fault.sentence, fault.task)
+    turn.note(NoteKind.CHAOS, fault.sentence, fault.task)
     if fault.task is not None and turn.run.task(fault.task).generation == fault.generation:
         lasts_s = fault.for_s if KINDS[fault.kind].lasts else 0.0
         injected = Injected(f"{fault.kind} {fault.target}", turn.at, lasts_s)
@@ -233,7 +235,9 @@ def _begin_epoch(turn: Turn, event: EpochBegan) -> None:
         patience_s = turn.run.plan.timing.unreachable_after_s + SWEEP_WAIT_S
         turn.set_phase(deadline_at=max(waiting.deadline_at, turn.at + patience_s))
     if not turn.run.phase.is_terminal:
-        turn.note("epoch", f"coordinator {event.epoch} takes up {turn.run.run_id} in {turn.run.phase.value}")
+        turn.note(
+            NoteKind.EPOCH, f"coordinator {event.epoch} takes up {turn.run.run_id} in {turn.run.phase.value}"
+        )
 
 
 # --- orders ------------------------------------------------------------------------------------------------
@@ -241,7 +245,8 @@ def _begin_epoch(turn: Turn, event: EpochBegan) -> None:
 
 def _order_failed(turn: Turn, event: OrderFailed) -> None:
     """Note that a host could not carry out an order. A failed start ends its task."""
-    turn.note("order-failed", f"{event.host}: {event.order}: {event.problem.message}", event.task)
+    what = event.order if event.task is None else f"{event.order} of {event.task}"
+    turn.note(NoteKind.ORDER_FAILED, f"{event.host}: {what}: {event.problem.message}", event.task)
     if event.order == "start" and event.task is not None:
         task = turn.run.task(event.task)
         if not task.phase.is_gone:
@@ -268,8 +273,7 @@ def _seed_failed(turn: Turn, host: str, problem: Problem) -> None:
     what = f"the checkpoint was not made ready: {problem.message}"
     is_full = problem.code == room.NO_SPACE
     found = Cause.DISK if is_full else Cause.START
-    turn.set(first_cause=FirstCause(None, turn.run.generation, found, what, host=host if is_full else None))
-    stop_all(turn, Intent.RESTART, what)
+    stop_for(turn, FirstCause(None, turn.run.generation, found, what, host=host if is_full else None))
 
 
 def _release_failed(turn: Turn, task: Task, problem: Problem) -> None:
@@ -280,8 +284,7 @@ def _release_failed(turn: Turn, task: Task, problem: Problem) -> None:
     if is_individual(turn.run, task):
         end_individually(turn, task, Cause.START, what)
         return
-    turn.set(first_cause=FirstCause(task.id, task.generation, Cause.START, what))
-    stop_all(turn, Intent.RESTART, what)
+    stop_for(turn, FirstCause(task.id, task.generation, Cause.START, what))
 
 
 def _kill(turn: Turn, event: KillRequested) -> None:
@@ -301,7 +304,7 @@ def _kill(turn: Turn, event: KillRequested) -> None:
         hurry(turn)
         return
     if run.intent is not Intent.KILL:
-        turn.note("kill", "kill requested by the user")
+        turn.note(NoteKind.KILL, "kill requested by the user")
         stop_all(turn, Intent.KILL, "killed by the user")
     if event.force:
         turn.set_phase(force_at=turn.at)

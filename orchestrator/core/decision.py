@@ -65,7 +65,7 @@ def in_words(action: Action) -> str:
     name = type(action).__name__
     match action:
         case Note(kind=kind, message=message):
-            return f"note {kind}: {message}"
+            return f"note {kind.value}: {message}"
         case CollectStacks(generation=generation):
             return f"{name} gen {generation}"
         case PrepareHost(host=host) | CloseHost(host=host):

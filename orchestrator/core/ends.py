@@ -33,6 +33,8 @@ class Exit:
     ended_time: float | None = None
     error: str | None = None
     """The exception's last line, where the runtime could tell."""
+    error_kind: str | None = None
+    """What the runtime calls that error: `exception`, or a word for one of its own, which signatures know."""
     last_lines: tuple[str, ...] = ()
     peak_rss_bytes: int | None = None
     swept: str | None = None

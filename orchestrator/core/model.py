@@ -255,6 +255,8 @@ class Run:
     replacements: Mapping[str, str | None] = field(default_factory=dict)
     """By host of the plan: who has its tasks in this generation; None: nobody, they are left out. Else it itself."""
     reason: str = ""
+    reason_rest: str | None = None
+    """What `reason` says after the sentence of the first cause; None where it does not begin with that."""
     seed: Seed | None = None
     checkpoint: Checkpoint | None = None
     budget: Budget = Budget()

@@ -9,6 +9,7 @@ from orchestrator.core import transitions
 from orchestrator.core.actions import Action, Note
 from orchestrator.core.instants import Instant
 from orchestrator.core.model import Host, PhaseState, Run, Running, Task
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import TaskId
 
 
@@ -24,7 +25,7 @@ class Turn:
         """Ask for something, after what was asked for before."""
         self.actions.extend(actions)
 
-    def note(self, kind: str, message: str, task: TaskId | None = None, **data: object) -> None:
+    def note(self, kind: NoteKind, message: str, task: TaskId | None = None, **data: object) -> None:
         """Say what happened."""
         self.actions.append(Note(kind=kind, message=message, task=task, data=data))
 
@@ -48,10 +49,14 @@ class Turn:
         """Change fields that belong to the phase that the run is in."""
         self.run = replace(self.run, phase_state=replace(self.run.phase_state, **changes))
 
-    def enter(self, phase_state: PhaseState, reason: str, **changes: Any) -> None:
-        """Go to another phase. Raises TransitionNotAllowed where it cannot follow the one that the run is in."""
+    def enter(self, phase_state: PhaseState, reason: str, *, rest: str | None = None, **changes: Any) -> None:
+        """Go to another phase. Raises TransitionNotAllowed where it cannot follow the one that the run is in.
+
+        Args:
+            rest: what `reason` says after the sentence of the first cause, where it begins with that.
+        """
         transitions.check(self.run.phase, self.run.intent, phase_state.phase)
-        self.set(phase_state=phase_state, since_at=self.at, reason=reason, **changes)
+        self.set(phase_state=phase_state, since_at=self.at, reason=reason, reason_rest=rest, **changes)
 
     def forgive_standstill(self) -> None:
         """Judge the position of the chief from now on: what it stood still for was not the script's fault."""

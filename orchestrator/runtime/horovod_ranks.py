@@ -24,6 +24,8 @@ RENDEZVOUS_WAIT_S = 60.0
 class NoAnswer(RuntimeError):
     """The rendezvous of rank 0 does not answer."""
 
+    orch_kind = "no-rendezvous"
+
 
 def join(link: Link) -> None:
     """Serve the rendezvous, or wait for it. Do nothing in a run without Horovod.

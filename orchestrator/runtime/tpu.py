@@ -63,12 +63,13 @@ def patches(options: Mapping[str, Any], link: Link) -> dict[str, Callable[[Modul
 class Watch:
     """Ends the task if its TPU does not answer in time. As a context manager, it marks an error as the TPU's.
 
-    `core/diagnosis/signatures.py` recognises the message, and says what to check.
+    `core/diagnosis/signatures.py` says what to check, by the kind of the error.
     """
 
     def __init__(self, name: str, wait_s: float, link: Link) -> None:
         """Start the deadline, `wait_s` seconds from now; 0 means none."""
         self._name, self._wait_s, self._link = name, wait_s, link
+        self._kind = "no-local-tpu" if name == "local" else "no-tpu"
         self._timer = threading.Timer(wait_s, self._expired)
         self._timer.daemon = True
         if wait_s > 0 and link.attached:
@@ -94,6 +95,7 @@ class Watch:
             # After this come the attributes of an operation, in an order that changes each time.
             reason = last_line(error).partition(" used by {{node")[0]
             error.orch_message = f"no TPU {self._name}: {reason}"  # type: ignore[attr-defined]
+            error.orch_kind = self._kind  # type: ignore[attr-defined]
 
     def answered(self) -> None:
         self._timer.cancel()
@@ -103,7 +105,7 @@ class Watch:
 
         message = f"no TPU {self._name}: no answer within {self._wait_s:g} s"
         print(f"orch: {message}\n{stacks()}orch: {message}", file=sys.stderr, flush=True)
-        self._link.send({"error": {"kind": "exception", "message": message}}, wait_s=1.0)
+        self._link.send({"error": {"kind": self._kind, "message": message}}, wait_s=1.0)
         end(1)
 
 

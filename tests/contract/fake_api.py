@@ -214,6 +214,7 @@ def run_document(**changes: object) -> Json:
             "age_s": 12.0,
         },
         "problem": None,
+        "reason_begins_with": None,
         "first_cause": None,
         "warnings": [],
         "proof": None,

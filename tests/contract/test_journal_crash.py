@@ -19,6 +19,7 @@ from orchestrator.core.actions import Note
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import Ticked
 from orchestrator.core.model import Run, new_run
+from orchestrator.core.notes import NoteKind
 from tests.contract.small_disk import SmallDisk, mounted
 from tests.unit.core.transcript import make_plan
 
@@ -32,7 +33,7 @@ def a_run() -> Run:
 def commit(journal: Journal, number: int) -> None:
     """Event, state and note all carry the number: a mix would show."""
     run = replace(a_run(), best_step=number, reason="x" * (number * 37 % 3000))
-    journal.commit(run, Ticked(float(number)), [Note("n", str(number))])
+    journal.commit(run, Ticked(float(number)), [Note(NoteKind.WARNING, str(number))])
 
 
 def kept(journal: Journal) -> int:

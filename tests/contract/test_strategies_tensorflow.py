@@ -164,6 +164,7 @@ def test_without_a_tpu_tensorflows_reason_or_our_deadline_says_what_to_check(
     assert task.ended() == 1
     (error,) = task.all_of("error")
     assert error["message"].startswith(f"no TPU {tpu}: ")
+    assert error["kind"] == ("no-local-tpu" if tpu == "local" else "no-tpu")
     assert reason in error["message"]
 
 

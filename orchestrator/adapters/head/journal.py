@@ -391,4 +391,4 @@ def now_utc() -> str:
 def _row(time: str, run: Run, note: Note) -> tuple[object, ...]:
     task = str(note.task) if note.task else None
     data = json.dumps(dict(note.data), default=str)
-    return (time, run.run_id, run.plan.name, note.kind, task, run.generation, note.message, data)
+    return (time, run.run_id, run.plan.name, note.kind.value, task, run.generation, note.message, data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from orchestrator.core.hosts import checkpoint_dir, slots
 from orchestrator.core.hosts.host_state import is_cut_off
@@ -29,21 +29,54 @@ from orchestrator.core.phases.stopping import to_prove
 from orchestrator.core.words import duration
 
 
-def sentence(run: Run, *, now: Instant) -> str:
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What the run does or waits for, in one line."""
+
+    sentence: str
+    rest: str
+    """The sentence without its beginning, where that is told elsewhere too."""
+    begins_with: str | None = None
+    """What it begins with, by the key of the status that tells the same: `first_cause`, `global_step`; else None."""
+
+
+def reason(run: Run, *, now: Instant) -> Reason:
     """Say in one line what the run does or waits for; made of the state alone."""
     match run.phase_state:
         case Pending() as pending:
-            return _pending(run, pending, now)
+            return _plain(_pending(run, pending, now))
         case Rendezvous() as rendezvous:
-            return _rendezvous(run, rendezvous, now) + checkpoint_dir.diagnostic(run)
+            return _plain(_rendezvous(run, rendezvous, now) + checkpoint_dir.diagnostic(run))
         case Running() as running:
-            return _running(run, running, now) + _in_other_places(run) + checkpoint_dir.diagnostic(run)
+            return _running(run, running, now)
         case Stopping() as stopping:
-            return _stopping(run, stopping)
+            return _after_the_reason(run, _stopping(run, stopping))
+        case Backoff() as backoff if backoff.full_host:
+            return _plain(room.sentence(run, backoff, now))
         case Backoff() as backoff:
-            return _backoff(run, backoff, now)
+            return _after_the_reason(run, _backoff(run, backoff, now))
         case Ended():
-            return run.reason
+            return _after_the_reason(run, "")
+
+
+def sentence(run: Run, *, now: Instant) -> str:
+    """Return the whole line of `reason`."""
+    return reason(run, now=now).sentence
+
+
+def _plain(text: str) -> Reason:
+    return Reason(sentence=text, rest=text)
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
+
+
+def _after_the_reason(run: Run, following: str) -> Reason:
+    told = _joined(run.reason, following)
+    if run.reason_rest is None or run.first_cause is None:
+        return _plain(told)
+    return Reason(told, _joined(run.reason_rest, following), "first_cause")
 
 
 def _pending(run: Run, pending: Pending, now: Instant) -> str:
@@ -94,23 +127,32 @@ def _ago(at: Instant | None, now: Instant) -> str:
     return f"{duration(now - at)} ago" if at is not None else "never"
 
 
-def _running(run: Run, running: Running, now: Instant) -> str:
+def _running(run: Run, running: Running, now: Instant) -> Reason:
+    also = _in_other_places(run) + checkpoint_dir.diagnostic(run)
+    told = _beside_the_step(run, running, now)
+    if run.global_step is not None:
+        rest = f"{told}{also}".removeprefix("; ")
+        return Reason(_joined(f"step {run.global_step}", rest), rest, "global_step")
+    if told:
+        return _plain(f"before the first step; {told}{also}")
+    return _plain(f"released {duration(now - run.since_at)} ago; no task has reported a step yet{also}")
+
+
+def _beside_the_step(run: Run, running: Running, now: Instant) -> str:
+    """Say what else there is to say of a run that trains; nothing where all is well."""
     silent = [host for host in run.assignees if host.link is Link.UNREACHABLE]
-    step = f"step {run.global_step}" if run.global_step is not None else "before the first step"
     if silent:
         named = ", ".join(f"{host.name} unreachable{_for(host.heard_at, now)}" for host in silent)
         training = now - running.progress_at < run.plan.timing.lost_after_s
         means = "the other tasks make progress" if training else "no task makes progress"
-        return f"{step}; {named}; {means}"
+        return f"{named}; {means}"
     connecting = [host.name for host in run.assignees if host.link is Link.CONNECTING]
     if connecting:
-        return f"{step}; taking up the tasks on {', '.join(connecting)}"
+        return f"taking up the tasks on {', '.join(connecting)}"
     ended = [task for task in run.tasks if task.phase.is_gone]
     if ended:
-        return f"{step}; {', '.join(f'{t.id} on {t.host}' for t in ended)} finished; the other tasks continue"
-    if run.global_step is None:
-        return f"released {duration(now - run.since_at)} ago; no task has reported a step yet"
-    return step
+        return f"{', '.join(f'{t.id} on {t.host}' for t in ended)} finished; the other tasks continue"
+    return ""
 
 
 def _in_other_places(run: Run) -> str:
@@ -138,29 +180,28 @@ _AFTERWARDS = {
 
 
 def _stopping(run: Run, stopping: Stopping) -> str:
+    """Say what is waited for, after the reason why the run stops."""
     alive = [t for t in run.tasks if t.phase.may_live]
     following = _AFTERWARDS[stopping.intent]
     if alive:
         named = ", ".join(f"{t.id} on {t.host}" for t in alive)
-        return f"{run.reason}; waiting for {named} to end, {following}"
+        return f"waiting for {named} to end, {following}"
     if room.known_at(run) is not None:
-        return f"{run.reason}; waiting to see whether the checkpoint directory has room, {following}"
+        return f"waiting to see whether the checkpoint directory has room, {following}"
     if not to_prove(run):
-        return f"{run.reason}; no leftover processes; reading the newest checkpoint, {following}"
-    return f"{run.reason}; checking {', '.join(to_prove(run))} for leftover processes, {following}"
+        return f"no leftover processes; reading the newest checkpoint, {following}"
+    return f"checking {', '.join(to_prove(run))} for leftover processes, {following}"
 
 
 def _backoff(run: Run, backoff: Backoff, now: Instant) -> str:
-    if backoff.full_host:
-        return room.sentence(run, backoff, now)
     if backoff.start_at is not None:
         following = run.generation_last + 1
-        return f"{run.reason}; generation {following} starts in {duration(backoff.start_at - now)}"
+        return f"generation {following} starts in {duration(backoff.start_at - now)}"
     missing = [run.host(name) for name in slots.next_assignment(run).waits_for]
     if missing:
         named = ", ".join(f"{h.name} ({_state(h, now)})" for h in missing)
-        return f"{run.reason}; waiting for {named}; {_meanwhile(run, missing)}"
-    return f"{run.reason}; waiting for the old tasks to end"
+        return f"waiting for {named}; {_meanwhile(run, missing)}"
+    return "waiting for the old tasks to end"
 
 
 def _meanwhile(run: Run, missing: list[Host]) -> str:

@@ -17,12 +17,18 @@ _TENSORFLOWS = re.compile(
 )
 
 
-def signature_of(ended: Exit) -> tuple[Signature, re.Match[str]] | None:
-    """Return the failure signature that an exit shows, with its match; None where it shows none.
+_BY_KIND = {sign.kind: sign for sign in SIGNATURES if sign.kind}
 
-    The exception's own words come first. The lines around it count only where TensorFlow raised it, which hides its
-    causes above, or where no exception is known: a KeyError is one, whatever was printed before it.
+
+def signature_of(ended: Exit) -> tuple[Signature, dict[str, str]] | None:
+    """Return the row that the end of a process shows, and what its groups hold; None where it shows none.
+
+    An error of our own runtime is known by its kind, any other by its words. The exception's own words come first.
+    The lines around it count only where TensorFlow raised it, which hides its causes above, or where no exception is
+    known: a KeyError is one, whatever was printed before it.
     """
+    if ended.error_kind in _BY_KIND:
+        return _BY_KIND[ended.error_kind], {}
     error = ended.error or _last_exception(ended.last_lines)
     found = _search(error, SIGNATURES)
     if found is not None or (_OWN_WORDS.match(error) and not _TENSORFLOWS.search(error)):
@@ -30,11 +36,11 @@ def signature_of(ended: Exit) -> tuple[Signature, re.Match[str]] | None:
     return _search("\n".join(ended.last_lines), [sign for sign in SIGNATURES if not sign.in_the_error_only])
 
 
-def _search(text: str, signatures: Sequence[Signature]) -> tuple[Signature, re.Match[str]] | None:
+def _search(text: str, signatures: Sequence[Signature]) -> tuple[Signature, dict[str, str]] | None:
     for sign in signatures if text else ():
         match = sign.found_in(text)
         if match is not None:
-            return sign, match
+            return sign, {name: plain(words or "") for name, words in match.groupdict().items()}
     return None
 
 
@@ -48,8 +54,7 @@ def explained(ended: Exit, *, host: str, python: str) -> tuple[str, str]:
     found = signature_of(ended)
     facts = {"host": host, "python": python}
     if found is not None and found[0].cause is ended.cause:
-        sign, match = found
-        said = {name: plain(words or "") for name, words in match.groupdict().items()}
+        sign, said = found
         return _filled(sign.means, sign.advice, {**said, **facts})
     return of_class(ended.cause, **facts)
 

@@ -28,6 +28,8 @@ class Signature:
     """Regular expressions; one of them is found. Named groups fill the braces in `means` and `advice`."""
     means: str
     advice: str
+    kind: str = ""
+    """Of an error of our own runtime: its kind in `Exit.error_kind`, in the place of patterns."""
     in_the_error_only: bool = False
     """Not looked for in the lines around the error: processes that live print it too."""
 
@@ -52,23 +54,26 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         Cause.DEVICES,
-        (r"\bno TPU local: ",),
+        (),
         "there is no TPU here that TensorFlow can use",
         "see that {host} is a TPU VM with TensorFlow's TPU build, and that nobody else holds the TPU",
+        kind="no-local-tpu",
     ),
     Signature(
         Cause.DEVICES,
-        (r"\bno TPU (?P<tpu>\S+): ",),
-        "TensorFlow did not reach the TPU {tpu}",
+        (),
+        "TensorFlow did not reach the TPU",
         "see that it is READY in the project and zone of {host}, and its port 8470 open from there; on a TPU VM write "
         "`tpu: local`",
+        kind="no-tpu",
     ),
     Signature(
         Cause.NETWORK,
-        ("the rendezvous of rank 0 at .* does not answer",),
+        (),
         "the ranks of Horovod cannot reach rank 0",
         "see that no firewall between the hosts is in the way: the rendezvous uses the `ports` of the spec, and gloo "
         "whatever is free",
+        kind="no-rendezvous",
     ),
     # A follower may repeat what its peer died of, and the peer never says this.
     Signature(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from orchestrator.core.events import HostReported
 from orchestrator.core.model import Host, Run
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration, size
 
@@ -35,10 +36,12 @@ def heard(turn: Turn, host: Host, event: HostReported) -> None:
         return
     where = f"the checkpoint directory on {host.name}"
     if before < NOTED_S <= now:
-        turn.note("checkpoint-dir-silent", f"{where} has not answered for {duration(now)}; waiting for it")
+        turn.note(
+            NoteKind.CHECKPOINT_DIR_SILENT, f"{where} has not answered for {duration(now)}; waiting for it"
+        )
     elif now < SILENT_S <= before:
         if before >= NOTED_S:
-            turn.note("checkpoint-dir-answers", f"{where} answers again after {duration(before)}")
+            turn.note(NoteKind.CHECKPOINT_DIR_ANSWERS, f"{where} answers again after {duration(before)}")
         if turn.run.task(turn.run.chief).host == host.name:
             turn.forgive_standstill()  # it was the directory's, and is no pace to learn from
     _room(turn, turn.run.host(host.name), event.dir_free_bytes, where)
@@ -50,7 +53,7 @@ def _room(turn: Turn, host: Host, free_bytes: int | None, where: str) -> None:
     if free_bytes < LOW_BYTES and host.dir_low_at is None:
         turn.set_host(host, dir_low_at=turn.at)
         turn.note(
-            "checkpoint-disk-full",
+            NoteKind.CHECKPOINT_DISK_FULL,
             f"{where} has {size(free_bytes)} left: a checkpoint saved now may be incomplete; verified ones stay",
             free_bytes=free_bytes,
         )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.model import Exit, Host, HostState, Link, Run, Task, TaskPhase
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
 
@@ -33,7 +34,9 @@ def lose(turn: Turn, task: Task) -> None:
     ended = replace(task.exit or Exit(cause=Cause.HOST_LOST, at=turn.at), cause=Cause.HOST_LOST)
     turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
     set_lost(turn, turn.run.host(task.host))
-    turn.note("task-lost", f"{task.id} counts as lost: {task.host} has been silent for too long", task.id)
+    turn.note(
+        NoteKind.TASK_LOST, f"{task.id} counts as lost: {task.host} has been silent for too long", task.id
+    )
 
 
 def set_lost(turn: Turn, host: Host) -> None:
@@ -59,7 +62,9 @@ def charge(turn: Turn, *, progressed: bool) -> None:
             f"it ended {counted(host.faults, 'generation')} in a row without progress, the last time: {what}"
         )
         turn.set_host(host, state=HostState.QUARANTINED, state_why=why)
-        turn.note("quarantined", f"{name} is quarantined: {why}; `orch undrain {name}` lets it in again")
+        turn.note(
+            NoteKind.QUARANTINED, f"{name} is quarantined: {why}; `orch undrain {name}` lets it in again"
+        )
 
 
 def _at_fault(run: Run) -> str | None:
@@ -88,4 +93,7 @@ def heard(turn: Turn, name: str, *, holds_tasks: bool) -> None:
     host = turn.run.host(name)
     if host.state is HostState.LOST and not holds_tasks:
         turn.set_host(host, state=HostState.OPEN, state_why="")
-        turn.note("host-open", f"{name} holds none of the lost tasks any more and may get tasks again")
+        turn.note(
+            NoteKind.HOST_OPEN,
+            f"{name} holds none of the lost tasks any more and may get tasks again",
+        )

@@ -27,6 +27,7 @@ from orchestrator.core.model import (
     Stopping,
     TaskPhase,
 )
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import final_verification
 from orchestrator.core.phases.starting import is_seeded, release, say_unfit
 from orchestrator.core.phases.stopping import finish, grace_s, to_prove, unproven
@@ -75,7 +76,7 @@ def note_silence(turn: Turn) -> None:
         if not was_cut_off:
             away = sum(host.link is Link.UNREACHABLE for host in turn.run.assignees)
             turn.note(
-                "cut-off",
+                NoteKind.CUT_OFF,
                 f"{away} of {len(turn.run.assignees)} hosts are silent: the head node is probably cut off; "
                 "nothing is stopped or started until some are back",
             )
@@ -83,7 +84,7 @@ def note_silence(turn: Turn) -> None:
     for host in silent:
         why = f": {host.problem}" if host.problem else ""
         turn.note(
-            "host-unreachable",
+            NoteKind.HOST_UNREACHABLE,
             f"{host.name} has been silent for {duration(turn.at - _last_sign_at(host))}{why}",
         )
 
@@ -98,14 +99,14 @@ def prepare_again(turn: Turn) -> None:
 def host_up(turn: Turn, event: HostUp) -> None:
     host = turn.run.host(event.host)
     if host.boot_id is not None and host.boot_id != event.boot_id:
-        turn.note("host-rebooted", f"{host.name} was rebooted")
+        turn.note(NoteKind.HOST_REBOOTED, f"{host.name} was rebooted")
         host = turn.set_host(host, facts=None)
         if host.state is HostState.STUCK:
             host = turn.set_host(host, state=HostState.OPEN, state_why="")
     if event.warning is not None and event.warning != host.warning:
-        turn.note("host-warning", f"{host.name}: {event.warning}")
+        turn.note(NoteKind.HOST_WARNING, f"{host.name}: {event.warning}")
     if event.slow is not None:
-        turn.note("slow", f"{host.name} answers slowly: {event.slow}")
+        turn.note(NoteKind.SLOW, f"{host.name} answers slowly: {event.slow}")
     turn.set_host(host, boot_id=event.boot_id, problem=None, retry_at=None, warning=event.warning)
     turn.do(*outstanding(turn.run, event.host))
 
@@ -181,7 +182,7 @@ def host_refused(turn: Turn, event: HostRefused) -> None:
     """Take a refusal that a person must clear: a pending run fails with it, a later one waits and says it once."""
     host = turn.run.host(event.host)
     if host.problem != event.problem.message:
-        turn.note("host-refused", event.problem.message, code=event.problem.code)
+        turn.note(NoteKind.HOST_REFUSED, event.problem.message, code=event.problem.code)
     retry_at = turn.at + PREPARE_RETRY_S if host.facts is None else None
     turn.set_host(host, problem=event.problem.message, retry_at=retry_at)
     if turn.run.phase is Phase.PENDING and host.name in (assignee.name for assignee in turn.run.assignees):
@@ -193,6 +194,6 @@ def swept(turn: Turn, event: HostSwept) -> None:
     run = turn.run
     turn.set_phase(proof={**(run.proof or {}), event.host: event.swept})
     what = f"left: {'; '.join(event.swept.left)}" if event.swept.left else "no leftover processes"
-    turn.note("swept", f"{event.host}: {what} (checked by {event.swept.by})")
+    turn.note(NoteKind.SWEPT, f"{event.host}: {what} (checked by {event.swept.by})")
     if run.phase.is_terminal:
         turn.do(CloseHost(host=event.host))

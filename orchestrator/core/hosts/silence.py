@@ -18,6 +18,7 @@ from orchestrator.core.hosts import slots
 from orchestrator.core.hosts.host_state import is_cut_off, living, lose, set_lost
 from orchestrator.core.instants import Deadline, Instant, is_due
 from orchestrator.core.model import Backoff, Host, HostState, Link, Run, Running, Stopping, Task
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import TaskId
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.turn import Turn
@@ -109,7 +110,7 @@ def judge(turn: Turn) -> list[str]:
             told = ", and a peer's TensorFlow says that its task there is gone"
         silent = duration(turn.at - _last_word_at(host))
         set_lost(turn, host)
-        turn.note("host-lost", f"{host.name} has been silent for {silent}{told}; it counts as lost")
+        turn.note(NoteKind.HOST_LOST, f"{host.name} has been silent for {silent}{told}; it counts as lost")
         for task in living(turn.run, host):
             lose(turn, task)
     return [host.name for host in lost]

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.events import CheckpointSeeded, CheckpointVerified, RolledBack, SeedProgressed
-from orchestrator.core.model import Budget, Cause, Checkpoint, FirstCause, Intent, Phase
+from orchestrator.core.model import Budget, Cause, Checkpoint, FirstCause, Phase
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import final_verification, restart
 from orchestrator.core.phases.reschedule import at_checkpoint
 from orchestrator.core.phases.running import verification_ended
-from orchestrator.core.phases.stopping import stop_all
+from orchestrator.core.phases.stopping import stop_for
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
 
@@ -35,7 +36,7 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     if seed.source is None:
         reached = f"; {_lost(run.best_step)}" if run.best_step and run.generation > 1 else ""
         sentence = f"no checkpoint yet: generation {seed.generation} starts at step 0{reached}"
-        turn.note("from-start", sentence, None, **_done(turn, sentence))
+        turn.note(NoteKind.FROM_START, sentence, None, **_done(turn, sentence))
         return
     known = Checkpoint(
         global_step=seed.global_step, path=seed.source, generation=seed.generation, verified_at=turn.at
@@ -50,7 +51,7 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     sentence = f"generation {seed.generation} resumes from step {step}"
     sentence += f"; {_lost(lost)}" if lost is not None else ""
     facts = {"global_step": seed.global_step, "steps_lost": lost, "path": seed.source}
-    turn.note("resumed", f"{sentence} ({seed.source})", None, **facts, **_done(turn, sentence))
+    turn.note(NoteKind.RESUMED, f"{sentence} ({seed.source})", None, **facts, **_done(turn, sentence))
 
 
 def _lost(steps: int) -> str:
@@ -62,7 +63,7 @@ def _passed_over(turn: Turn, rejected: tuple[tuple[str, str], ...], taken: str |
     instead = f"; {taken} {does}" if taken else ""
     for path, why in rejected:
         turn.note(
-            "checkpoint-rejected",
+            NoteKind.CHECKPOINT_REJECTED,
             f"{path} is damaged: {why}{instead}",
             path=path,
             taken=taken or None,
@@ -96,7 +97,7 @@ def verified(turn: Turn, event: CheckpointVerified) -> None:
         saved_time=event.saved_time,
     )
     turn.set(checkpoint=newer)
-    turn.note("checkpoint", f"checkpoint of step {event.global_step} verified", path=event.path)
+    turn.note(NoteKind.CHECKPOINT, f"checkpoint of step {event.global_step} verified", path=event.path)
     at_checkpoint(turn)
 
 
@@ -120,12 +121,11 @@ def rolled_back(turn: Turn, event: RolledBack) -> None:
     aside = ", ".join(str(number) for number in event.set_aside)
     what = f"the user went back to step {step}, generation {event.generation}"
     turn.note(
-        "rollback",
+        NoteKind.ROLLBACK,
         what + (f"; set aside: generation {aside}" if aside else ""),
         path=event.path,
         global_step=event.global_step,
         set_aside=list(event.set_aside),
     )
     if run.phase in (Phase.RENDEZVOUS, Phase.RUNNING):
-        turn.set(first_cause=FirstCause(None, run.generation, Cause.ROLLED_BACK, what))
-        stop_all(turn, Intent.RESTART, what)
+        stop_for(turn, FirstCause(None, run.generation, Cause.ROLLED_BACK, what))

@@ -13,6 +13,7 @@ from orchestrator.core.events import CheckpointVerified
 from orchestrator.core.hosts import checkpoint_dir
 from orchestrator.core.instants import Instant
 from orchestrator.core.model import Intent, Link, Run, Stopping
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.turn import Turn
 
 LOOK_WAIT_S = 30.0
@@ -70,7 +71,7 @@ def _found_nothing(turn: Turn, generation: int) -> None:
         return  # in an older generation's directory, where nobody has looked
     turn.set(checkpoint=replace(known, removed=True))
     sentence = f"the checkpoint of step {known.global_step} was removed at the end, as BackupAndRestore does"
-    turn.note("checkpoint-removed", sentence, path=known.path)
+    turn.note(NoteKind.CHECKPOINT_REMOVED, sentence, path=known.path)
 
 
 def without_answer(turn: Turn) -> None:
@@ -85,4 +86,4 @@ def without_answer(turn: Turn) -> None:
     )
     turn.set_phase(final_verification_asked_at=None)
     turn.set(warnings=(*turn.run.warnings, warning))
-    turn.note("warning", warning)
+    turn.note(NoteKind.WARNING, warning)

@@ -27,6 +27,7 @@ from orchestrator.core.model import (
     Task,
     TaskPhase,
 )
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import reschedule, restart
 from orchestrator.core.phases.starting import release
 from orchestrator.core.phases.stopping import end_patience_s, stop_all
@@ -105,7 +106,7 @@ def end_individually(turn: Turn, task: Task, blamed: Cause, sentence: str) -> No
     """Kill it, and it alone: once it is gone it is restarted."""
     ending = FirstCause(task.id, task.generation, blamed, sentence)
     turn.set_task(task, ending=ending, deadline_at=turn.at + end_patience_s(turn.run))
-    turn.note("stopping-alone", f"{sentence}; it is stopped, the other tasks continue", task.id)
+    turn.note(NoteKind.STOPPING_INDIVIDUALLY, f"{sentence}; it is stopped, the other tasks continue", task.id)
     turn.do(StopTask(host=task.host, task=task.id, generation=task.generation, grace_s=0.0))
 
 
@@ -160,7 +161,9 @@ def _restart(turn: Turn, task: Task) -> None:
     done = f"restarted individually, {when}; the other tasks continue"
     if waits_to_leave(turn.run, fresh):
         done = f"not restarted on {task.host}, which is drained: it waits until the gang moves"
-    turn.note("restart-alone", f"{task.id} is {done}: {sentence}", task.id, **_why(run, task, done))
+    turn.note(
+        NoteKind.RESTART_INDIVIDUALLY, f"{task.id} is {done}: {sentence}", task.id, **_why(run, task, done)
+    )
 
 
 def _why(run: Run, task: Task, done: str) -> dict[str, object]:
@@ -176,7 +179,9 @@ def _start_together(turn: Turn) -> None:
     for task in waiting:
         if task.start_at is not None and first_at is not None and task.start_at > first_at:
             turn.set_task(task, start_at=first_at)
-            turn.note("restart-together", f"{task.id} starts with the others, which need it back", task.id)
+            turn.note(
+                NoteKind.RESTART_TOGETHER, f"{task.id} starts with the others, which need it back", task.id
+            )
 
 
 def _start(turn: Turn, task: Task) -> None:

@@ -9,6 +9,7 @@ from orchestrator.core.diagnosis import cause
 from orchestrator.core.events import HostReported, TaskReport
 from orchestrator.core.hosts import checkpoint_dir, host_state
 from orchestrator.core.model import Cause, Exit, Host, Link, Phase, Running, Task, TaskPhase
+from orchestrator.core.notes import NoteKind, said_by_runtime
 from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
@@ -53,7 +54,9 @@ def absorb(turn: Turn, event: HostReported) -> None:
 
 def _hear(turn: Turn, host: Host, event: HostReported) -> None:
     if host.link is Link.UNREACHABLE:
-        turn.note("host-back", f"{host.name} is reachable again after {duration(turn.at - host.since_at)}")
+        turn.note(
+            NoteKind.HOST_BACK, f"{host.name} is reachable again after {duration(turn.at - host.since_at)}"
+        )
         host = turn.set_host(host, back_at=turn.at)
     was_cut_off = host_state.is_cut_off(turn.run)
     turn.set_host(
@@ -104,7 +107,7 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
             return
     if adopting and report.pid is not None:
         turn.note(
-            "adopted",
+            NoteKind.ADOPTED,
             f"{task.id} on {task.host} keeps running; adopted by this coordinator (pid {report.pid})",
             task.id,
         )
@@ -164,7 +167,7 @@ def _say(turn: Turn, task: Task, report: TaskReport) -> None:
     """Pass on what the runtime said, each sentence once."""
     fresh = [(kind, message) for kind, message in report.said if message not in task.said]
     for kind, message in fresh:
-        turn.note(kind, f"{task.id}: {message}", task.id)
+        turn.note(said_by_runtime(kind), f"{task.id}: {message}", task.id)
     if fresh:
         turn.set_task(task, said=(*task.said, *(message for _, message in fresh)))
 
@@ -176,7 +179,7 @@ def _record_exit(turn: Turn, task: Task, ended: Exit) -> None:
     ended = cause.classify(ended)
     turn.set_task(task, phase=TaskPhase.EXITED, exit=ended)
     turn.note(
-        "task-exited",
+        NoteKind.TASK_EXITED,
         f"{task.id} on {task.host} {cause.how(ended)}",
         task.id,
         cause=ended.cause.value,
@@ -190,4 +193,4 @@ def _gone_without_record(turn: Turn, task: Task) -> None:
     """Lose a task whose host answers and has no record of it: its directory is gone."""
     ended = Exit(cause=Cause.HOST_LOST, at=turn.at)
     turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
-    turn.note("task-lost", f"{task.host} has no record of {task.id} any more", task.id)
+    turn.note(NoteKind.TASK_LOST, f"{task.host} has no record of {task.id} any more", task.id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from orchestrator.core.events import DrainRequested, UndrainRequested
 from orchestrator.core.hosts import slots
 from orchestrator.core.model import HostState, Intent, Phase, Run
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.stopping import stop_all
 from orchestrator.core.placement import assigned
 from orchestrator.core.turn import Turn
@@ -65,7 +66,7 @@ def _drain(turn: Turn, event: DrainRequested) -> None:
             when = "; its tasks move " + (
                 "at the next verified checkpoint" if has_checkpoints else "at the next restart, or with --now"
             )
-        turn.note("drained", f"{host.name} is drained: it gets no new tasks{when}")
+        turn.note(NoteKind.DRAINED, f"{host.name} is drained: it gets no new tasks{when}")
     if event.now and holds and turn.run.phase in _HAS_TASKS:
         move(turn, "the user wants it now")
 
@@ -76,4 +77,4 @@ def _undrain(turn: Turn, event: UndrainRequested) -> None:
     if host.state not in (HostState.OPEN, HostState.LOST):
         was = host.state.value
         turn.set_host(host, state=HostState.OPEN, state_why="", faults=0)
-        turn.note("undrained", f"{host.name}, which was {was}, may get tasks again")
+        turn.note(NoteKind.UNDRAINED, f"{host.name}, which was {was}, may get tasks again")

@@ -11,6 +11,7 @@ from orchestrator.core.causes import Cause
 from orchestrator.core.hosts.checkpoint_dir import LOW_BYTES, ROOM_BYTES
 from orchestrator.core.instants import Deadline, Instant, is_due
 from orchestrator.core.model import Backoff, Host, Intent, Link, Run
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration, size
 
@@ -62,7 +63,7 @@ def wait(host: Host, at: Instant) -> Backoff:
 
 
 def _needed_bytes(host: Host) -> int | None:
-    """What is free there already was not enough, unless it is so little that the disk counts as full."""
+    """Return how much room to wait for; None where it cannot be told, since more is free and was not enough."""
     free = _free_bytes(host)
     return ROOM_BYTES if free is not None and free < ROOM_BYTES else None
 
@@ -76,10 +77,10 @@ def advance(turn: Turn) -> None:
     free, needed = _free_bytes(host), waiting.needed_bytes
     where = f"the checkpoint directory on {host.name}"
     if free is not None and needed is not None and free >= needed:
-        turn.note("room-again", f"{where} has {size(free)} free again", free_bytes=free)
+        turn.note(NoteKind.ROOM_AGAIN, f"{where} has {size(free)} free again", free_bytes=free)
         turn.set_phase(start_at=turn.at, full_host="")
     elif is_due(waiting.start_at, turn.at) and (free is None or free >= LOW_BYTES):
-        turn.note("room-retry", f"tries again whether {where} has room: {_free(free)}")
+        turn.note(NoteKind.ROOM_RETRY, f"tries again whether {where} has room: {_free(free)}")
         turn.set_phase(full_host="")
     elif is_due(waiting.start_at, turn.at):
         turn.set_phase(start_at=turn.at + RETRY_S)

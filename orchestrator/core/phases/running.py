@@ -11,7 +11,7 @@ from orchestrator.core.hosts import silence
 from orchestrator.core.instants import Deadline, Instant, is_due
 from orchestrator.core.model import FirstCause, Intent, Phase, Problem, Run, Running, Task
 from orchestrator.core.phases import final_verification
-from orchestrator.core.phases.stopping import intent_after, stop_all
+from orchestrator.core.phases.stopping import intent_after, stop_all, stop_for
 from orchestrator.core.restart_scope import gang, is_served
 from orchestrator.core.turn import Turn
 
@@ -78,12 +78,12 @@ def react_to_end(turn: Turn, sharing: Sequence[Task]) -> None:
     row, intent = first.exit.cause.row, intent_after(first.exit.cause)
     may_be_alike = row.repeats and row.blame is Blame.TASK
     early = may_be_alike and all(t.first_step is None for t in run.tasks)
+    force_at = None
     if first.exit.cause is Cause.PREEMPTED:
-        stop_all(turn, intent, why, turn.at + run.plan.timing.kill_grace_s)
+        force_at = turn.at + run.plan.timing.kill_grace_s
     elif early:
-        stop_all(turn, intent, why, turn.at + EARLY_FAILURE_WAIT_S)
-    else:
-        stop_all(turn, intent, why)
+        force_at = turn.at + EARLY_FAILURE_WAIT_S
+    stop_all(turn, intent, why, force_at, ended=None if lost else first.id)
 
 
 def _reap(turn: Turn, chief: Task) -> None:
@@ -107,13 +107,7 @@ def _resumed_wrongly(turn: Turn) -> bool:
         f"resume-mismatch: {chief.id} was given the checkpoint of step {given} and reports step "
         f"{chief.first_step}: the script does not restore from ORCH_CHECKPOINT_DIR"
     )
-    turn.set(
-        problem=Problem(
-            code="resume-mismatch",
-            message=sentence,
-            hint="restore from ORCH_CHECKPOINT_DIR in the script, or start over with `orch up --from-scratch`",
-        ),
-        first_cause=FirstCause(chief.id, run.generation, Cause.RESUME_MISMATCH, sentence),
-    )
-    stop_all(turn, intent_after(Cause.RESUME_MISMATCH), sentence)
+    hint = "restore from ORCH_CHECKPOINT_DIR in the script, or start over with `orch up --from-scratch`"
+    turn.set(problem=Problem(code="resume-mismatch", message=sentence, hint=hint))
+    stop_for(turn, FirstCause(chief.id, run.generation, Cause.RESUME_MISMATCH, sentence))
     return True

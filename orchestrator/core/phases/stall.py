@@ -19,9 +19,10 @@ from orchestrator.core.diagnosis import cause
 from orchestrator.core.events import StacksCollected
 from orchestrator.core.hosts import checkpoint_dir
 from orchestrator.core.instants import Deadline, Instant, is_due
-from orchestrator.core.model import Cause, FirstCause, Intent, Link, Phase, Run, Running, Task, TaskPhase
+from orchestrator.core.model import Cause, FirstCause, Link, Phase, Run, Running, Task, TaskPhase
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.individual import end_individually, is_recovering
-from orchestrator.core.phases.stopping import stop_all
+from orchestrator.core.phases.stopping import stop_for
 from orchestrator.core.plan import TaskId
 from orchestrator.core.restart_scope import is_individual, is_served
 from orchestrator.core.turn import Turn
@@ -85,11 +86,11 @@ def advance_stall(turn: Turn) -> None:
         turn.set_phase(evidence_at=None)  # what it stood still for is being patched
     elif is_due(stalled_at(turn.run), turn.at):
         turn.set_phase(evidence_at=turn.at + EVIDENCE_WAIT_S)
-        turn.note("stalled", f"{_stands_still(turn)}; collecting the stacks of all tasks")
+        turn.note(NoteKind.STALLED, f"{_stands_still(turn)}; collecting the stacks of all tasks")
         turn.do(CollectStacks(generation=turn.run.generation))
     elif running.evidence_at is not None and _moves_again(turn.run, running, turn.at):
         turn.set_phase(evidence_at=None)
-        turn.note("moves-again", f"progress again at step {running.position}; nothing is stopped")
+        turn.note(NoteKind.MOVES_AGAIN, f"progress again at step {running.position}; nothing is stopped")
     elif is_due(running.evidence_at, turn.at):
         _act(turn, {})
 
@@ -132,8 +133,7 @@ def _thaw(turn: Turn, task: Task) -> None:
     if is_individual(turn.run, task):
         end_individually(turn, task, Cause.STALLED, sentence)
     else:
-        turn.set(first_cause=FirstCause(task.id, turn.run.generation, Cause.STALLED, sentence))
-        stop_all(turn, Intent.RESTART, sentence)
+        stop_for(turn, FirstCause(task.id, turn.run.generation, Cause.STALLED, sentence))
 
 
 def stacks_collected(turn: Turn, event: StacksCollected) -> None:
@@ -163,13 +163,12 @@ def _act(turn: Turn, stacks: Mapping[TaskId, str]) -> None:
     frozen = "".join(f"; {cause.frozen(task)}" for task in _silent(run))
     sentence = f"stalled: {_stands_still(turn)}{frozen}{named}"
     turn.set_phase(evidence_at=None)
-    turn.note("stacks", sentence, odd, stacks={str(task): text for task, text in stacks.items()})
+    turn.note(NoteKind.STACKS, sentence, odd, stacks={str(task): text for task, text in stacks.items()})
     if run.plan.restart.on_stall == "notify":
         turn.forgive_standstill()  # said again after another such time
         return
     lines = tuple(stacks[odd].splitlines()[-20:]) if odd is not None else ()
-    turn.set(first_cause=FirstCause(odd, run.generation, Cause.STALLED, sentence, lines))
-    stop_all(turn, Intent.RESTART, sentence)
+    stop_for(turn, FirstCause(odd, run.generation, Cause.STALLED, sentence, lines))
 
 
 def odd_one(stacks: Mapping[TaskId, str]) -> TaskId | None:

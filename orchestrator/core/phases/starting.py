@@ -25,9 +25,10 @@ from orchestrator.core.model import (
     Task,
     TaskPhase,
 )
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import room
 from orchestrator.core.phases.running import next_verification, react_to_end
-from orchestrator.core.phases.stopping import finish, stop_all
+from orchestrator.core.phases.stopping import finish, stop_all, stop_for
 from orchestrator.core.plan import TaskId
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted, duration
@@ -39,7 +40,7 @@ def prepare(turn: Turn) -> None:
     turn.set_phase(deadline_at=turn.at + timing.start_after_s)
     spares = len(turn.run.hosts) - len(turn.run.assignees)
     beside = f", and {counted(spares, 'spare')}" if spares else ""
-    turn.note("submitted", f"{turn.run.run_id}: {_size(turn.run)}{beside}")
+    turn.note(NoteKind.SUBMITTED, f"{turn.run.run_id}: {_size(turn.run)}{beside}")
     turn.do(*(PrepareHost(host=host.name) for host in turn.run.hosts))
 
 
@@ -61,7 +62,7 @@ def advance_pending(turn: Turn) -> None:
     if problem is not None:
         fail_now(turn, problem)
         return
-    turn.note("prepared", f"{counted(len(chosen), 'host')} checked, code in place")
+    turn.note(NoteKind.PREPARED, f"{counted(len(chosen), 'host')} checked, code in place")
     facts = [host.facts for host in chosen if host.facts]
     turn.set(code=facts[0].code)
     say_unfit(turn, list(turn.run.hosts))
@@ -84,7 +85,7 @@ def say_unfit(turn: Turn, hosts: list[Host]) -> None:
     for host in hosts:
         why = slots.unfit(turn.run, host) if host.name not in holding else None
         if why is not None:
-            turn.note("spare-unfit", f"{host.name} cannot replace another host: {why}")
+            turn.note(NoteKind.SPARE_UNFIT, f"{host.name} cannot replace another host: {why}")
 
 
 def _never_prepared(missing: list[Host], waited_s: float) -> Problem:
@@ -122,7 +123,7 @@ def begin_generation(turn: Turn, generation: int, assignment: Assignment) -> Non
     for host in turn.run.assignees:
         turn.set_host(host, untouched=False)
     run = turn.run
-    turn.note("generation", f"generation {generation} starts: {_size(run)}")
+    turn.note(NoteKind.GENERATION, f"generation {generation} starts: {_size(run)}")
     _say_assignment(turn, before, assignment)
     if run.plan.checkpoint is not None:
         turn.do(SeedCheckpoint(host=run.task(run.chief).host, generation=generation))
@@ -137,18 +138,20 @@ def _say_assignment(turn: Turn, before: Run, assignment: Assignment) -> None:
         was, now = slots.assignee(before, slot), slots.assignee(run, slot)
         if was != now and now is not None:
             moved = f"the tasks of {slot} are on {now}" if now != slot else f"{slot} has its tasks again"
-            turn.note("moved", f"{new}: {moved}" + (f", since {_state(run, was)}" if was is not None else ""))
+            turn.note(
+                NoteKind.MOVED, f"{new}: {moved}" + (f", since {_state(run, was)}" if was is not None else "")
+            )
     for name in assignment.against_advice:
         turn.note(
-            "no-alternative",
+            NoteKind.NO_ALTERNATIVE,
             f"{new} uses {name} although it is quarantined: no other host can take its tasks",
         )
     if slots.fewer(run):
         gone = [slot for slot in run.plan.hosts_used if slots.assignee(run, slot) is None]
         why = "; ".join(_state(run, slots.assignee(before, slot) or slot) for slot in gone)
-        turn.note("fewer", f"{new} goes on with {slots.fewer(run)}; {why}")
+        turn.note(NoteKind.FEWER, f"{new} goes on with {slots.fewer(run)}; {why}")
     elif slots.fewer(before):
-        turn.note("grown", f"{new} has all {counted(len(run.tasks), 'task')} again")
+        turn.note(NoteKind.GROWN, f"{new} has all {counted(len(run.tasks), 'task')} again")
 
 
 def _state(run: Run, name: str) -> str:
@@ -180,15 +183,13 @@ def advance_rendezvous(turn: Turn) -> None:
         turn.do(*(release(turn.run, task) for task in turn.run.tasks))
         running = Running(progress_at=turn.at, verify_at=next_verification(run, turn.at, 0.0))
         turn.enter(running, "all tasks have joined")
-        turn.note("running", f"{len(run.tasks)}/{len(run.tasks)} tasks joined; training started")
+        turn.note(NoteKind.RUNNING, f"{len(run.tasks)}/{len(run.tasks)} tasks joined; training started")
 
 
 def _left_early(turn: Turn, task: Task) -> None:
     """Restart because a worker ended with 0 before all had joined: the gang can never be complete."""
     sentence = f"{task.id} on {task.host} ended with exit code 0 before all tasks had joined"
-    found = FirstCause(task.id, task.generation, Cause.SCRIPT, sentence, exit_code=0)
-    turn.set(first_cause=found)
-    stop_all(turn, Intent.RESTART, sentence)
+    stop_for(turn, FirstCause(task.id, task.generation, Cause.SCRIPT, sentence, exit_code=0))
 
 
 def is_seeded(run: Run) -> bool:
@@ -220,12 +221,10 @@ def _start_deadline(turn: Turn) -> None:
         named = ", ".join(f"{t.id} on {t.host}{_silence(run, t)}" for t in missing)
         what = f"{named} did not join within {duration(run.plan.timing.start_after_s)}"
     for task in missing:
-        turn.note("missing", f"{task.id} on {task.host} never joined{_silence(run, task)}", task.id)
+        turn.note(NoteKind.MISSING, f"{task.id} on {task.host} never joined{_silence(run, task)}", task.id)
     # On several hosts none of them went first, and none is to blame.
     first = missing[0].id if len({task.host for task in missing}) == 1 else None
-    found = FirstCause(task=first, generation=run.generation, cause=Cause.START, sentence=what)
-    turn.set(first_cause=found)
-    stop_all(turn, Intent.RESTART, what)
+    stop_for(turn, FirstCause(first, run.generation, Cause.START, what))
 
 
 def _is_seeding(run: Run, at: Instant) -> bool:

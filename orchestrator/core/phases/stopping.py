@@ -25,7 +25,9 @@ from orchestrator.core.model import (
     Task,
     TaskPhase,
 )
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import final_verification, restart, room
+from orchestrator.core.plan import TaskId
 from orchestrator.core.transitions import ENDS
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
@@ -39,8 +41,27 @@ def intent_after(blamed: Cause) -> Intent:
     return Intent.FAIL if blamed.row.ends_the_run else Intent.RESTART
 
 
-def stop_all(turn: Turn, intent: Intent, reason: str, force_at: Deadline | None = None) -> None:
-    """End the generation. With `force_at`, the tasks may end by themselves until then; else all are killed now."""
+def stop_for(turn: Turn, found: FirstCause) -> None:
+    """End the generation for what was found while its tasks live."""
+    turn.set(first_cause=found)
+    stop_all(turn, intent_after(found.cause), found.sentence, rest="")
+
+
+def stop_all(
+    turn: Turn,
+    intent: Intent,
+    reason: str,
+    force_at: Deadline | None = None,
+    *,
+    rest: str | None = None,
+    ended: TaskId | None = None,
+) -> None:
+    """End the generation. With `force_at`, the tasks may end by themselves until then; else all are killed now.
+
+    Args:
+        rest: what `reason` says after the sentence of the first cause, where it begins with that.
+        ended: the task whose end is the whole reason.
+    """
     found = turn.run.first_cause
     if intent is Intent.RESCHEDULE:
         found = FirstCause(None, turn.run.generation, Cause.RESCHEDULED, reason)
@@ -50,8 +71,8 @@ def stop_all(turn: Turn, intent: Intent, reason: str, force_at: Deadline | None 
     patience_s = SWEEP_WAIT_S if intent is Intent.KILL else end_patience_s(turn.run)
     begins_at = turn.at if force_at is None else max(turn.at, force_at)
     stopping = Stopping(intent=intent, force_at=force_at, deadline_at=begins_at + grace + patience_s)
-    turn.enter(stopping, reason, first_cause=found)
-    turn.note("stopping", reason, None, **(_why(turn.run) if intent is Intent.RESCHEDULE else {}))
+    turn.enter(stopping, reason, rest=rest, first_cause=found)
+    turn.note(NoteKind.STOPPING, reason, ended, **(_why(turn.run) if intent is Intent.RESCHEDULE else {}))
     if force_at is None:
         order_stop(turn, grace)
 
@@ -150,14 +171,14 @@ def _count_free(turn: Turn) -> None:
 
 
 def _wait_for_room(turn: Turn, full: Host) -> None:
-    """A full disk is not the script's fault, however often it fills: no failure is counted."""
+    """Wait for room in the checkpoint directory. A full disk is not the script's fault: no failure is counted."""
     _count_free(turn)
     found = turn.run.first_cause
     turn.enter(room.wait(full, turn.at), found.sentence if found else turn.run.reason)
     what = f"waits for room in the checkpoint directory on {full.name}"
     _say_done(turn, f"{what}; the restart budget is untouched")
     turn.note(
-        "waiting-for-room",
+        NoteKind.WAITING_FOR_ROOM,
         f"{turn.run.run_id} {what}: {turn.run.reason}",
         found.task if found else None,
         free_bytes=full.dir_free_bytes,
@@ -184,15 +205,16 @@ def _restart_or_give_up(turn: Turn) -> None:
     turn.set(budget=decided.budget)
     what = found.sentence if found else run.reason
     if isinstance(decided, restart.GiveUp):
-        turn.set(reason=f"{what}; given up: {decided.reason}")
+        given_up = f"given up: {decided.reason}"
+        turn.set(reason=f"{what}; {given_up}", reason_rest=given_up if found else None)
         turn.set_phase(intent=Intent.FAIL)
-        _say_done(turn, f"given up: {decided.reason}")
+        _say_done(turn, given_up)
         _prove(turn)
         return
-    turn.enter(Backoff(start_at=turn.at + decided.delay_s), what)
+    turn.enter(Backoff(start_at=turn.at + decided.delay_s), what, rest="" if found else None)
     when = f"in {duration(decided.delay_s)} ({decided.reason})" if decided.delay_s else decided.reason
     _say_done(turn, f"restart {when}")
-    turn.note("backoff", f"restart {when}: {what}", found.task if found else None, **_why(turn.run))
+    turn.note(NoteKind.BACKOFF, f"restart {when}: {what}", found.task if found else None, **_why(turn.run))
 
 
 def _say_done(turn: Turn, what: str) -> None:
@@ -254,14 +276,14 @@ def _give_up_on(turn: Turn, task: Task) -> None:
     turn.set_task(task, phase=TaskPhase.LOST, exit=Exit(cause=Cause.ORDERED, at=turn.at, left=(left,)))
     sentence = f"{task.id} on {task.host} cannot be killed (pid {task.pid})"
     host_state.set_stuck(turn, task.host, sentence)
-    turn.note("unkillable", sentence, task.id)
+    turn.note(NoteKind.UNKILLABLE, sentence, task.id)
     goes_on = turn.run.intent in (Intent.RESTART, Intent.RESCHEDULE)
     if goes_on and task.host not in slots.next_assignment(turn.run).waits_for:
         return  # others can take its tasks
     hint = "it waits in the kernel, for a disk, a network file system or a GPU; the host may need a reboot"
     turn.set(problem=Problem(code="unkillable", message=sentence, hint=hint, exit_code=6))
     if goes_on:
-        turn.set(reason=sentence)
+        turn.set(reason=sentence, reason_rest=None)
         turn.set_phase(intent=Intent.FAIL)
         _say_done(turn, f"given up: {sentence}")
 
@@ -281,22 +303,30 @@ def _conclude(turn: Turn) -> None:
         step = run.global_step
         reason = f"{run.chief} ended with exit code 0" + (f" at step {step}" if step is not None else "")
         for warning in warnings:
-            turn.note("warning", warning)
+            turn.note(NoteKind.WARNING, warning)
     elif stopping.intent is Intent.FAIL and run.first_cause is not None and not run.first_cause.done:
         _say_done(turn, f"given up: {restart.SAME_END}")
-    finish(turn, Ended(phase=ENDS[stopping.intent], proof=stopping.proof), reason)
+    rest = turn.run.reason_rest if turn.run.first_cause is not None else None
+    finish(turn, Ended(phase=ENDS[stopping.intent], proof=stopping.proof), reason, rest=rest)
 
 
-def finish(turn: Turn, ended: Ended, reason: str) -> None:
+_END_NOTES = {
+    Phase.SUCCEEDED: NoteKind.SUCCEEDED,
+    Phase.FAILED: NoteKind.FAILED,
+    Phase.KILLED: NoteKind.KILLED,
+}
+
+
+def finish(turn: Turn, ended: Ended, reason: str, *, rest: str | None = None) -> None:
     """Enter a terminal phase. A host without its proof is kept, and swept when it is back."""
-    turn.enter(ended, reason)
+    turn.enter(ended, reason, rest=rest)
     phase, proof = ended.phase, ended.proof or {}
     left = [f"{name}: {what}" for name, swept in proof.items() for what in swept.left]
     if left and turn.run.problem is None:
         turn.set(problem=Problem(code="left", message=f"left behind: {'; '.join(left)}", exit_code=6))
     if phase is Phase.FAILED and turn.run.problem is None:
         turn.set(problem=Problem(code="failed", message=reason))
-    turn.note(phase.value.lower(), reason, None, **(_why(turn.run) if phase is Phase.FAILED else {}))
+    turn.note(_END_NOTES[phase], reason, None, **(_why(turn.run) if phase is Phase.FAILED else {}))
     for host in turn.run.hosts:
         if host.name in proof or turn.run.generation == 0 or host.untouched:
             turn.do(CloseHost(host=host.name))

@@ -81,6 +81,7 @@ def _exit(told: frames.Task, ended: frames.TaskExit, *, at: float) -> Exit:
         at=at - (ended["ago_s"] or 0.0),
         ended_time=ended.get("ended_at"),
         error=error["message"] if error else None,
+        error_kind=error["kind"] if error else None,
         last_lines=tuple(ended.get("last_lines", ())),
         peak_rss_bytes=ended.get("peak_rss_bytes"),
         swept=ended.get("swept"),

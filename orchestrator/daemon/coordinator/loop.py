@@ -32,6 +32,7 @@ from orchestrator.core.errors import JournalError
 from orchestrator.core.events import EpochBegan, Event, HostReported, KillRequested, Submitted, Ticked
 from orchestrator.core.instants import Deadline, rebased, stood_still
 from orchestrator.core.model import Run
+from orchestrator.core.notes import NoteKind
 from orchestrator.daemon.coordinator.halts import Halt, Stories
 
 log = logging.getLogger(__name__)
@@ -199,7 +200,7 @@ class Loop:
         for note in actions:
             if isinstance(note, Note):
                 whose = f" {note.task}" if note.task else ""
-                log.info("%s %s%s: %s", after.run_id, note.kind, whose, note.message)
+                log.info("%s %s%s: %s", after.run_id, note.kind.value, whose, note.message)
         self._changed(before, after)
         for action in actions:
             if not isinstance(action, Note):
@@ -211,7 +212,9 @@ class Loop:
         self.halted = {**self.halted, run.run_id: halt}
         error.add_note("\n".join(("what led to it:", *halt.story)))
         log.critical("%s", halt.sentence(run), exc_info=error)
-        note = Note("decisions-stopped", halt.sentence(run), data={"error": halt.error, "story": halt.story})
+        note = Note(
+            NoteKind.DECISIONS_STOPPED, halt.sentence(run), data={"error": halt.error, "story": halt.story}
+        )
         try:
             self._journal.commit(run, event, [note], before=run, outcome=Outcome(raised=halt.error))
             self.seq += 1

@@ -11,6 +11,7 @@ from orchestrator.core.actions import Note
 from orchestrator.core.diagnosis.cause import how
 from orchestrator.core.events import Submitted, TaskReport
 from orchestrator.core.model import Run
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import HostPlan, TaskId
 from orchestrator.core.words import duration
 from orchestrator.daemon.connection import orders, wire
@@ -203,4 +204,4 @@ def write(journal: Journal, chosen: Sequence[Found], *, epoch: int, at: float) -
             f"{run.run_id}: the journal was lost; rebuilt from its hosts in generation {run.generation}, "
             f"{living} of {len(run.tasks)} tasks"
         )
-        journal.commit(run, Submitted(at=at), [Note("recovered", message)])
+        journal.commit(run, Submitted(at=at), [Note(NoteKind.RECOVERED, message)])

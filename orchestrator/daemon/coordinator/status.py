@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from orchestrator.core.diagnosis import cause
-from orchestrator.core.diagnosis.describe import sentence
+from orchestrator.core.diagnosis.describe import Reason, reason
 from orchestrator.core.launch import endpoint
 from orchestrator.core.model import Host, HostState, Link, Run, Task
 from orchestrator.core.phases.stopping import unproven
@@ -31,11 +31,14 @@ def document(runs: Iterable[Run], *, now: float, halted: Halts = _NONE) -> dict[
 def run_document(run: Run, *, now: float, halted: Halts = _NONE) -> dict[str, Any]:
     """Return the document of one run. It holds ages in seconds, since monotonic times mean nothing to others."""
     chief, placed = run.task(run.chief), run.placed
+    told = _reason(run, now, halted)
     return {
         "name": run.plan.name,
         "run_id": run.run_id,
         "phase": run.phase.value,
-        "reason": _reason(run, now, halted),
+        "reason": told.sentence,
+        "reason_begins_with": told.begins_with,
+        "reason_rest": told.rest,
         "decisions_stopped": _stopped(run, now, halted),
         "phase_age_s": round(now - run.since_at, 1),
         "strategy": run.plan.strategy,
@@ -62,8 +65,11 @@ def first_cause(run: Run) -> dict[str, object] | None:
     return cause.as_data(run.first_cause) if run.first_cause else None
 
 
-def _reason(run: Run, now: float, halted: Halts) -> str:
-    return halted[run.run_id].sentence(run) if run.run_id in halted else sentence(run, now=now)
+def _reason(run: Run, now: float, halted: Halts) -> Reason:
+    if run.run_id not in halted:
+        return reason(run, now=now)
+    told = halted[run.run_id].sentence(run)
+    return Reason(sentence=told, rest=told)
 
 
 def _stopped(run: Run, now: float, halted: Halts) -> dict[str, Any] | None:
@@ -83,14 +89,16 @@ def why_document(
         ended: the first causes in the events. One cause may occur several times; the last one also says what was done.
         now: the monotonic time.
     """
-    newest = first_cause(run)
+    newest, told = first_cause(run), _reason(run, now, halted)
     latest = {(c["generation"], c["task"]): c for c in (*ended, *([newest] if newest else ()))}
     return {
         "schema": SCHEMA,
         "name": run.plan.name,
         "run_id": run.run_id,
         "phase": run.phase.value,
-        "reason": _reason(run, now, halted),
+        "reason": told.sentence,
+        "reason_begins_with": told.begins_with,
+        "reason_rest": told.rest,
         "generation": run.generation,
         "restarts": run.budget.restarts,
         "global_step": run.global_step,

@@ -22,6 +22,7 @@ from orchestrator.core.actions import Note
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import KillRequested, Submitted, Ticked
 from orchestrator.core.model import Cause, Exit, Facts, Phase, Progress, Run, Swept, TaskPhase, new_run
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import TaskId
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
@@ -60,7 +61,9 @@ def a_run(run_id: str = "t-20260101-000000") -> Run:
 
 def test_what_comes_back_is_what_was_put_in(journal: Journal, path: str) -> None:
     run = a_run()
-    journal.commit(run, Submitted(8.0), [Note("submitted", "here", W0, {"n": 1}), Note("second", "too")])
+    journal.commit(
+        run, Submitted(8.0), [Note(NoteKind.SUBMITTED, "here", W0, {"n": 1}), Note(NoteKind.PREPARED, "too")]
+    )
     journal.close()
     again = Journal(path)
     (kept,) = again.runs()
@@ -87,7 +90,7 @@ def test_events_of_one_run_by_name_or_id_and_after_a_number(journal: Journal) ->
     one = a_run()
     other = replace(a_run("u-20260101-000000"), plan=replace(one.plan, name="u"))
     for run in (one, other, one):
-        journal.commit(run, Ticked(9.0), [Note("k", run.run_id)])
+        journal.commit(run, Ticked(9.0), [Note(NoteKind.WARNING, run.run_id)])
     assert [e["seq"] for e in journal.events()] == [1, 2, 3]
     assert [e["seq"] for e in journal.events(name="t")] == [1, 3]
     assert [e["seq"] for e in journal.events(name=other.run_id)] == [2]
@@ -99,9 +102,13 @@ def test_first_causes_outlive_the_state_in_the_events(journal: Journal) -> None:
     run = a_run()
     why = {"task": "worker:0", "sentence": "é", "last_lines": ["x"]}
     journal.commit(
-        run, Submitted(8.0), [Note("submitted", "here"), Note("backoff", "so", W0, {"first_cause": why})]
+        run,
+        Submitted(8.0),
+        [Note(NoteKind.SUBMITTED, "here"), Note(NoteKind.BACKOFF, "so", W0, {"first_cause": why})],
     )
-    journal.commit(run, Submitted(9.0), [Note("failed", "so", W0, {"first_cause": {**why, "generation": 2}})])
+    journal.commit(
+        run, Submitted(9.0), [Note(NoteKind.FAILED, "so", W0, {"first_cause": {**why, "generation": 2}})]
+    )
     assert journal.first_causes(run.run_id) == [why, {**why, "generation": 2}]
     assert journal.first_causes("other") == []
 
@@ -169,7 +176,7 @@ def test_a_note_that_cannot_be_kept_keeps_nothing_of_its_turn(journal: Journal) 
     circular: dict[str, object] = {}
     circular["self"] = circular
     with pytest.raises(ValueError, match=r"[Cc]ircular"):
-        journal.commit(changed, Ticked(2.0), [Note("k", "x", data=circular)])
+        journal.commit(changed, Ticked(2.0), [Note(NoteKind.WARNING, "x", data=circular)])
     assert journal.runs()[0].run == a_run()
     assert len(journal.entries(a_run().run_id)) == 1
     journal.commit(changed, Ticked(2.0), [])
@@ -194,7 +201,7 @@ def full(path: str) -> None:
     opened = Journal(path)
     for number in range(60):
         run = a_run(f"t-20260101-{number:06d}")
-        opened.commit(run, Submitted(1.0), [Note("k", "x" * 500)])
+        opened.commit(run, Submitted(1.0), [Note(NoteKind.WARNING, "x" * 500)])
     opened.close()
 
 
@@ -404,14 +411,14 @@ def test_the_oldest_ended_runs_are_forgotten_with_their_events_and_no_other(jour
         phase = Phase.RUNNING if number == 0 else Phase.FAILED
         run = in_phase(a_run(f"t-20260101-00000{number}"), phase)
         run = an_unproven(run) if number == 2 else run
-        journal.commit(run, Ticked(1.0), [Note("k", "m")])
+        journal.commit(run, Ticked(1.0), [Note(NoteKind.WARNING, "m")])
     last = journal.events()[-1]["seq"]
     assert sorted(journal.prune(ended_max=2)) == ["t-20260101-000001", "t-20260101-000003"]
     left = ["t-20260101-000000", "t-20260101-000002", "t-20260101-000004", "t-20260101-000005"]
     assert [kept.run.run_id for kept in journal.runs()] == left
     assert [event["run"] for event in journal.events()] == left
     assert journal.entries("t-20260101-000001") == []
-    journal.commit(replace(a_run("t-20260101-000009")), Ticked(1.0), [Note("k", "m")])
+    journal.commit(replace(a_run("t-20260101-000009")), Ticked(1.0), [Note(NoteKind.WARNING, "m")])
     assert journal.events()[-1]["seq"] == last + 1, "a number is never given again"
 
 
@@ -421,7 +428,7 @@ def test_order_is_by_sequence_whatever_the_wall_clock_does(path: str) -> None:
     opened = Journal(path, clock=lambda: f"2026-01-01T{next(hours)}:00:00.000Z")
     for number in range(6):
         run = in_phase(a_run(f"t-20260101-00000{number}"), Phase.FAILED)
-        opened.commit(run, Ticked(float(number)), [Note("k", str(number))])
+        opened.commit(run, Ticked(float(number)), [Note(NoteKind.WARNING, str(number))])
     assert [event["message"] for event in opened.events()] == ["0", "1", "2", "3", "4", "5"]
     assert [event["message"] for event in opened.events(after=3)] == ["3", "4", "5"]
     assert [kept.run.run_id[-1] for kept in opened.runs(ended_max=2)] == ["4", "5"]

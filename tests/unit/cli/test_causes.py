@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from orchestrator.cli import causes, render, terminal
@@ -9,6 +11,12 @@ from orchestrator.cli.session import Paint
 from tests.contract.fake_api import first_cause_document, run_document
 
 PLAIN = Paint(on=False)
+AT_90: dict[str, Any] = {
+    "reason": "step 90",
+    "global_step": 90,
+    "reason_begins_with": "global_step",
+    "reason_rest": "",
+}
 KILLED = first_cause_document(
     followers=6,
     followed=[{"task": f"worker:{n}", "host": "gpu-a", "after_s": 1.4} for n in (0, 2, 3, 4, 5, 6)],
@@ -57,7 +65,7 @@ def test_failures_alike_in_a_row_are_said_once_and_counted() -> None:
 
 
 def test_the_position_is_said_once() -> None:
-    shown = why(first_causes=[KILLED], reason="step 90", global_step=90)
+    shown = why(first_causes=[KILLED], **AT_90)
     assert shown.startswith("mnist-1  RUNNING  generation 2, step 90\n")
     assert shown.endswith("worker:1 | loss 0.3")
 
@@ -71,7 +79,7 @@ def test_it_fits_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"global_step": 90}, "No failure so far"),
+        (AT_90, "No failure so far"),
         ({"reason": "gpu-b unreachable for 26 s"}, "No failure so far; gpu-b unreachable for 26 s"),
         ({"phase": "SUCCEEDED", "reason": "worker:0 ended"}, "No failure; worker:0 ended"),
         ({"phase": "PENDING", "reason": "1/2 hosts are ready"}, "1/2 hosts are ready"),
@@ -92,12 +100,14 @@ def test_a_run_that_failed_of_something_else_in_the_end() -> None:
 
 def test_what_the_reason_repeats_is_said_once() -> None:
     sentence = str(KILLED["sentence"])
-    backoff = why(phase="BACKOFF", reason=f"{sentence}; generation 2 starts in 3 s", first_causes=[KILLED])
-    assert backoff.count(sentence) == 1
-    shown = render.run(
-        run_document(phase="BACKOFF", reason=f"{sentence}; generation 2 starts in 3 s", first_cause=KILLED),
-        PLAIN,
-    )
+    told: dict[str, Any] = {
+        "phase": "BACKOFF",
+        "reason": f"{sentence}; generation 2 starts in 3 s",
+        "reason_begins_with": "first_cause",
+        "reason_rest": "generation 2 starts in 3 s",
+    }
+    assert why(first_causes=[KILLED], **told).count(sentence) == 1
+    shown = render.run(run_document(**told, first_cause=KILLED), PLAIN)
     assert f"  first cause: {sentence}; generation 2 resumes" in shown
     assert "\n  generation 2 starts in 3 s\n" in shown
 

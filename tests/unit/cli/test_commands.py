@@ -56,12 +56,12 @@ def test_events(orch: Desk, api: FakeApi) -> None:
     api.runs.append(run_document())
     api.events += [
         event_document(1, "started", "generation 1 starts"),
-        event_document(2, "task-died", "killed by signal 9", task="worker:1"),
+        event_document(2, "task-died", "worker:1 was killed by signal 9", task="worker:1"),
     ]
     assert orch("events", "mnist") == 0
     assert orch.put_out == (
         "2026-11-20 12:00:01  started  generation 1 starts\n"
-        "2026-11-20 12:00:02  task-died  worker:1  killed by signal 9\n"
+        "2026-11-20 12:00:02  task-died  worker:1 was killed by signal 9\n"
     )
 
 

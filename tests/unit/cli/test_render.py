@@ -62,6 +62,8 @@ def failed_run() -> dict[str, object]:
     return run_document(
         phase="FAILED",
         reason="worker:1 on gpu-b was killed by the kernel: out of memory; given up: 5 failures",
+        reason_begins_with="first_cause",
+        reason_rest="given up: 5 failures",
         metrics={},
         training_epoch=None,
         checkpoint=None,

@@ -134,6 +134,31 @@ def test_up_follow_says_a_first_cause_once(orch: Desk, api: FakeApi, spec: str, 
     assert "worker:1 was killed" not in orch.said
 
 
+def test_what_follows_from_an_event_at_once_is_said_once(orch: Desk, api: FakeApi, spec: str) -> None:
+    died, ends = "worker:1 on here was killed", "it cannot go on"
+    phases(api, {"phase": "RUNNING"}, {"phase": "FAILED", "reason": ends})
+    api.events += [
+        event_document(1, "task-exited", died, task="worker:1"),
+        event_document(2, "stopping", died, task="worker:1"),
+        event_document(3, "task-exited", f"{died} too", task="worker:0"),
+        event_document(4, "stopping", "another reason", task="worker:1"),
+        event_document(5, "running", "on it goes"),
+        event_document(6, "stopping", ends),
+        event_document(7, "failed", ends),
+        event_document(8, "of another version", "something else"),
+    ]
+    assert orch("up", spec, "--wait") == 1
+    shown = [line.partition("2026-11-20 ")[2] for line in orch.said.splitlines() if "2026-11-20 " in line]
+    assert [line.split("  ")[1] for line in shown] == [
+        "task-exited",
+        "task-exited",
+        "stopping",
+        "running",
+        "stopping",
+        "of another version",
+    ]
+
+
 def test_ctrl_c_in_follow_leaves_it_running(orch: Desk, api: FakeApi, spec: str) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt

@@ -10,6 +10,7 @@ from orchestrator.core import events as ev
 from orchestrator.core.actions import Note, PrepareHost, StopTask, VerifyCheckpoint
 from orchestrator.core.decision import decided, event_in_words, is_worth_keeping
 from orchestrator.core.model import Checkpoint, Link, Phase, Progress, Run, TaskPhase, new_run
+from orchestrator.core.notes import NoteKind
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
@@ -39,7 +40,7 @@ def test_a_heartbeat_that_only_moves_numbers_is_not() -> None:
     moved = RUN.with_task(replace(TASK, heard_at=5.0, progress=Progress(global_step=9)))
     moved = moved.with_host(replace(moved.hosts[0], heard_at=5.0, cpu_percent=7.0))
     assert not is_worth_keeping(RUN, moved, REPORT, [])
-    assert is_worth_keeping(RUN, moved, REPORT, [Note("adopted", "it goes on")])
+    assert is_worth_keeping(RUN, moved, REPORT, [Note(NoteKind.ADOPTED, "it goes on")])
     for event in (ev.KillRequested(1.0), ev.HostUp(1.0, "a", "boot")):
         assert is_worth_keeping(RUN, RUN, event, [])
 
@@ -52,7 +53,7 @@ def test_a_look_at_the_newest_checkpoint_that_finds_nothing_new_is_not() -> None
     assert not is_worth_keeping(due, asked, ev.Ticked(1.0), [look])
     assert not is_worth_keeping(asked, due, same, [])
     newer = replace(due, checkpoint=Checkpoint(5, "ckpt-5", 1, 2.0))
-    assert is_worth_keeping(asked, newer, same, [Note("checkpoint", "it reads whole")])
+    assert is_worth_keeping(asked, newer, same, [Note(NoteKind.CHECKPOINT, "it reads whole")])
     assert is_worth_keeping(due, in_phase(RUN, Phase.STOPPING), ev.Ticked(1.0), [])
     assert is_worth_keeping(due, asked, ev.Ticked(1.0), [look, PrepareHost("a")])
     silent = asked.with_host(replace(HOST, link=Link.UNREACHABLE))
@@ -61,16 +62,20 @@ def test_a_look_at_the_newest_checkpoint_that_finds_nothing_new_is_not() -> None
 
 def test_a_decision_is_like_another_whatever_its_notes_say() -> None:
     after = in_phase(RUN, Phase.STOPPING)
-    one = decided(RUN, after, [StopTask("a", TASK.id, 1, 10.0), Note("stopping", "because")])
+    one = decided(RUN, after, [StopTask("a", TASK.id, 1, 10.0), Note(NoteKind.STOPPING, "because")])
     assert one.phase == "RUNNING -> STOPPING"
     assert one.orders == ("StopTask worker:0 gen 1 on a, grace 10 s",)
     assert one.notes == ("note stopping: because",)
     assert one.is_like(
-        decided(RUN, after, [StopTask("a", TASK.id, 1, 10.0), Note("stopping", "for another")])
+        decided(RUN, after, [StopTask("a", TASK.id, 1, 10.0), Note(NoteKind.STOPPING, "for another")])
     )
-    assert not one.is_like(decided(RUN, after, [StopTask("a", TASK.id, 1, 0.0), Note("stopping", "because")]))
+    assert not one.is_like(
+        decided(RUN, after, [StopTask("a", TASK.id, 1, 0.0), Note(NoteKind.STOPPING, "because")])
+    )
     assert not one.is_like(decided(RUN, after, [StopTask("a", TASK.id, 1, 10.0)]))
-    assert not one.is_like(decided(RUN, RUN, [StopTask("a", TASK.id, 1, 10.0), Note("stopping", "because")]))
+    assert not one.is_like(
+        decided(RUN, RUN, [StopTask("a", TASK.id, 1, 10.0), Note(NoteKind.STOPPING, "because")])
+    )
 
 
 def test_events_are_told_in_a_line() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.diagnosis.describe import sentence
+from orchestrator.core.diagnosis.describe import reason, sentence
 from orchestrator.core.model import (
     Cause,
     Exit,
@@ -280,3 +280,43 @@ def test_who_ended_on_a_drained_host_is_said_to_wait_for_the_move() -> None:
     assert sentence(run, now=NOW) == (
         "step 120; moves off b (drained) at the next restart; worker:0 on b has ended and restarts after the move"
     )
+
+
+FOUND = FirstCause(TaskId("worker", 0), 1, Cause.OOM, "it died")
+
+
+@pytest.mark.parametrize(
+    ("run", "begins_with", "rest"),
+    [
+        (run_in(Phase.RUNNING, tasks=(task(RUNNING, 120), task(RUNNING, 119))), "global_step", ""),
+        (
+            run_in(
+                Phase.RUNNING,
+                tasks=(task(RUNNING, 120), task(RUNNING, 119)),
+                hosts=(UP, {**UP, "link": Link.CONNECTING}),
+            ),
+            "global_step",
+            "taking up the tasks on b",
+        ),
+        (
+            run_in(
+                Phase.BACKOFF, reason="it died", reason_rest="", first_cause=FOUND, own={"start_at": 1003.0}
+            ),
+            "first_cause",
+            "generation 1 starts in 3 s",
+        ),
+        (
+            run_in(Phase.FAILED, reason="it died; given up", reason_rest="given up", first_cause=FOUND),
+            "first_cause",
+            "given up",
+        ),
+        (run_in(Phase.FAILED, reason="no Python", first_cause=FOUND), None, "no Python"),
+    ],
+)
+def test_what_the_reason_begins_with_is_told_apart_from_the_rest(
+    run: Run, begins_with: str | None, rest: str
+) -> None:
+    told = reason(run, now=NOW)
+    assert (told.begins_with, told.rest) == (begins_with, rest)
+    assert told.sentence == sentence(run, now=NOW)
+    assert told.sentence.endswith(rest)

@@ -21,7 +21,7 @@ SENTENCE = "logind kills the processes of ml at logout"
 
 def up(run: Run, warning: str | None) -> tuple[Run, list[str]]:
     run, actions = decide.step(run, HostUp(1.0, "a", "boot-1", warning))
-    return run, [f"{a.kind}: {a.message}" for a in actions if isinstance(a, Note)]
+    return run, [f"{a.kind.value}: {a.message}" for a in actions if isinstance(a, Note)]
 
 
 def test_a_warning_of_a_host_is_said_once_and_again_when_it_changes() -> None:

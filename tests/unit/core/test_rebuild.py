@@ -31,6 +31,7 @@ from orchestrator.core.model import (
     TaskPhase,
     new_run,
 )
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import HostPlan, TaskId
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
@@ -98,7 +99,7 @@ def test_a_released_run_is_taken_up_with_no_restart() -> None:
     assert [task.phase for task in run.tasks] == [TaskPhase.RUNNING] * 2
     assert (run.generation, run.budget.restarts, run.global_step) == (1, 0, 30)
     assert [action for action in kinds(actions) if action in ("StartTask", "StopTask")] == []
-    adopted = [a for a in actions if isinstance(a, Note) and a.kind == "adopted"]
+    adopted = [a for a in actions if isinstance(a, Note) and a.kind is NoteKind.ADOPTED]
     assert len(adopted) == 2
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.core.events import KillRequested
 from orchestrator.core.model import Phase
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import TaskId
 from tests.unit.core.transcript import make_plan
 from tests.unit.core.world import World
@@ -89,7 +90,7 @@ def test_it_ends_as_it_should_whichever_action_the_coordinator_dies_before(scene
 def test_a_worker_killed_is_one_restart_from_the_checkpoint() -> None:
     world = _play("worker-killed")
     assert world.run.budget.restarts == 1
-    (resumed,) = [note for note in world.notes if note.kind == "resumed"]
+    (resumed,) = [note for note in world.notes if note.kind is NoteKind.RESUMED]
     assert resumed.data["global_step"] in world.saved
 
 

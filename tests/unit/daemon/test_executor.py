@@ -38,6 +38,7 @@ from orchestrator.core.events import (
     OrderFailed,
 )
 from orchestrator.core.model import Facts, Phase, Run, Seed, Swept, new_run
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import TaskId
 from orchestrator.daemon.connection.link import Pace
 from orchestrator.daemon.coordinator.executor import Executor
@@ -189,7 +190,7 @@ def test_orders_of_a_tasks_life(rig: Rig) -> None:
     assert "TF_CONFIG" in rig.agent.wait_order("release")["env"]
     rig.executor.execute(rig.run, StopTask("a", W0, 2, 7.5))
     assert rig.agent.wait_order("stop")["grace_s"] == 7.5
-    rig.executor.execute(rig.run, Note("kind", "the journal has it"))
+    rig.executor.execute(rig.run, Note(NoteKind.WARNING, "the journal has it"))
 
 
 def test_a_refused_order_becomes_order_failed(rig: Rig) -> None:

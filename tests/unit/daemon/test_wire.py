@@ -120,6 +120,7 @@ def test_an_end_is_read_whole_and_its_time_is_the_hosts() -> None:
     assert task.exit is not None
     assert (task.exit.at, task.exit.ended_time, task.exit.code) == (97.5, 1.7e9, 1)
     assert (task.exit.error, task.exit.last_lines) == ("ValueError: bad", ("a", "b"))
+    assert task.exit.error_kind == "exception"
     assert (task.exit.peak_rss_bytes, task.exit.swept, task.exit.left) == (9, "cgroup", ("pid 5: D state",))
 
 

@@ -41,6 +41,7 @@ def test_tensorflows_reason_is_said_without_what_changes_each_time() -> None:
         patched("v4-8", said)().cluster_spec()
     message: str = caught.value.orch_message  # type: ignore[attr-defined]
     assert message == "no TPU v4-8: ValueError: No OpKernel was registered to support Op 'X'"
+    assert caught.value.orch_kind == "no-tpu"  # type: ignore[attr-defined]
 
 
 def test_the_error_of_initialisation_says_so_too_and_its_success_ends_the_watch() -> None:
@@ -55,6 +56,7 @@ def test_the_error_of_initialisation_says_so_too_and_its_success_ends_the_watch(
     with pytest.raises(RuntimeError) as caught:
         module.initialize_tpu_system_impl(None, None)
     assert "no TPU local: RuntimeError: TPUs not found" in caught.value.orch_message  # type: ignore[attr-defined]
+    assert caught.value.orch_kind == "no-local-tpu"  # type: ignore[attr-defined]
 
 
 def test_nothing_is_changed_without_a_tpu() -> None:

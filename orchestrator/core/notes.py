@@ -1,0 +1,164 @@
+"""The kinds of notes: what `orch events` tells of, each with its meaning. docs/events.md is made of this table.
+
+To add a kind, add its row here, and note it where it happens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kind of note."""
+
+    name: str
+    """As journal, events and JSON carry it: never changed, for old journals are read and replayed."""
+    means: str
+    is_routine: bool = False
+    """It comes without any fault, so it shows that none was noticed."""
+    repeats_a_cause: bool = False
+    """It says what is done about a first cause, after the sentence of that cause."""
+    gives_a_reason: bool = False
+    """Where the run ends right after it, the end says the same again."""
+    ends_the_run: bool = False
+    by_runtime: bool = False
+    """The runtime within a task says it. No task can say any other kind."""
+
+
+class NoteKind(Enum):
+    """What a note is about. `row` holds what that means."""
+
+    # the run
+    SUBMITTED = Row("submitted", "The run was taken on.")
+    PREPARED = Row("prepared", "The hosts have been checked, and have the code.")
+    GENERATION = Row("generation", "A generation starts: its tasks are placed, and ordered to start.")
+    RUNNING = Row("running", "All tasks have joined, and are released into the script.")
+    STOPPING = Row("stopping", "The tasks are ended, and why.", gives_a_reason=True)
+    BACKOFF = Row("backoff", "What ended the generation, and when the next one starts.", repeats_a_cause=True)
+    SUCCEEDED = Row("succeeded", "The run has done what it should.", ends_the_run=True)
+    FAILED = Row("failed", "The run was given up, and why.", ends_the_run=True, repeats_a_cause=True)
+    KILLED = Row("killed", "The run has ended at the user's word.", ends_the_run=True)
+    WARNING = Row(
+        "warning", "Something that a person should know of, though the run goes on or has succeeded."
+    )
+
+    # what the user asks for
+    KILL = Row("kill", "The user asked for the end.")
+    DRAINED = Row("drained", "The user takes a host out: it is given no task.")
+    UNDRAINED = Row("undrained", "The user lets a host in again.")
+    ROLLBACK = Row("rollback", "The user goes back to an older checkpoint.")
+    CHAOS = Row("chaos", "`orch chaos` injects a fault.", is_routine=True)
+
+    # the coordinator
+    EPOCH = Row("epoch", "Another coordinator takes up the run.", is_routine=True)
+    ADOPTED = Row("adopted", "A living task goes on under another coordinator.")
+    RECOVERED = Row("recovered", "The journal was lost; the run was rebuilt from what its hosts know.")
+    CUT_OFF = Row(
+        "cut-off", "So many hosts are silent that it must be the coordinator: nothing is stopped or started."
+    )
+    ORDER_FAILED = Row("order-failed", "A host could not do what it was told.")
+    DECISIONS_STOPPED = Row(
+        "decisions-stopped", "A fault of orch itself: nothing more is decided about this run."
+    )
+
+    # hosts
+    HOST_UNREACHABLE = Row("host-unreachable", "A host is silent; its tasks may well be training.")
+    HOST_BACK = Row("host-back", "A silent host is heard again.")
+    HOST_LOST = Row("host-lost", "A host was silent for too long, and counts as lost.")
+    HOST_OPEN = Row("host-open", "A host that counted as lost may be given tasks again.")
+    HOST_REBOOTED = Row("host-rebooted", "A host was rebooted, and is prepared anew.")
+    HOST_REFUSED = Row(
+        "host-refused", "A host cannot serve the run until a person acts.", gives_a_reason=True
+    )
+    HOST_WARNING = Row("host-warning", "Something on a host may end its tasks.")
+    SLOW = Row("slow", "A host is slow to let us in.")
+    QUARANTINED = Row(
+        "quarantined", "A host has ended too many generations by its own fault: it is given no task."
+    )
+    SPARE_UNFIT = Row("spare-unfit", "A spare cannot stand in for another host, and why.")
+    MOVED = Row("moved", "A host takes the tasks of another.")
+    NO_ALTERNATIVE = Row(
+        "no-alternative", "A host is used although something speaks against it: there is no other."
+    )
+    FEWER = Row("fewer", "The run goes on with fewer tasks.")
+    GROWN = Row("grown", "The run has all its tasks again.")
+    SWEPT = Row("swept", "A host was looked at for what is left of the run.")
+
+    # tasks
+    MISSING = Row("missing", "A task did not join in time.")
+    TASK_EXITED = Row(
+        "task-exited", "A task has ended, and how; `cause`, `exit_code` and `signal` are in `data`."
+    )
+    TASK_LOST = Row("task-lost", "A task is given up without a record of its end.")
+    UNKILLABLE = Row("unkillable", "A process survives SIGKILL; no task is started beside it.")
+    STOPPING_INDIVIDUALLY = Row("stopping-alone", "One task is ended; the other tasks continue.")
+    RESTART_INDIVIDUALLY = Row("restart-alone", "One task is restarted; the other tasks continue.")
+    RESTART_TOGETHER = Row(
+        "restart-together", "A task starts sooner, with the others that the training needs back."
+    )
+    STALLED = Row("stalled", "The position stands still for longer than it ever did.")
+    STACKS = Row("stacks", "Where every task stood; the stacks are in `data`.")
+    MOVES_AGAIN = Row("moves-again", "The position moves again, before anything was stopped.")
+
+    # checkpoints
+    CHECKPOINT = Row("checkpoint", "A checkpoint reads whole.", is_routine=True)
+    CHECKPOINT_REJECTED = Row("checkpoint-rejected", "A checkpoint does not read whole.", is_routine=True)
+    CHECKPOINT_REMOVED = Row("checkpoint-removed", "The script removed its checkpoint at its end.")
+    RESUMED = Row(
+        "resumed", "A generation starts from a checkpoint; `global_step` and `steps_lost` are in `data`."
+    )
+    FROM_START = Row("from-start", "A generation starts at step 0: there is no checkpoint.")
+    CHECKPOINT_DIR_SILENT = Row(
+        "checkpoint-dir-silent", "The checkpoint directory does not answer; it is waited for."
+    )
+    CHECKPOINT_DIR_ANSWERS = Row("checkpoint-dir-answers", "The checkpoint directory answers again.")
+    CHECKPOINT_DISK_FULL = Row("checkpoint-disk-full", "The disk of the checkpoint directory is full.")
+    WAITING_FOR_ROOM = Row("waiting-for-room", "The run waits for room in the checkpoint directory.")
+    ROOM_AGAIN = Row("room-again", "The checkpoint directory has room again, and the run goes on.")
+    ROOM_RETRY = Row("room-retry", "The run tries again whether the checkpoint directory has room.")
+
+    # the runtime within a task
+    SERVING = Row("serving", "A parameter server or a worker serves the chief.", by_runtime=True)
+    HOROVOD = Row("horovod", "A rank has found the rendezvous.", by_runtime=True)
+    COMMUNICATION = Row("communication", "How the strategy communicates.", by_runtime=True)
+    REPLICAS_ON_CPU = Row("replicas-on-cpu", "The CPU is shown as several devices.", by_runtime=True)
+    KERAS3_PATCHED = Row(
+        "keras3-patched", "Keras 3 was changed so that it trains under the strategy.", by_runtime=True
+    )
+    TRANSPARENT_STRATEGY = Row(
+        "transparent-strategy", "The strategy that the script runs in.", by_runtime=True
+    )
+    TRANSPARENT_SEED = Row("transparent-seed", "The random seeds of the workers.", by_runtime=True)
+    TRANSPARENT_SHARD = Row("transparent-shard", "How the data set is shared.", by_runtime=True)
+    TRANSPARENT_BATCH = Row("transparent-batch", "What the script's batch means.", by_runtime=True)
+    TRANSPARENT_FIT = Row("transparent-fit", "A model trains without the strategy.", by_runtime=True)
+    TRANSPARENT_SAVE = Row("transparent-save", "Where a task that is not the chief saves.", by_runtime=True)
+    TRANSPARENT_GRADIENTS = Row("transparent-gradients", "How gradients are put together.", by_runtime=True)
+    TRANSPARENT_BACKUP = Row("transparent-backup", "What is backed up for a restart.", by_runtime=True)
+    TRANSPARENT_RESUMED = Row("transparent-resumed", "A `fit` goes on from its backup.", by_runtime=True)
+    TRANSPARENT_METRICS = Row("transparent-metrics", "What metrics after a restart are of.", by_runtime=True)
+    SAID = Row("said", "The runtime said something of a kind that this orch does not know.", by_runtime=True)
+
+    _value_: str
+    row: Row
+
+    def __new__(cls, row: Row) -> NoteKind:
+        member = object.__new__(cls)
+        member._value_, member.row = row.name, row
+        return member
+
+
+_BY_NAME = {kind.value: kind for kind in NoteKind}
+
+
+def kind_of(name: object) -> NoteKind | None:
+    """Return the kind of that name; None for one that this orch does not know."""
+    return _BY_NAME.get(name) if isinstance(name, str) else None
+
+
+def said_by_runtime(name: str) -> NoteKind:
+    """Return the kind of what a task says. One that only the coordinator may use is taken for an unknown one."""
+    kind = _BY_NAME.get(name)
+    return kind if kind is not None and kind.row.by_runtime else NoteKind.SAID

@@ -1,0 +1,48 @@
+"""The table of notes: its names are in journals, and tasks say no others than theirs."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.notes import NoteKind, kind_of, said_by_runtime
+
+RUNTIME = Path(__file__).parents[3] / "orchestrator" / "runtime"
+
+
+@pytest.mark.parametrize("kind", list(NoteKind))
+def test_a_kind_is_found_by_its_name_and_means_something(kind: NoteKind) -> None:
+    assert kind_of(kind.value) is kind
+    assert kind.row.means.endswith(".")
+
+
+@pytest.mark.parametrize("name", ["", "no-such-kind", None, 7])
+def test_a_kind_of_another_version_is_none(name: object) -> None:
+    assert kind_of(name) is None
+
+
+def test_a_task_says_only_what_a_task_can_know() -> None:
+    assert said_by_runtime("keras3-patched") is NoteKind.KERAS3_PATCHED
+    for name in ("failed", "task-lost", "epoch", "of another version", ""):
+        assert said_by_runtime(name) is NoteKind.SAID
+
+
+def _said_in(path: Path) -> set[str]:
+    """Kinds in `link.say("kind", …)`, and in the `said("kind", …)` of transparent runs."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            name, kind = ast.unparse(node.func).rpartition(".")[2], node.args[0].value
+            if name == "say":
+                found.add(str(kind))
+            elif name == "said" and path.parent.name == "transparent":
+                found.add(f"transparent-{kind!s}")
+    return found
+
+
+def test_what_the_runtime_says_is_in_the_table_and_nothing_else_is() -> None:
+    said = set().union(*(_said_in(path) for path in RUNTIME.rglob("*.py")))
+    known = {kind.value for kind in NoteKind if kind.row.by_runtime and kind is not NoteKind.SAID}
+    assert said == known

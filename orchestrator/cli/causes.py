@@ -20,7 +20,8 @@ _NAMED_MAX = 4
 
 _LABEL_WIDTH = 9
 
-_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
+_NUMBER = re.compile(r"(?<![\w-])(?<![A-Za-z]:)(?:0x[0-9a-f]+|\d+)")
+"""One that is no part of a name, as in `worker:1` and `gpu-2`."""
 
 
 def why(document: Document, paint: Paint, *, width: int | None = None) -> str:

@@ -64,6 +64,13 @@ def test_failures_alike_in_a_row_are_said_once_and_counted() -> None:
         assert f"generation {generation}, class" in shown
 
 
+def test_failures_of_other_tasks_and_hosts_are_not_alike() -> None:
+    one = {**KILLED, "task": None, "sentence": "worker:1 on gpu-1 did not join"}
+    two = {**one, "sentence": "worker:1 on gpu-2 did not join"}
+    three = {**one, "sentence": "worker:2 on gpu-2 did not join"}
+    assert why(first_causes=[one, two, three]).count("did not join") == 3
+
+
 def test_the_position_is_said_once() -> None:
     shown = why(first_causes=[KILLED], **AT_90)
     assert shown.startswith("mnist-1  RUNNING  generation 2, step 90\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -167,6 +168,14 @@ class Cluster:
                 break
             time.sleep(0.02)
 
+    def try_kill(self, name: str = "t") -> bool:
+        """Ask the coordinator for the end of a run, without a command; whether that was acknowledged."""
+        try:
+            self._client.post(f"/v1/runs/{name}/kill", {"force": True})
+        except OrchestratorError:
+            return False
+        return True
+
     def marked(self) -> list[int]:
         """Return every process of every run of this cluster, without asking orch."""
         found = []
@@ -190,6 +199,20 @@ class Cluster:
             os.kill(pid, signal.SIGKILL)
         self._short.cleanup()
         assert not left, f"left behind: {left}"
+
+
+def lab_of(cluster: Cluster) -> Lab:
+    """Return the hosts of a cluster that is reached over SSH."""
+    assert cluster.lab is not None
+    return cluster.lab
+
+
+def steps_logged(cluster: Cluster, task: str) -> list[int]:
+    """Return the steps that a fake trainer with `--talk` has named, as `orch logs` shows them."""
+    return [
+        int(step)
+        for step in re.findall(rf"{task} at step (\d+)$", cluster.ok("logs", "t", task), re.MULTILINE)
+    ]
 
 
 def digests(directory: Path) -> dict[str, str]:

@@ -124,3 +124,14 @@ def test_while_status_and_logs_look_on(local_cluster: Cluster) -> None:
     before = cluster.run()
     assert (before["phase"], before["restarts"]) == ("RUNNING", 0)
     cluster.wait_step(before["global_step"] + 5)
+
+
+@pytest.mark.lab
+def test_row_54_while_up_follows_a_run_on_other_hosts(cluster: Cluster) -> None:
+    with staying(cluster, "up", cluster.spec(), "--follow") as following:
+        before = cluster.wait_step(20)
+        said = ctrl_c(following)
+    assert following.returncode == 0, "it only detaches"
+    assert "orch logs -f" in said
+    after = cluster.wait_step(before["global_step"] + 20)
+    assert (after["phase"], after["restarts"]) == ("RUNNING", 0)

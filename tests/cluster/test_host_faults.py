@@ -14,33 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import stand_in_python
-from tests.cluster.cluster import Cluster
-from tests.cluster.lab import Lab
+from tests.cluster.cluster import Cluster, lab_of
+from tests.cluster.processes import agents
 from tests.faults.times import FaultTimes
 
 pytestmark = pytest.mark.lab
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
 QUICK = {"heartbeat": "0.3s", "unreachable_after": "1.5s", "lost_after": "8s", "kill_grace": "1s"}
-
-
-def lab_of(cluster: Cluster) -> Lab:
-    assert cluster.lab is not None
-    return cluster.lab
-
-
-def agents_of(host_dir: str | Path) -> list[int]:
-    """Return the pids of the agents of that host: processes of its bundle that belong to no task."""
-    found = []
-    for entry in os.listdir("/proc"):
-        with contextlib.suppress(OSError):
-            argv = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0") if entry.isdecimal() else []
-            if b"-c" not in argv or b"-I" not in argv:
-                continue
-            environ = Path(f"/proc/{entry}/environ").read_bytes()
-            if f"ORCH_HOST_DIR={host_dir}\0".encode() in environ and b"ORCH_RUN=" not in environ:
-                found.append(int(entry))
-    return found
 
 
 @contextlib.contextmanager
@@ -92,7 +73,7 @@ def test_row_11_a_frozen_agent_obeys_nothing_of_an_older_generation_when_it_thaw
 ) -> None:
     cluster.ok("up", cluster.spec(timing=QUICK, restart={"backoff": "0.1s"}))
     before = cluster.wait_step(20)
-    (agent,) = agents_of(lab_of(cluster).hosts[1].host_dir)
+    (agent,) = agents(lab_of(cluster).hosts[1].host_dir)
     fault_times.inject(before["generation"])
     os.kill(agent, signal.SIGSTOP)
     try:
@@ -102,9 +83,9 @@ def test_row_11_a_frozen_agent_obeys_nothing_of_an_older_generation_when_it_thaw
     finally:
         os.kill(agent, signal.SIGCONT)
     deadline = time.monotonic() + 10
-    while agent in agents_of(lab_of(cluster).hosts[1].host_dir) and time.monotonic() < deadline:
+    while agent in agents(lab_of(cluster).hosts[1].host_dir) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert agent not in agents_of(lab_of(cluster).hosts[1].host_dir), "it has read all, and ended"
+    assert agent not in agents(lab_of(cluster).hosts[1].host_dir), "it has read all, and ended"
     later = cluster.wait_step(after["global_step"] + 50)
     assert [t["pid"] for t in later["tasks"]] == [t["pid"] for t in after["tasks"]]
     assert (later["generation"], later["restarts"]) == (after["generation"], 1)
@@ -116,7 +97,7 @@ def test_row_11_while_its_agent_is_frozen_a_host_is_unreachable_and_trains(
 ) -> None:
     cluster.ok("up", cluster.spec(timing=QUICK))
     before = cluster.wait_step(20)
-    (agent,) = agents_of(lab_of(cluster).hosts[1].host_dir)
+    (agent,) = agents(lab_of(cluster).hosts[1].host_dir)
     fault_times.inject()
     os.kill(agent, signal.SIGSTOP)
     try:
@@ -214,31 +195,3 @@ def test_row_41_a_wall_clock_that_jumps_fires_nothing(cluster: Cluster, tmp_path
     assert "starts at step" in said[0]["text"]
     assert "done at step" in said[-1]["text"]
     assert said[-1]["time"] < said[0]["time"], "the clock has jumped, or this shows nothing"
-
-
-NASTY = ("; touch x", "$(touch x)", "`touch x`", "a'b\"c", "two\nlines", "-oProxyCommand=touch x", "", "é")
-
-
-@pytest.mark.fault(48)
-def test_row_48_what_looks_like_shell_arrives_as_it_was_written(cluster: Cluster, tmp_path: Path) -> None:
-    workdir = tmp_path / "work"
-    workdir.mkdir()
-    (workdir / "say; touch x.py").write_text(
-        "import json, os, sys\n"
-        "print('SAID', json.dumps([sys.argv[1:], os.environ['ODD'], sorted(os.listdir('.'))]))\n"
-    )
-    spec = cluster.spec(
-        *NASTY,
-        tasks=1,
-        script="say; touch x.py",
-        workdir=str(workdir),
-        checkpoint=False,
-        env={"ODD": "$(touch x); \"'"},
-    )
-    done = cluster.orch("up", spec, "--wait")
-    assert done.returncode == 0, done.stderr
-    line = next(line for line in cluster.ok("logs", "t").splitlines() if "SAID " in line)
-    argv, odd, files = json.loads(line.partition("SAID ")[2])
-    assert tuple(argv) == NASTY
-    assert odd == "$(touch x); \"'"
-    assert files == ["say; touch x.py"]

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import Cluster, digests, wait_until
+from tests.cluster.cluster import Cluster, digests, lab_of, steps_logged, wait_until
 from tests.cluster.conftest import MakeLab
-from tests.cluster.lab import Lab, LabHost
+from tests.cluster.lab import LabHost
 from tests.cluster.proxy import Proxy, Wire
 from tests.faults.times import FaultTimes
 
@@ -23,13 +23,37 @@ pytestmark = pytest.mark.lab
 QUICK = {"heartbeat": "0.3s", "unreachable_after": "1.5s", "lost_after": "3s", "kill_grace": "5s"}
 
 
-def lab_of(cluster: Cluster) -> Lab:
-    assert cluster.lab is not None
-    return cluster.lab
-
-
 def placed_on(run: dict[str, Any], host: str) -> dict[str, Any]:
     return next(dict(task) for task in run["tasks"] if task["host"] == host)
+
+
+@pytest.mark.fault(24)
+def test_row_24_the_head_is_cut_off_from_a_host(cluster: Cluster, fault_times: FaultTimes) -> None:
+    cluster.ok("up", cluster.spec("--talk", tasks=3))
+    before = cluster.wait_step(20)
+    victim = lab_of(cluster).hosts[1]
+    fault_times.inject()
+    victim.drop(source=lab_of(cluster).head_address, to=lab_of(cluster).head_address)
+    try:
+        cut = cluster.wait(lambda run: run["tasks"][1]["phase"] == "UNREACHABLE", timeout=20)
+        fault_times.noticed_by(cluster.events(kind="host-unreachable"))
+        during = cluster.wait_step(cut["global_step"] + 200)
+        assert "the other tasks make progress" in during["reason"]
+        behind = steps_logged(cluster, "worker:1")
+        assert behind[-1] < during["global_step"] - 100, "its log cannot follow, or this shows nothing"
+    finally:
+        victim.heal()
+    after = cluster.wait(lambda run: run["tasks"][1]["phase"] == "RUNNING", timeout=40)
+    assert (after["restarts"], after["phase"]) == (0, "RUNNING")
+    assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]
+    assert cluster.events(kind="host-unreachable")
+    assert cluster.events(kind="host-back")
+    cluster.wait(lambda _: steps_logged(cluster, "worker:1")[-1] > during["global_step"])
+    for task in ("worker:0", "worker:1"):
+        steps = steps_logged(cluster, task)
+        assert steps == list(range(1, len(steps) + 1)), (
+            "filled in: no line is missing, and none is there twice"
+        )
 
 
 @pytest.mark.fault(25)

@@ -33,6 +33,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fail-early", action="store_true", help="before the peers are met")
     parser.add_argument("--fail-once", action="store_true", help="in the first generation only")
     parser.add_argument("--restore-nothing", action="store_true")
+    parser.add_argument("--talk", action="store_true", help="of each step, in a line of its own")
     parser.add_argument("--lockstep", action="store_true", help="a step ends when all have done it")
     parser.add_argument(
         "--lonely", action="store_true", help="in lockstep, the chief goes on without the silent"
@@ -207,6 +208,8 @@ def main() -> int:
         gang.step()
         step += 1
         runtime.report(step, loss=1.0 / step)
+        if options.talk:
+            print(f"{me} at step {step}", flush=True)
         if step % options.save_every == 0:
             save(step)
     DONE.set()

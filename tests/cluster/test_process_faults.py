@@ -1,0 +1,132 @@
+"""What becomes of a run when one of its processes dies, is frozen, or is of another version."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import orchestrator
+from tests.cluster.cluster import Cluster, lab_of, steps_logged
+from tests.cluster.processes import agents, is_alive, parent
+from tests.faults.times import FaultTimes
+
+pytestmark = pytest.mark.lab
+
+
+PACKAGE = Path(orchestrator.__file__).parent
+
+
+@pytest.mark.fault(1)
+def test_row_01_coordinator_killed_while_training(cluster: Cluster, fault_times: FaultTimes) -> None:
+    cluster.ok("up", cluster.spec())
+    before = cluster.wait_step(20)
+    fault_times.inject()
+    cluster.kill_coordinator()
+    cluster.ok("coordinator", "start")
+    after = cluster.wait_step(before["global_step"] + 40, timeout=15)
+    assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]
+    assert (after["restarts"], after["generation"]) == (0, before["generation"])
+    assert after["epoch"] > before["epoch"]
+    adopted = cluster.events(kind="adopted")
+    assert {event["task"] for event in adopted} == {"worker:0", "worker:1"}
+    fault_times.noticed_by(adopted)
+    assert fault_times.measured["noticed_s"] < 10.0
+
+
+@pytest.mark.fault(2)
+def test_row_02_the_run_ends_while_no_coordinator_lives(cluster: Cluster) -> None:
+    cluster.ok("up", cluster.spec("--steps", "150", "--talk"))
+    cluster.wait_step(20)
+    pids = [task["pid"] for task in cluster.run()["tasks"]]
+    cluster.kill_coordinator()
+    deadline = time.monotonic() + 30
+    while any(is_alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    ended = time.time()
+    time.sleep(1.5)
+    cluster.ok("coordinator", "start")
+    run = cluster.wait_phase("SUCCEEDED", timeout=15)
+    assert run["restarts"] == 0
+    assert all(abs(task["ended_time"] - ended) < 1.4 for task in run["tasks"]), "the true time of the end"
+    for task in ("worker:0", "worker:1"):
+        assert steps_logged(cluster, task) == list(range(1, 151)), (
+            "no line is missing, and none is there twice"
+        )
+        assert f"{task} done at step 150" in cluster.ok("logs", "t", task)
+
+
+@pytest.mark.fault(3)
+def test_row_03_agent_killed(cluster: Cluster, fault_times: FaultTimes) -> None:
+    cluster.ok("up", cluster.spec())
+    before = cluster.wait_step(20)
+    host_dir = lab_of(cluster).hosts[0].host_dir
+    before_it = agents(host_dir)
+    assert before_it
+    fault_times.inject()
+    for pid in before_it:
+        os.kill(pid, signal.SIGKILL)
+    cluster.wait(lambda _: bool(set(agents(host_dir)) - set(before_it)), timeout=15)
+    fault_times.noticed()
+    after = cluster.wait_step(before["global_step"] + 100, timeout=15)
+    assert after["restarts"] == 0
+    assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]
+
+
+@pytest.mark.fault(4)
+def test_row_04_shim_killed(cluster: Cluster, fault_times: FaultTimes) -> None:
+    cluster.ok("up", cluster.spec())
+    before = cluster.wait_step(20)
+    task = before["tasks"][1]
+    shim = parent(task["pid"])
+    fault_times.inject(before["generation"])
+    os.kill(shim, signal.SIGKILL)
+    after = fault_times.wait_again(cluster)
+    fault_times.noticed_by(cluster.events(kind="task-exited"))
+    assert not is_alive(task["pid"]), "no orphan"
+    assert after["first_cause"]["cause"] == "shim died"
+    assert after["restarts"] == 1
+
+
+@pytest.mark.fault(5)
+def test_row_05_a_new_version_of_the_agent_takes_over_the_old_shims(cluster: Cluster) -> None:
+    cluster.ok("up", cluster.spec())
+    before = cluster.wait_step(20)
+    cluster.kill_coordinator()
+    upgraded = cluster.directory / "upgraded"
+    shutil.copytree(PACKAGE, upgraded / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
+    with (upgraded / "orchestrator" / "daemon" / "agent" / "main.py").open("a") as agent:
+        agent.write("\n# another version: another bundle, another digest\n")
+    cluster.env["PYTHONPATH"] = str(upgraded)
+    cluster.ok("coordinator", "start")
+    after = cluster.wait_step(before["global_step"] + 40, timeout=20)
+    assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]
+    assert after["restarts"] == 0
+    bundles = Path(lab_of(cluster).hosts[0].host_dir, "bundle")
+    assert len({path.name.split(".")[0] for path in bundles.glob("*.pyz")}) >= 2, "the new one was pushed"
+    assert cluster.orch("kill", "t").returncode == 0, "and the old shims obey it"
+
+
+@pytest.mark.fault(10)
+def test_row_10_a_frozen_task_is_found_by_its_progress(cluster: Cluster, fault_times: FaultTimes) -> None:
+    timing = {"heartbeat": "0.5s", "unreachable_after": "2s", "lost_after": "8s", "stall_after": "3s"}
+    cluster.ok("up", cluster.spec(timing=timing))
+    before = cluster.wait(lambda run: run["checkpoint"] is not None)
+    fault_times.inject(before["generation"])
+    os.kill(before["tasks"][0]["pid"], signal.SIGSTOP)
+    after = fault_times.wait_again(cluster)
+    fault_times.noticed_by(cluster.events(kind="stalled"))
+    assert not is_alive(before["tasks"][0]["pid"])
+    assert after["restarts"] == 1
+    (stacks,) = cluster.events(kind="stacks")
+    assert stacks["data"]["stacks"].keys() == {"worker:0", "worker:1"}
+    assert "T (stopped)" in stacks["data"]["stacks"]["worker:0"], (
+        "evidence of the frozen one comes from the kernel"
+    )
+    assert "fake_trainer.py" in stacks["data"]["stacks"]["worker:1"]
+    assert stacks["task"] == after["first_cause"]["task"] == "worker:0", "the odd one is named"
+    assert "worker:0 differs from the other tasks: its runtime does not answer" in stacks["message"]

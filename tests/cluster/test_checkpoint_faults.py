@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from tests.cluster.cluster import Cluster
+from tests.contract.hanging_disk import hanging
+from tests.contract.small_disk import SmallDisk, mounted
+from tests.faults.times import FaultTimes
 
 pytestmark = pytest.mark.lab
 
@@ -48,3 +55,103 @@ def test_row_43_a_script_that_restores_nothing_is_stopped(cluster: Cluster) -> N
     run = cluster.run()
     assert (done.returncode, run["phase"], run["problem"]["code"]) == (1, "FAILED", "resume-mismatch")
     assert "100" in run["reason"]
+
+
+@pytest.mark.fault(44)
+def test_row_44_the_chief_saves_into_a_directory_that_hangs(
+    local_cluster: Cluster, fault_times: FaultTimes, long: bool
+) -> None:
+    cluster, stall_s = local_cluster, 20
+    timing = {
+        "heartbeat": "0.5s",
+        "unreachable_after": "2s",
+        "lost_after": "8s",
+        "stall_after": f"{stall_s}s",
+    }
+    cluster.ok("up", cluster.spec("--patient", timing=timing))
+    before = cluster.wait(lambda run: run["checkpoint"] is not None)
+    fault_times.inject(before["generation"])
+    with hanging(cluster.directory / "ckpt"):
+        said = cluster.wait(lambda run: "has not answered for" in run["reason"])
+        fault_times.noticed()
+        assert "the checkpoint directory on here" in said["reason"]
+        for _ in range(60 if long else stall_s + 5):
+            time.sleep(1)  # that nothing happens takes its time: longer than a stall
+            during = cluster.wait(lambda _: True)
+            assert max(task["heartbeat_age_s"] for task in during["tasks"]) < 3
+        assert during["global_step"] == said["global_step"], (
+            "the chief waits within its save, or this shows nothing"
+        )
+    after = cluster.wait_step(during["global_step"] + 50)
+    fault_times.goes_on()
+    assert (after["restarts"], after["phase"]) == (0, "RUNNING"), cluster.ok("events", "t")
+    assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]
+    assert cluster.events(kind="stalled") == []
+    cluster.wait(lambda run: run["checkpoint"]["global_step"] > during["global_step"])
+
+
+ROOM_BYTES = 80 << 20
+"""Less than 16 MiB is a full disk, and a full one has room again from 64 MiB on."""
+
+
+@pytest.fixture
+def small(local_cluster: Cluster) -> Iterator[SmallDisk]:
+    """The checkpoint directory is a small file system of its own."""
+    with mounted(local_cluster.directory / "ckpt", megabytes=ROOM_BYTES >> 20) as disk:
+        yield disk
+        local_cluster.orch("kill", "--all", "--force")
+
+
+@pytest.mark.long
+@pytest.mark.fault(36)
+def test_row_36_a_script_that_survives_a_full_disk_trains_on(
+    local_cluster: Cluster, small: SmallDisk, fault_times: FaultTimes
+) -> None:
+    cluster = local_cluster
+    cluster.ok("up", cluster.spec("--patient", "--steps", "100000"))
+    before = cluster.wait(lambda run: run["checkpoint"] is not None)
+    fault_times.inject(before["generation"])
+    small.fill()
+    full = cluster.wait(lambda run: "is full" in run["reason"])
+    fault_times.noticed_by(cluster.events(kind="checkpoint-disk-full"))
+    kept = Path(full["checkpoint"]["path"]).read_bytes()
+    during = cluster.wait_step(full["global_step"] + 100)
+    assert Path(full["checkpoint"]["path"]).read_bytes() == kept, "what was verified stays"
+    small.empty()
+    after = cluster.wait(lambda run: run["checkpoint"]["global_step"] > during["global_step"])
+    assert (after["restarts"], after["phase"]) == (0, "RUNNING")
+    assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]
+
+
+@pytest.mark.xfail(strict=True, reason="row 36: the run does not wait for room yet, but ends FAILED")
+@pytest.mark.fault(36)
+def test_row_36_a_script_that_dies_of_a_full_disk_is_waited_for(
+    local_cluster: Cluster, small: SmallDisk, fault_times: FaultTimes
+) -> None:
+    cluster = local_cluster
+    restart = {
+        "backoff": "0.2s",
+        "without_progress_max": 1,
+    }  # a failure of the script's own would end the run
+    cluster.ok("up", cluster.spec("--steps", "2000", "--pace", "0.01", restart=restart))
+    before = cluster.wait(lambda run: run["checkpoint"] is not None)
+    fault_times.inject(before["generation"])
+    small.fill()
+    waits = cluster.wait(
+        lambda run: run["phase"] == "FAILED" or ("free" in run["reason"] and "need" in run["reason"])
+    )
+    fault_times.noticed()
+    assert waits["phase"] != "FAILED", waits["reason"]
+    kept = Path(waits["checkpoint"]["path"]).read_bytes()
+    time.sleep(5)  # that nothing happens takes its time: many times the backoff
+    still = cluster.run()
+    assert (still["phase"], still["generation"]) == (waits["phase"], waits["generation"]), (
+        "nobody starts into it"
+    )
+    assert Path(waits["checkpoint"]["path"]).read_bytes() == kept, "what was verified stays"
+    small.empty()
+    fault_times.wait_again(cluster)
+    (resumed,) = cluster.events(kind="resumed")
+    assert resumed["data"]["global_step"] >= before["checkpoint"]["global_step"]
+    run = cluster.wait_phase("SUCCEEDED", "FAILED")
+    assert run["phase"] == "SUCCEEDED", cluster.ok("events", "t")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.contract.hanging_disk import hanging
 
 pytestmark = pytest.mark.lab
 
@@ -51,18 +50,3 @@ def test_a_person_looks_pins_and_goes_back_while_it_trains_and_when_it_has_ended
     assert cluster.ok("up", cluster.spec("--steps", "5000", "--save-every", "20", "--pace", "0.01"))
     cluster.wait_phase("RUNNING")
     assert resumed_at(cluster) > 60
-
-
-@pytest.mark.fault(44)
-def test_row_44_the_checkpoint_directory_hangs(local_cluster: Cluster) -> None:
-    cluster = local_cluster
-    cluster.ok("up", cluster.spec("--save-every", "1000000"))
-    before = cluster.wait_step(20)
-    with hanging(cluster.directory / "ckpt"):
-        said = cluster.wait(lambda run: "has not answered for" in run["reason"], timeout=40)
-        assert "the checkpoint directory on here" in said["reason"]
-        assert max(task["heartbeat_age_s"] for task in said["tasks"]) < 3
-        during = cluster.wait_step(said["global_step"] + 100)
-    after = cluster.wait(lambda run: "has not answered" not in run["reason"], timeout=40)
-    assert (during["restarts"], after["restarts"], after["phase"]) == (0, 0, "RUNNING")
-    assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]

@@ -125,29 +125,8 @@ def test_row_32_when_most_hosts_vanish_it_is_the_head_that_is_cut_off(
     assert cluster.events(kind="stopping") == []
 
 
-def zombie(cluster: Cluster, host: LabHost, *args: str) -> tuple[dict[str, Any], Path]:
-    """Cut off a chief that trains on. Return its run, and the directory that it writes into."""
-    spec = cluster.spec(*args, tasks=1, hosts=cluster.hosts(3)[:1], timing=QUICK)
-    cluster.ok("up", spec)
-    before = cluster.wait_step(20)
-    host.cut()
-    return before, cluster.directory / "ckpt" / f"gen-{before['generation']:06d}"
-
-
 def host_lives(run: dict[str, Any]) -> bool:
     return Path(f"/proc/{run['tasks'][0]['pid']}").exists()
-
-
-def trained_elsewhere(cluster: Cluster, zombies: Path, head: Cluster) -> Path:
-    """Another head's run over the other hosts, from the same checkpoints; the directory that it wrote into."""
-    known = set(zombies.parent.iterdir())
-    spec = cluster.spec("--steps", "150", name="u", hosts=cluster.hosts(3)[1:], timing=QUICK)
-    done = head.orch("up", spec, "--wait", timeout=60)
-    assert done.returncode == 0, done.stderr
-    (resumed,) = head.events("u", kind="resumed")
-    assert resumed["data"]["global_step"] > 0, "from the zombie's checkpoint"
-    (made,) = set(zombies.parent.iterdir()) - known
-    return made
 
 
 @pytest.mark.fault(27)
@@ -161,10 +140,10 @@ def test_row_27_what_comes_back_is_killed_and_has_not_touched_the_new_files(
     cluster.ok("up", spec)
     before = cluster.wait(lambda run: (run["global_step"] or 0) > 20 and run["hosts"][-1]["state"] == "spare")
     host = victim(0)
+    fault_times.inject(before["generation"])
     host.cut()
-    after = cluster.wait(
-        lambda run: run["generation"] > before["generation"] and (run["global_step"] or 0) > 50
-    )
+    fault_times.wait_again(cluster)
+    after = cluster.wait(lambda run: run["global_step"] > 50)
     old, new = (cluster.directory / "ckpt" / f"gen-{run['generation']:06d}" for run in (before, after))
     frozen = [task["pid"] for task in after["tasks"]]
     for pid in frozen:
@@ -173,10 +152,11 @@ def test_row_27_what_comes_back_is_killed_and_has_not_touched_the_new_files(
     wait_until(
         lambda: (old / "model.weights.h5").stat().st_mtime_ns > stamp, "the zombie saves, into its own"
     )
-    fault_times.inject()
+    assert host_lives(before)
     host.heal()
+    healed_at = time.monotonic()
     wait_until(lambda: not host_lives(before), "it is ended")
-    fault_times.noticed()
+    assert time.monotonic() - healed_at < 20, "a connection, and no more than that"
     assert digests(new) == files, "bit for bit"
     for pid in frozen:
         os.kill(pid, signal.SIGCONT)
@@ -187,19 +167,35 @@ def test_row_27_what_comes_back_is_killed_and_has_not_touched_the_new_files(
 
 @pytest.mark.fault(28)
 def test_row_28_a_zombie_chief_can_remove_only_its_own_backup(
-    cluster: Cluster, victim: Callable[[int], LabHost]
+    cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
 ) -> None:
-    _, old = zombie(cluster, victim(0), "--steps", "450", "--remove-backup")
-    other = Cluster(
-        cluster.directory / "another-head", lab_of(cluster)
-    )  # this one would refuse its own directory
-    try:
-        new = trained_elsewhere(cluster, old, other)
-    finally:
-        other.orch("coordinator", "stop")
+    first, *others = cluster.hosts(3)
+    hosts = [first, *({**other, "spare": True} for other in others)]
+    args = ("--steps", "700", "--remove-backup")
+    cluster.ok("up", cluster.spec(*args, tasks=1, hosts=hosts, timing=QUICK))
+    before = cluster.wait(
+        lambda run: run["checkpoint"] is not None and {h["state"] for h in run["hosts"][1:]} == {"spare"}
+    )
+    zombie = before["tasks"][0]["pid"]
+    os.kill(zombie, signal.SIGSTOP)  # it comes to its end when its successor has something to lose
+    fault_times.inject(before["generation"])
+    victim(0).cut()
+    after = fault_times.wait_again(cluster)
+    old, new = (cluster.directory / "ckpt" / f"gen-{run['generation']:06d}" for run in (before, after))
+    given = digests(new)
+    wait_until(lambda: digests(new) != given, "the successor saves, into its own")
+    successor = after["tasks"][0]["pid"]
+    os.kill(
+        successor, signal.SIGSTOP
+    )  # so that its files have one content while the zombie lives beside them
     files = digests(new)
+    assert old.exists()
+    os.kill(zombie, signal.SIGCONT)
     wait_until(lambda: not old.exists(), "it comes to its end, and removes what it takes for its backup")
-    assert digests(new) == files
+    assert digests(new) == files, "bit for bit"
+    os.kill(successor, signal.SIGCONT)
+    run = cluster.wait_phase("SUCCEEDED", "FAILED")
+    assert (run["phase"], run["restarts"]) == ("SUCCEEDED", 1), cluster.ok("events", "t")
 
 
 def behind(cluster: Cluster, proxies: list[Proxy]) -> list[dict[str, Any]]:

@@ -33,6 +33,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fail-early", action="store_true", help="before the peers are met")
     parser.add_argument("--fail-once", action="store_true", help="in the first generation only")
     parser.add_argument("--restore-nothing", action="store_true")
+    parser.add_argument("--patient", action="store_true", help="a save that fails is tried again at the next")
     parser.add_argument("--talk", action="store_true", help="of each step, in a line of its own")
     parser.add_argument("--lockstep", action="store_true", help="a step ends when all have done it")
     parser.add_argument(
@@ -211,7 +212,12 @@ def main() -> int:
         if options.talk:
             print(f"{me} at step {step}", flush=True)
         if step % options.save_every == 0:
-            save(step)
+            try:
+                save(step)
+            except OSError as e:
+                if not options.patient:
+                    raise
+                print(f"step {step} is not saved: {e}", flush=True)
     DONE.set()
     if options.remove_backup and os.environ.get("ORCH_CHECKPOINT_DIR"):
         shutil.rmtree(os.environ["ORCH_CHECKPOINT_DIR"])

@@ -39,7 +39,7 @@ def imports(package: Path) -> dict[str, set[str]]:
 
 
 def test_no_file_imports_another_in_a_circle() -> None:
-    TopologicalSorter(imports(PACKAGE)).prepare()
+    assert len(list(TopologicalSorter(imports(PACKAGE)).static_order())) > 100
 
 
 def test_a_circle_is_found(tmp_path: Path) -> None:

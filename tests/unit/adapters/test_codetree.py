@@ -371,7 +371,12 @@ def test_a_tree_that_is_removed_meanwhile_keeps_no_blob_and_breaks_no_push(tmp_p
     code = tmp_path / "runs" / ".t-1.7.forgotten" / "code"
     code.mkdir(parents=True)
     (code / "0.json").symlink_to(tmp_path / "gone")  # listed, and gone when it is opened
+    blob = tmp_path / "blobs" / ("0" * 64)
+    blob.parent.mkdir()
+    blob.write_bytes(b"of that tree")
+    os.utime(blob, (0, 0))
     codestore.remove_unused_blobs(str(tmp_path))
+    assert not blob.exists()
 
 
 @pytest.mark.fault(68)

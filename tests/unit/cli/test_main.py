@@ -107,7 +107,8 @@ def test_a_runtime_directory_of_somebody_else(orch: Desk) -> None:
 def test_talk_that_nobody_listens_to_ends_nothing(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    with open(writer, "w") as nobody, open(os.devnull, "w") as out:
+    with open(writer, "w") as nobody, open(tmp_path / "out", "w") as out:
         session = Session(out, nobody, {"ORCH_STATE_DIR": str(tmp_path), "ORCH_RUNTIME_DIR": str(tmp_path)})
         session.say("starting")
         session.say("and once more; and its close, which flushes, does not complain either")
+    assert (tmp_path / "out").read_text() == "", "nor does it go where the data goes"

@@ -320,5 +320,5 @@ def test_a_run_that_comes_as_the_last_one_leaves_is_served(rig: Rig) -> None:
         leaving.start()
         rig.executor.open(following, ["a"])
         leaving.join(15)
-        rig.wait(HostUp, following.run_id)
+        assert rig.wait(HostUp, following.run_id).host == "a"
         last = following

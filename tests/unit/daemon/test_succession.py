@@ -68,6 +68,8 @@ def test_one_that_has_closed_its_socket_already_is_waited_for(paths: Paths) -> N
     old = held_by(4, paths)
     wait = Wait(old.close)
     take_over(paths, 4, now=wait.now, pause=wait.pause).close()
+    assert wait.clock > 0
+    assert Path(paths.lock).read_text() == f"{os.getpid()}\n"
 
 
 def test_another_that_came_first_is_left_alone(paths: Paths) -> None:
@@ -89,4 +91,7 @@ def test_the_wait_for_one_that_hangs_has_an_end(paths: Paths) -> None:
 
 def test_who_only_looks_whether_it_is_free_does_not_keep_a_coordinator_from_it(paths: Paths) -> None:
     looking = take_lock(paths)
-    take_lock(paths, pause=lambda _: looking.close()).close()
+    assert not looking.closed
+    taken = take_lock(paths, pause=lambda _: looking.close())
+    assert looking.closed, "it was there first, and was waited for"
+    taken.close()

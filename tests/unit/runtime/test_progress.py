@@ -131,6 +131,7 @@ def test_a_shim_that_is_gone_is_no_error_of_the_script(wire: Wire) -> None:
     progress.report(1, {})
     progress.report(2, {})
     progress.flush()
+    assert wire.link._pending == b"", "nothing is kept for it either"
 
 
 def test_without_orch_everything_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

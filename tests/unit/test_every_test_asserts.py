@@ -1,0 +1,46 @@
+"""A test that asserts nothing is green whatever the code does."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+ASSERTING = frozenset({"pytest.raises", "pytest.warns", "pytest.fail"})
+"""Calls that assert. A function of the test's own module that asserts need not stand here."""
+
+
+def assertless(source: str) -> list[str]:
+    """Return the tests of a module that assert nothing, neither themselves nor by a function of that module."""
+    functions = {node.name: node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)}
+    asserting: set[str] = set()
+    while found := {name for name, node in functions.items() if _asserts(node, asserting)} - asserting:
+        asserting |= found
+    return [name for name in functions if name.startswith("test_") and name not in asserting]
+
+
+def _asserts(function: ast.FunctionDef, helpers: set[str]) -> bool:
+    return any(
+        isinstance(node, ast.Assert)
+        or (isinstance(node, ast.Call) and ast.unparse(node.func) in ASSERTING | helpers)
+        for node in ast.walk(function)
+    )
+
+
+@pytest.mark.parametrize(
+    "path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: path.relative_to(TESTS).as_posix()
+)
+def test_every_test_asserts_something(path: Path) -> None:
+    assert assertless(path.read_text(encoding="utf-8")) == []
+
+
+def test_what_asserts_by_a_helper_counts_and_what_only_calls_does_not() -> None:
+    source = (
+        "def deep(): assert x\ndef helper(): deep()\ndef test_a(): helper()\n"
+        "def test_b():\n    with pytest.raises(OSError): f()\n"
+        "def test_c(): f()\nclass TestD:\n    def test_d(self): self.helper()\n"
+    )
+    assert assertless(source) == ["test_c", "test_d"]

@@ -106,7 +106,7 @@ def test_row_40_of_two_heads_that_drive_one_run_the_shims_obey_the_newer(
 
 
 def write_by_write(long: bool) -> Iterator[int]:
-    """The first write, the second, …; where there is little time only some of them."""
+    """Count the writes; where there is little time, yield only some of them."""
     number = 1
     while True:
         yield number

@@ -1,4 +1,7 @@
-"""`python -m tests.sim [SEEDS] [--first SEED]` simulates many seeds on all cores. Exit 1 if one breaks a rule."""
+"""`python -m tests.sim [SEEDS] [--first SEED]`: many seeds, over all cores.
+
+Exit 1 where one breaks a rule, 3 where something only raised.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,15 @@ import time
 import traceback
 from dataclasses import dataclass, field
 
+from orchestrator.core.errors import InvariantViolated
 from tests.sim.draw import draw
 from tests.sim.heap import Violation
 from tests.sim.world import World, remove, scratch
+
+BROKEN, CRASHED = 1, 3
+"""Exit codes: a rule is broken; or there was nothing but exceptions, which are no rule's."""
+
+CRASH = "exception"
 
 
 @dataclass
@@ -50,8 +59,10 @@ def play(seed: int, *, trace: bool = False, kind: str | None = None) -> Result:
         result.check, result.sentence = e.check, str(e)
         if trace:
             traceback.print_exc()
+    except InvariantViolated as e:
+        result.check, result.sentence = "invariant", str(e)
     except Exception as e:
-        result.check, result.sentence = "exception", f"{type(e).__name__}: {e}"
+        result.check, result.sentence = CRASH, f"{type(e).__name__}: {e}"
         world.last.append(traceback.format_exc())
     finally:
         if world.head is not None:
@@ -82,7 +93,7 @@ def main() -> int:
     parser.add_argument("--kind", choices=("calm", "harmless", "alone", "chaos"))
     parser.add_argument("--trace", action="store_true", help="print all events of each seed, in this process")
     parser.add_argument(
-        "--until-broken", action="store_true", help="one seed after the other; stop at a broken one"
+        "--until-broken", action="store_true", help="one seed after the other; stop where a rule is broken"
     )
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
@@ -92,7 +103,7 @@ def main() -> int:
         results = []
         for seed in seeds:
             results.append(play(seed, trace=options.trace, kind=options.kind))
-            if results[-1].check is not None and options.until_broken:
+            if results[-1].check not in (None, CRASH) and options.until_broken:
                 break
     else:
         with multiprocessing.Pool() as pool:
@@ -100,6 +111,7 @@ def main() -> int:
             results = [each.get() for each in asked]
     wall_s = time.monotonic() - began
     broken = [result for result in results if result.check is not None]
+    broken.sort(key=lambda result: result.check == CRASH)
     for result in broken[:3]:
         _show(result)
     if broken:
@@ -111,7 +123,9 @@ def main() -> int:
         f"{len(results)} seeds, {len(broken)} broken; {hours:.0f} simulated hours in {wall_s:.1f} s: "
         f"{60 * hours / wall_s:.0f} hours a minute ({60 * hours / max(cpu_s, 1e-9):.0f} a minute of one core); {ends}"
     )
-    return 1 if broken else 0
+    if not broken:
+        return 0
+    return CRASHED if all(result.check == CRASH for result in broken) else BROKEN
 
 
 if __name__ == "__main__":

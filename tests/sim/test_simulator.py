@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
-from tests.sim.__main__ import play
-from tests.sim.mutants import MUTANTS, ROOT, hunt
+from tests.sim.__main__ import BROKEN, CRASHED, play
+from tests.sim.mutants import ROOT, Mutant, found_by_seed, found_by_test, hunt, load
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +38,57 @@ def test_faults_happen() -> None:
 
 
 def test_a_mistake_is_found() -> None:
-    (mutant,) = (each for each in MUTANTS if each.name.startswith("adoption without identity"))
+    (mutant,) = (each for each in load() if each.name.startswith("adoption without identity"))
     assert "foreign-pid" in hunt(mutant).by
 
 
-def test_every_mistake_can_still_be_made() -> None:
+@pytest.mark.parametrize("tests", ["", "tests/unit/daemon/test_shim_state.py"])
+def test_a_crash_is_no_catch(tests: str) -> None:
+    old = "def begin(generation: int, epoch: int, hold: bool) -> tuple[State, Actions]:\n"
+    crash = Mutant("crash", "daemon/shim/state.py", old, f"{old}    raise OSError\n", seeds=2, tests=tests)
+    verdict = hunt(crash)
+    assert (verdict.by, verdict.why[:15]) == ("", "it only crashes")
+
+
+def test_only_a_broken_rule_or_a_failed_assertion_is_a_catch() -> None:
+    def ran(code: int, said: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], code, said, "")
+
+    assert (
+        found_by_seed(ran(BROKEN, "…\nbroken: 3 (budget), 5 (exception)\n"))[0] == "3 (budget), 5 (exception)"
+    )
+    assert found_by_seed(ran(CRASHED, "broken: 5 (exception)\n"))[0] == ""
+    assert found_by_seed(ran(0, "60 seeds")) == ("", "no seed breaks a rule")
+    assert found_by_test(ran(1, "FAILED tests/t.py::a[x y] - assert 1 == 2\n"))[0] == "t.py::a"
+    assert found_by_test(ran(1, "FAILED tests/t.py::a - AssertionError: no\n"))[0] == "t.py::a"
+    assert (
+        found_by_test(ran(1, "FAILED tests/t.py::a - Failed: DID NOT RAISE <class 'OSError'>\n"))[0]
+        == "t.py::a"
+    )
+    for crash in (
+        "FAILED tests/t.py::a - TypeError: x",
+        "FAILED tests/t.py::a - Failed: Timeout >120.0s",
+        "ERROR tests/t.py",
+    ):
+        assert found_by_test(ran(1, crash))[0] == ""
+
+
+def test_there_are_mistakes_of_every_part() -> None:
+    assert len(load()) >= 40
+    parts = {
+        "core/": 15,
+        "daemon/coordinator/": 4,
+        "daemon/connection/": 4,
+        "daemon/agent/": 4,
+        "daemon/shim/": 4,
+    }
+    for part, at_least in parts.items():
+        assert sum(mutant.file.startswith(part) for mutant in load()) >= at_least, part
+
+
+@pytest.mark.parametrize("mutant", load(), ids=lambda mutant: mutant.name.partition(":")[0])
+def test_every_mistake_can_still_be_made(mutant: Mutant) -> None:
     """A mutant whose text has changed proves nothing."""
-    for mutant in MUTANTS:
-        text = (ROOT / "orchestrator" / mutant.file).read_text(encoding="utf-8")
-        assert text.count(mutant.old) == 1, f"{mutant.name}: {mutant.file} reads otherwise now"
+    text = (ROOT / "orchestrator" / mutant.file).read_text(encoding="utf-8")
+    assert mutant.made_in(text) is not None, f"{mutant.file} reads otherwise now"
+    assert not mutant.tests or (ROOT / mutant.tests).exists()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from orchestrator.adapters.channel import encode
+from orchestrator.adapters.host.hostdir import HostFault
 from orchestrator.daemon.agent import runs as agent_runs
 from orchestrator.daemon.shim.record import blank_task, ended_task, write_exit
 from orchestrator.protocol.check import check_of
@@ -40,3 +43,16 @@ def test_records_of_dead_runs_are_told_as_far_as_a_frame_has_room(tmp_path: Path
     assert told["0"]["state"] == "x" * 10
     assert (told["1"], told["2"]) == (None, None)
     assert [one["record"] for one in agent_runs.known(host_dir, records=False)["runs"]] == [None] * 3
+
+
+def test_a_run_that_an_agent_watches_is_not_removed_without_a_word(tmp_path: Path) -> None:
+    host_dir, run = str(tmp_path), "t-20260101-000000"
+    (tmp_path / "runs" / run).mkdir(parents=True)
+    driving = agent_runs.Watched(host_dir)
+    driving.look([run])
+    with pytest.raises(HostFault, match="is driven by a coordinator"):
+        agent_runs.remove(host_dir, run, even_driven=False)
+    assert (tmp_path / "runs" / run).exists()
+    driving.look([])
+    assert agent_runs.remove(host_dir, run, even_driven=False) == {}
+    assert not (tmp_path / "runs" / run).exists()

@@ -127,6 +127,7 @@ def test_the_fence(epoch: int, generation: int, obeyed: bool) -> None:
     if obeyed:
         assert (actions[0][0], state.epoch) == (Do.ACCEPT, epoch)
     else:
+        assert [action for action, _ in actions] == [Do.REFUSE]
         assert (state.phase, actions[0][1][0]) == (Phase.RUNNING, "superseded")
 
 

@@ -32,6 +32,14 @@ WORKDIR = Path(__file__).parent / "workdir"
 
 def measure() -> list[Figure]:
     """Measure how many milliseconds longer than by hand it takes."""
+    orch, hand = take_turns()
+    more = tuple((mine - theirs) * 1000 for mine, theirs in zip(orch, hand, strict=True))
+    note = f"{median(orch):.2f} s in all; {median(hand):.2f} s by hand, in turns"
+    return [Figure("kill -9 to the first new step, over a bare start by hand", "ms", LIMIT_MS, more, note)]
+
+
+def take_turns() -> tuple[list[float], list[float]]:
+    """Return the seconds to the first steps, under orch and by hand."""
     with cluster_of(None) as cluster:
         times = cluster.directory / "times"
         times.mkdir()
@@ -50,9 +58,7 @@ def measure() -> list[Figure]:
             before = cluster.wait(_has_saved, timeout=TIMEOUT_S)
             hand.append(_by_hand(cluster, before, times / f"hand-{repeat}"))
             orch.append(_under_orch(before, times / "orch", repeat % TASKS))
-    more = tuple((mine - theirs) * 1000 for mine, theirs in zip(orch, hand, strict=True))
-    note = f"{median(orch):.2f} s in all; {median(hand):.2f} s by hand, in turns"
-    return [Figure("kill -9 to the first new step, over a bare start by hand", "ms", LIMIT_MS, more, note)]
+    return orch, hand
 
 
 def _has_saved(run: dict[str, Any]) -> bool:

@@ -224,9 +224,9 @@ def digests(directory: Path) -> dict[str, str]:
     }
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Wait, at most a minute, for a condition that no coordinator can report."""
-    deadline = time.monotonic() + 60
+def wait_until(condition: Callable[[], bool], what: str, *, timeout: float = 60.0) -> None:
+    """Wait for a condition that no coordinator can report."""
+    deadline = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < deadline, f"not in a minute: {what}"
+        assert time.monotonic() < deadline, f"not in {timeout:g} s: {what}"
         time.sleep(0.05)

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.cluster.cluster import Cluster
+from tests.faults.times import FaultTimes
 
 pytestmark = [pytest.mark.lab, pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
@@ -44,14 +45,23 @@ LONG = {"tf_keras_backup.py"}
 )
 @pytest.mark.fault(15)
 def test_a_killed_worker_costs_steps_and_not_the_run(
-    cluster: Cluster, script: str, args: list[str], env: dict[str, str], types: dict[str, int], steps: int
+    cluster: Cluster,
+    fault_times: FaultTimes,
+    script: str,
+    args: list[str],
+    env: dict[str, str],
+    types: dict[str, int],
+    steps: int,
 ) -> None:
     env = {"TF_CPP_MIN_LOG_LEVEL": "2", **env}
     hosts = sum(types.values())
     spec = cluster.spec(*args, tasks=hosts, types=types, script=script, workdir=str(EXAMPLES), env=env)
     cluster.ok("up", spec, timeout=120)
     before = cluster.wait_step(40, timeout=90)
+    fault_times.inject(before["generation"])
     os.kill(before["tasks"][1]["pid"], signal.SIGKILL)
+    fault_times.wait_again(cluster, timeout=90)
+    fault_times.noticed_by(cluster.events(kind="task-exited"))
     run = cluster.wait_phase("SUCCEEDED", "FAILED", timeout=150)
     assert run["phase"] == "SUCCEEDED", cluster.ok("logs", "t", "--tail", "60")
     assert run["restarts"] == 1, cluster.ok("events", "t")
@@ -96,19 +106,41 @@ def is_back(run: dict[str, Any], name: str) -> bool:
     return bool(task["restarts"] == 1 and task["phase"] == "RUNNING")
 
 
-@pytest.mark.fault(16, 18)
+@pytest.mark.fault(16)
+def test_parameter_servers_mend_a_worker_that_dies(local_cluster: Cluster, fault_times: FaultTimes) -> None:
+    cluster = local_cluster
+    spec = shown(cluster, "parameter_server.yaml", "--steps", "100000", "--save-every", "100")
+    cluster.ok("up", spec, timeout=120)
+    before = cluster.wait_step(40, timeout=90)
+    fault_times.inject(before["generation"])
+    os.kill(pids(before)["worker:1"], signal.SIGKILL)
+    during = cluster.wait(lambda run: run["tasks"][2]["restarts"] == 1, timeout=60)
+    after = cluster.wait(lambda run: is_back(run, "worker:1"), timeout=90)
+    fault_times.goes_on()
+    fault_times.noticed_by(cluster.events(kind="task-exited"))
+    assert after["global_step"] > during["global_step"], "the chief's steps go on meanwhile"
+    assert after["restarts"] == 0
+    old, new = pids(before), pids(after)
+    assert [name for name in old if new[name] != old[name]] == ["worker:1"]
+    assert cluster.orch("kill", "t").returncode == 0
+
+
+@pytest.mark.fault(18)
 def test_parameter_servers_mend_a_frozen_worker_and_another_that_dies_meanwhile(
-    local_cluster: Cluster,
+    local_cluster: Cluster, fault_times: FaultTimes
 ) -> None:
     cluster = local_cluster
     spec = shown(cluster, "parameter_server.yaml", "--steps", "600", "--save-every", "20")
     cluster.ok("up", spec, timeout=120)
     before = cluster.wait_step(40, timeout=90)
     old = pids(before)
+    fault_times.inject(before["generation"])
     os.kill(old["worker:1"], signal.SIGSTOP)  # TensorFlow's chief would wait for it for ever
     cluster.wait(lambda run: run["tasks"][2]["restarts"] == 1, timeout=60)
     os.kill(old["worker:0"], signal.SIGKILL)  # and now there is none: TensorFlow waits until both are back
     after = cluster.wait(lambda run: is_back(run, "worker:0") and is_back(run, "worker:1"), timeout=90)
+    fault_times.goes_on()
+    fault_times.noticed_by(cluster.events(kind="stopping-alone"))
     assert {task["task"]: task["address"] for task in after["tasks"]} == {
         task["task"]: task["address"] for task in before["tasks"]
     }, "its peers know a worker by its address"
@@ -126,20 +158,23 @@ def test_parameter_servers_mend_a_frozen_worker_and_another_that_dies_meanwhile(
     assert reaped_s < 2.0, "servers never end by themselves"
 
 
-def _killed_at(cluster: Cluster, generation: int, name: str, step: int) -> int:
+def _killed_at(cluster: Cluster, fault_times: FaultTimes, generation: int, name: str, step: int) -> int:
     """Kill that task once its generation is at that step or later; the step from which the next one goes on."""
     trains = cluster.wait(
         lambda run: run["generation"] == generation and (run["global_step"] or 0) >= step, timeout=90
     )
+    fault_times.inject(generation)
     os.kill(pids(trains)[name], signal.SIGKILL)
-    cluster.wait(lambda _: len(cluster.events(kind="resumed")) == generation, timeout=60)
+    fault_times.wait_again(cluster, timeout=90)
     given = int(cluster.events(kind="resumed")[-1]["data"]["global_step"])
     assert given >= step - 20, "from its last checkpoint"
     return given
 
 
 @pytest.mark.fault(17)
-def test_a_lost_ps_and_a_lost_chief_take_the_run_back_to_its_checkpoint(local_cluster: Cluster) -> None:
+def test_a_lost_ps_and_a_lost_chief_take_the_run_back_to_its_checkpoint(
+    local_cluster: Cluster, fault_times: FaultTimes
+) -> None:
     cluster = local_cluster
     tasks = {name: {"replicas": 1} for name in ("chief", "worker", "ps")}
     args = ("--steps", "500", "--save-every", "20")
@@ -149,7 +184,7 @@ def test_a_lost_ps_and_a_lost_chief_take_the_run_back_to_its_checkpoint(local_cl
     cluster.ok("up", spec, timeout=120)
     reached = 0
     for generation, name in ((1, "ps:0"), (2, "chief:0")):
-        reached = _killed_at(cluster, generation, name, reached + 60)
+        reached = _killed_at(cluster, fault_times, generation, name, reached + 60)
     run = cluster.wait_phase("SUCCEEDED", "FAILED", timeout=120)
     assert (run["phase"], run["restarts"]) == ("SUCCEEDED", 2), cluster.ok("logs", "t", "--tail", "60")
     causes = [event["message"] for event in cluster.events(kind="backoff")]

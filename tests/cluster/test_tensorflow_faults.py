@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import Cluster, digests, wait_until
+from tests.cluster.cluster import Cluster, digests, lab_of, wait_until
 from tests.cluster.lab import LabHost
-from tests.faults.times import FaultTimes
+from tests.cluster.processes import agents, is_alive
+from tests.faults.times import FaultTimes, unix_time
 
 pytestmark = [pytest.mark.lab, pytest.mark.tensorflow, pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -47,14 +48,26 @@ def generation_directory(cluster: Cluster, run: dict[str, Any]) -> Path:
     return cluster.directory / "ckpt" / f"gen-{run['generation']:06d}"
 
 
+def goes_on_after_its_first_end(cluster: Cluster, fault_times: FaultTimes) -> None:
+    """Measure from the first end of a task, which comes when it likes, to the first step of the next generation."""
+    cluster.wait(
+        lambda run: run["generation"] > 1 or run["phase"] in ("STOPPING", "BACKOFF"), timeout=START_S
+    )
+    fault_times.inject(generation=1, at=unix_time(cluster.events(kind="task-exited")[0]))
+    fault_times.wait_again(cluster, timeout=START_S)
+
+
 @pytest.mark.fault(42)
-def test_row_42_a_torn_shard_is_passed_over_and_named(cluster: Cluster) -> None:
+def test_row_42_a_torn_shard_is_passed_over_and_named(cluster: Cluster, fault_times: FaultTimes) -> None:
     args = ("--save-every", "10")
     cluster.ok("up", spec(cluster, "checkpoint_manager.py", "--steps", "40", *args), timeout=120)
-    directory = generation_directory(cluster, ended(cluster, "SUCCEEDED"))
+    first = ended(cluster, "SUCCEEDED")
+    directory = generation_directory(cluster, first)
     shard = directory / "ckpt-40.data-00000-of-00001"
     os.truncate(shard, shard.stat().st_size // 2)
+    fault_times.inject(first["generation"])  # nobody reads it before the next run
     cluster.ok("up", spec(cluster, "checkpoint_manager.py", "--steps", "60", *args), timeout=120)
+    fault_times.wait_again(cluster, timeout=START_S)
     run = ended(cluster, "SUCCEEDED")
     mine = [event for event in cluster.events() if event["run"] == run["run_id"]]
     (rejected,) = [event["message"] for event in mine if event["kind"] == "checkpoint-rejected"]
@@ -66,30 +79,37 @@ def test_row_42_a_torn_shard_is_passed_over_and_named(cluster: Cluster) -> None:
 
 
 @pytest.mark.fault(43)
-def test_row_43_a_script_that_restores_nothing_is_stopped(cluster: Cluster) -> None:
+def test_row_43_a_script_that_restores_nothing_is_stopped(cluster: Cluster, fault_times: FaultTimes) -> None:
     cluster.ok("up", spec(cluster, "tf_trainer.py", "--restore-nothing", "--steps", "400"), timeout=120)
     before = cluster.wait(lambda run: run["checkpoint"] is not None, timeout=START_S)
+    fault_times.inject(before["generation"])
     os.kill(before["tasks"][1]["pid"], signal.SIGKILL)
     run = ended(cluster, "FAILED")
+    fault_times.ended()
     assert (run["problem"]["code"], run["restarts"]) == ("resume-mismatch", 1)
     assert f"step {resumed_at(cluster)} and reports step 1" in run["reason"]
     assert cluster.marked() == []
 
 
 @pytest.mark.fault(13)
-def test_row_13_a_script_that_fails_alike_on_all_tasks_ends_the_run(cluster: Cluster) -> None:
+def test_row_13_a_script_that_fails_alike_on_all_tasks_ends_the_run(
+    cluster: Cluster, fault_times: FaultTimes
+) -> None:
     done = cluster.orch("up", spec(cluster, "tf_trainer.py", "--no-data"), "--wait", timeout=150)
     run = ended(cluster, "FAILED")
+    fault_times.inject(at=unix_time(cluster.events(kind="task-exited")[0]))
+    fault_times.ended(unix_time(cluster.events(kind="failed")[0]))
     assert (done.returncode, run["restarts"]) == (1, 1)
     assert "FileNotFoundError: no data set here" in run["first_cause"]["sentence"]
     assert any("FileNotFoundError" in line for line in run["first_cause"]["last_lines"])
 
 
 @pytest.mark.fault(14)
-def test_row_14_exit_42_after_a_checkpoint_goes_on_at_once(cluster: Cluster) -> None:
+def test_row_14_exit_42_after_a_checkpoint_goes_on_at_once(cluster: Cluster, fault_times: FaultTimes) -> None:
     restart = {"backoff": "20s", "without_progress_max": 1}  # neither may be touched
     args = ("--exit-42-at", "13", "--steps", "30")
     cluster.ok("up", spec(cluster, "tf_trainer.py", *args, restart=restart), timeout=120)
+    goes_on_after_its_first_end(cluster, fault_times)
     assert ended(cluster, "SUCCEEDED")["restarts"] == 1
     (backoff,) = cluster.events(kind="backoff")
     assert "saved" in backoff["message"]
@@ -99,12 +119,16 @@ def test_row_14_exit_42_after_a_checkpoint_goes_on_at_once(cluster: Cluster) -> 
 
 
 @pytest.mark.fault(19)
-def test_row_19_failures_after_the_chiefs_exit_0_are_a_warning(cluster: Cluster) -> None:
+def test_row_19_failures_after_the_chiefs_exit_0_are_a_warning(
+    cluster: Cluster, fault_times: FaultTimes
+) -> None:
     timing = {**QUICK, "kill_grace": "20s"}  # TensorFlow takes some seconds to see that the chief is gone
     cluster.ok(
         "up", spec(cluster, "tf_trainer.py", "--late-failure", "--steps", "10", timing=timing), timeout=120
     )
     run = ended(cluster, "SUCCEEDED")
+    fault_times.inject(at=run["tasks"][0]["ended_time"])
+    fault_times.ended(unix_time(cluster.events(kind="succeeded")[0]))
     assert run["restarts"] == 0
     assert [task["exit_code"] for task in run["tasks"]] == [0, 1]
     assert any("worker:1" in warning for warning in run["warnings"]), cluster.ok("events", "t") + cluster.ok(
@@ -142,6 +166,42 @@ def test_row_10_a_frozen_worker_is_found_and_named(
     assert resumed_at(cluster) >= 30
 
 
+@pytest.mark.fault(11)
+def test_row_11_a_frozen_agent_keeps_no_gang_from_starting_again(
+    cluster: Cluster, fault_times: FaultTimes
+) -> None:
+    args = ("--steps", "400", "--save-every", "10")
+    cluster.ok("up", spec(cluster, "checkpoint_manager.py", *args, timing=QUICK), timeout=120)
+    before = cluster.wait(lambda run: run["checkpoint"] is not None, timeout=START_S)
+    host_dir = lab_of(cluster).hosts[1].host_dir
+    (agent,) = agents(host_dir)
+    fault_times.inject(before["generation"])
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        os.kill(before["tasks"][0]["pid"], signal.SIGKILL)  # the other's end is ordered of who is frozen
+        fault_times.wait_again(cluster, timeout=START_S)
+        fault_times.noticed_by(cluster.events(kind="host-unreachable"))
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    wait_until(lambda: agent not in agents(host_dir), "it has read what it was ordered, and ended")
+    assert ended(cluster, "SUCCEEDED")["restarts"] == 1
+    assert resumed_at(cluster) >= before["checkpoint"]["global_step"]
+
+
+@pytest.mark.fault(20)
+def test_row_20_a_port_lost_at_the_bind_is_one_restart(cluster: Cluster, fault_times: FaultTimes) -> None:
+    restart = {
+        "backoff": "0.5s",
+        "without_progress_max": 1,
+    }  # a failure of the script's own would end the run
+    cluster.ok("up", spec(cluster, "tf_trainer.py", "--lose-port", "--steps", "20", restart=restart))
+    goes_on_after_its_first_end(cluster, fault_times)
+    assert ended(cluster, "SUCCEEDED")["restarts"] == 1
+    (why,) = json.loads(cluster.ok("why", "t", "--json"))["first_causes"]
+    assert (why["task"], why["cause"]) == ("worker:1", "port"), why
+    assert "port" in cluster.ok("logs", "t", "worker:1")
+
+
 @pytest.mark.fault(25)
 def test_row_25_a_host_that_is_cut_off_is_waited_for_and_the_run_goes_on(
     cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
@@ -170,21 +230,52 @@ def has_saved(cluster: Cluster, run: dict[str, Any]) -> bool:
     return checkpoint is not None and str(generation_directory(cluster, run)) in checkpoint["path"]
 
 
+@pytest.mark.fault(27)
+def test_row_27_an_old_chief_that_comes_back_is_ended_and_has_touched_nothing(
+    cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
+) -> None:
+    first, second, spare = cluster.hosts(3)
+    hosts = [first, second, {**spare, "spare": True}]
+    args = ("--steps", "800", "--save-every", "10")
+    cluster.ok("up", spec(cluster, "checkpoint_manager.py", *args, hosts=hosts, timing=QUICK), timeout=120)
+    before = cluster.wait(lambda run: run["checkpoint"] is not None, timeout=START_S)
+    old_chief = before["tasks"][0]["pid"]
+    host = victim(0)
+    os.kill(old_chief, signal.SIGSTOP)  # or TensorFlow would end it, for want of its peer
+    fault_times.inject(before["generation"])
+    host.cut()
+    fault_times.wait_again(cluster, timeout=START_S)
+    after = cluster.wait(lambda run: has_saved(cluster, run), timeout=START_S)
+    assert is_alive(old_chief), "or this shows nothing"
+    gang = [task["pid"] for task in after["tasks"]]
+    for pid in gang:
+        os.kill(pid, signal.SIGSTOP)
+    files = digests(generation_directory(cluster, after))
+    os.kill(old_chief, signal.SIGCONT)
+    host.heal()
+    wait_until(lambda: not is_alive(old_chief), "it is ended")
+    assert digests(generation_directory(cluster, after)) == files, "bit for bit"
+    for pid in gang:
+        os.kill(pid, signal.SIGCONT)
+    assert ended(cluster, "SUCCEEDED")["restarts"] == 1
+    assert resumed_at(cluster) >= before["checkpoint"]["global_step"]
+
+
 @pytest.mark.fault(28)
 def test_row_28_a_zombie_chief_removes_only_its_own_backup(
-    cluster: Cluster, victim: Callable[[int], LabHost]
+    cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
 ) -> None:
     first, *others = cluster.hosts(3)
     hosts = [first, *({**other, "spare": True} for other in others)]
-    args = ("--epochs", "9", "--save-every", "10")
+    args = ("--epochs", "25", "--save-every", "10")
     cluster.ok("up", spec(cluster, "digits.py", *args, tasks=1, hosts=hosts, timing=QUICK), timeout=120)
     before = cluster.wait(lambda run: run["checkpoint"] is not None, timeout=START_S)
     zombie = before["tasks"][0]["pid"]
     os.kill(zombie, signal.SIGSTOP)  # or it would come to its end while its successor imports TensorFlow
+    fault_times.inject(before["generation"])
     victim(0).cut()
-    after = cluster.wait(
-        lambda run: run["generation"] > before["generation"] and has_saved(cluster, run), timeout=START_S
-    )
+    fault_times.wait_again(cluster, timeout=START_S)
+    after = cluster.wait(lambda run: has_saved(cluster, run), timeout=START_S)
     successor = after["tasks"][0]["pid"]
     os.kill(successor, signal.SIGSTOP)  # its files keep one content while the zombie lives beside them
     old, new = (generation_directory(cluster, run) / "backup" for run in (before, after))
@@ -192,7 +283,11 @@ def test_row_28_a_zombie_chief_removes_only_its_own_backup(
     assert old.exists()
     assert files
     os.kill(zombie, signal.SIGCONT)
-    wait_until(lambda: not old.exists(), "BackupAndRestore removes the backup of the zombie, at its end")
+    wait_until(
+        lambda: not old.exists(),
+        "BackupAndRestore removes the backup of the zombie, at its end",
+        timeout=180,
+    )
     assert digests(new) == files, "bit for bit"
     os.kill(successor, signal.SIGCONT)
     assert ended(cluster, "SUCCEEDED")["restarts"] == 1

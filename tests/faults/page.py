@@ -104,7 +104,8 @@ def _headline(rows: list[Row], results: Results) -> list[str]:
     figures = slowest(results.tests.values(), tensorflow=True)
     if "over_by_hand_s" in figures:
         parts.append(
-            f"**{figures['over_by_hand_s']:.1f} s over by hand.** Under orch it takes {figures['under_orch_s']:.1f} s "
+            f"**{figures['over_by_hand_s']:.1f} s over by hand** ({figures['least_over_s']:.1f} to "
+            f"{figures['most_over_s']:.1f} s in single turns). Under orch it takes {figures['under_orch_s']:.1f} s "
             "from `kill -9` of one of two workers of a mirrored strategy to the later of their two next steps; the "
             "same two processes, started by hand with TF_CONFIG and checkpoint in place, take "
             f"{figures['by_hand_s']:.1f} s to theirs. Medians; the two took turns.\n"

@@ -56,10 +56,11 @@ class FaultTimes:
         self.measured["ended_s"] = self._since(at)
 
     def over_by_hand(self, under_orch: Sequence[float], by_hand: Sequence[float]) -> None:
-        """Keep the medians of two ways to the first new step, which took turns."""
+        """Keep the medians of two ways to the first new step, which took turns, and how far the turns lie apart."""
         more = [mine - theirs for mine, theirs in zip(under_orch, by_hand, strict=True)]
         for key, values in (("under_orch_s", under_orch), ("by_hand_s", by_hand), ("over_by_hand_s", more)):
             self.measured[key] = round(median(values), 2)
+        self.measured |= {"least_over_s": round(min(more), 2), "most_over_s": round(max(more), 2)}
 
     def _trains_again(self, run: dict[str, Any]) -> bool:
         return (

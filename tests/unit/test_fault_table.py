@@ -113,14 +113,22 @@ def test_times_with_tensorflow_stand_apart_and_the_slowest_counts() -> None:
         "t.py::a": ran("passed", noticed_s=0.5, again_s=2.0),
         "t.py::b": ran("passed", noticed_s=0.7),
         "t.py::c": ran("passed", tensorflow=True, again_s=9.0, steps_lost=3),
-        "t.py::d": ran("passed", tensorflow=True, over_by_hand_s=0.3, under_orch_s=6.3, by_hand_s=6.0),
+        "t.py::d": ran(
+            "passed",
+            tensorflow=True,
+            over_by_hand_s=0.3,
+            least_over_s=0.1,
+            most_over_s=0.9,
+            under_orch_s=6.3,
+            by_hand_s=6.0,
+        ),
     }
     assert slowest(tests.values(), tensorflow=False) == {"noticed_s": 0.7, "again_s": 2.0}
     text = page.render(load()[:1], a_run(tests))
     fault, promise = load()[0].fault, load()[0].promise
     assert f"| 1 | {fault} |  | 9.0 s |  | 3 |" in text
     assert f"| 1 | {fault} | {promise} | passes | 0.7 s | 2.0 s |  |" in text
-    assert "**0.3 s over by hand.**" in text
+    assert "**0.3 s over by hand** (0.1 to 0.9 s in single turns)." in text
 
 
 # Whether it is of these sources

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
 
 import keras
 import tensorflow as tf
+from fake_trainer import give_away
 
 from orchestrator import runtime
 
@@ -24,6 +26,7 @@ def arguments() -> argparse.Namespace:
         "--no-data", action="store_true", help="on every task alike, when TensorFlow is imported"
     )
     parser.add_argument("--exit-42-at", type=int, help="after this step, once, as one who was told to leave")
+    parser.add_argument("--lose-port", action="store_true", help="once, worker 1's, to another process")
     parser.add_argument("--restore-nothing", action="store_true", help="though a checkpoint was given")
     parser.add_argument(
         "--late-failure", action="store_true", help="all but the chief want a step more than it has"
@@ -78,6 +81,9 @@ def main() -> int:
     options = arguments()
     if options.no_data:
         raise FileNotFoundError("no data set here")
+    if options.lose_port and (os.environ["ORCH_TASK"], os.environ["ORCH_RESTARTS"]) == ("worker:1", "0"):
+        config = json.loads(os.environ["TF_CONFIG"])
+        give_away(int(config["cluster"]["worker"][1].rpartition(":")[2]))
     trainer = Trainer()
     start = 0 if options.restore_nothing and os.environ["ORCH_RESTARTS"] != "0" else trainer.restore()
     print(f"starts at step {start}", flush=True)

@@ -123,7 +123,6 @@ def test_row_36_a_script_that_survives_a_full_disk_trains_on(
     assert [t["pid"] for t in after["tasks"]] == [t["pid"] for t in before["tasks"]]
 
 
-@pytest.mark.xfail(strict=True, reason="row 36: the run does not wait for room yet, but ends FAILED")
 @pytest.mark.fault(36)
 def test_row_36_a_script_that_dies_of_a_full_disk_is_waited_for(
     local_cluster: Cluster, small: SmallDisk, fault_times: FaultTimes

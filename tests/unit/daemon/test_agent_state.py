@@ -23,15 +23,17 @@ def test_a_report_names_the_newest_of_each_task_and_every_older_one_that_lives()
     assert state.unknown("worker:0", 2) == {"task": "worker:0", "generation": 2, "phase": "unknown"}
 
 
-RUNNING: dict[str, Any] = {"phase": "running", "heartbeat_age_s": 0.5, "exit": None}
-ENDED: dict[str, Any] = {"phase": "exited", "heartbeat_age_s": None, "exit": {"code": 0, "ago_s": 2.0}}
+RUNNING: Any = {"phase": "running", "heartbeat_age_s": 0.5, "exit": None}
+ENDED: Any = {"phase": "exited", "heartbeat_age_s": None, "exit": {"code": 0, "ago_s": 2.0}}
 
 
 def test_what_a_shim_said_grows_old_while_it_is_silent() -> None:
     assert state.as_of(RUNNING, 30.0)["heartbeat_age_s"] == 30.5
-    assert state.as_of(ENDED, 30.0)["exit"] == {"code": 0, "ago_s": 32.0}
-    after_a_reboot = {**ENDED, "exit": {"code": None, "ago_s": None}}
-    assert state.as_of(after_a_reboot, 30.0)["exit"]["ago_s"] is None
+    ended: Any = state.as_of(ENDED, 30.0)
+    assert ended["exit"] == {"code": 0, "ago_s": 32.0}
+    after_a_reboot: Any = {**ENDED, "exit": {"code": None, "ago_s": None}}
+    ended = state.as_of(after_a_reboot, 30.0)
+    assert ended["exit"]["ago_s"] is None
     never_heard = state.unknown("worker:0", 1)
     assert state.as_of(never_heard, 30.0) == never_heard
     assert (RUNNING["heartbeat_age_s"], ENDED["exit"]["ago_s"]) == (0.5, 2.0), "what was said stays as it was"

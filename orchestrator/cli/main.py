@@ -33,6 +33,7 @@ PURPOSES = {
         "logs": "Show the output of the tasks, merged by time.",
         "events": "Show what happened to a run, and when.",
         "stacks": "Show the Python stacks of the tasks.",
+        "replay": "Play a run's journal through this orch: what would it decide?",
         "tensorboard": "Fetch a run's TensorBoard files and serve them here.",
     },
     "Repair": {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.core.faults import Fault
@@ -153,7 +152,7 @@ class StacksCollected:
 
     at: Instant
     generation: int
-    stacks: Mapping[TaskId, str]
+    stacks: tuple[tuple[TaskId, str], ...]
 
 
 @dataclass(frozen=True, slots=True)

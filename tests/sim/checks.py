@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.adapters.head.journal_entries import Entry
+from orchestrator.adapters.head.replay import replay
 from orchestrator.core import actions as do
 from orchestrator.core import events as ev
 from orchestrator.core.model import Cause, Intent, Link, Phase, Run, TaskPhase
@@ -336,3 +338,10 @@ class Checks:
             demand(run.generation == 1, "false-restart", f"the gang is in generation {run.generation}")
         if self.killed and not self.chief_finished:
             demand(run.phase in (Phase.KILLED, Phase.FAILED), "kill-lost", told)
+
+    def replayed(self, entries: list[Entry]) -> None:
+        """Check that the journal tells how the run came to its end: each entry is decided again as it was."""
+        for one in replay(entries):
+            what = f"{one.entry.seq} {one.entry.type}"
+            demand(not one.why_not, "replay", f"{what}: {one.why_not}")
+            demand(not one.differs, "replay", f"{what}: {one.entry.outcome} is now {one.outcome}")

@@ -212,6 +212,8 @@ class World:
             else:
                 self.heap.pop()()
         self.checks.at_the_end(self.run_now)
+        if self.head is not None:
+            self.checks.replayed(self.head.journal.entries(RUN_ID))
 
     def _heal(self) -> None:
         self.say("** all is healed")

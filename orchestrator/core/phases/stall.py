@@ -139,7 +139,7 @@ def _thaw(turn: Turn, task: Task) -> None:
 def stacks_collected(turn: Turn, event: StacksCollected) -> None:
     """Judge the standstill by where the tasks are, unless it is over."""
     if turn.run.within(Running).evidence_at is not None:
-        _act(turn, event.stacks)
+        _act(turn, dict(event.stacks))
 
 
 def _moves_again(run: Run, running: Running, at: Instant) -> bool:

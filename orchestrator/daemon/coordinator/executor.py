@@ -314,7 +314,7 @@ class Executor:
         self._order(run, action, orders.sweep(run, action), done)
 
     def _collect_stacks(self, run: Run, generation: int) -> None:
-        stacks = {TaskId.parse(task): text for task, text in self.stacks(run).items()}
+        stacks = tuple((TaskId.parse(task), text) for task, text in self.stacks(run).items())
         self._post(run.run_id, StacksCollected(at=self._now(), generation=generation, stacks=stacks))
 
     def stacks(self, run: Run) -> dict[str, str]:

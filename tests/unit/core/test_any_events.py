@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any, get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,6 +61,7 @@ KINDS = (
 )
 SEEDS = int(os.environ.get("ORCH_SEEDS", "30"))
 _RUN: TypeAdapter[Run] = TypeAdapter(Run)
+_EVENTS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in get_args(ev.Event)}
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ class Chaos:
         assert self.run.phase is (Phase.RENDEZVOUS if stage == 1 else Phase.RUNNING)
 
     def step(self, event: ev.Event) -> None:
+        kept = _EVENTS[type(event)].validate_json(_EVENTS[type(event)].dump_json(event))
+        assert kept == event, "kept and read, it is the same"
         before = self.run
         self.run, actions = decide.step(before, event)
         if before.phase.is_terminal:
@@ -213,7 +217,7 @@ class Chaos:
             case "swept":
                 return ev.HostSwept(self.now, host, Swept(chance.choice(((), ("pid 9: D state",)))))
             case "stacks":
-                told = {task.id: chance.choice(("", "x")) for task in self.run.tasks}
+                told = tuple((task.id, chance.choice(("", "x"))) for task in self.run.tasks)
                 return ev.StacksCollected(self.now, generation, told)
             case "kill":
                 return ev.KillRequested(self.now, force=chance.random() < 0.3)

@@ -152,7 +152,7 @@ class Transcript:
             case "swept", [host, *left]:
                 return ev.HostSwept(at, host, Swept(left=tuple(left), by="cgroup"))
             case "stacks", words:  # worker:0=train.py:12:load
-                return ev.StacksCollected(at, self.run.generation, dict(_stack(word) for word in words))
+                return ev.StacksCollected(at, self.run.generation, tuple(_stack(word) for word in words))
             case "directory", [host, *changes]:  # silent=40 free=1000
                 return self._directory(at, host, dict(change.split("=") for change in changes))
             case "tick", []:

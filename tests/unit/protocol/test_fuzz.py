@@ -108,7 +108,7 @@ class Listening:
         elif order.verb is table.VERIFY:
             self.happened(wire.verified(ok, 1, at=3.0, began_at=2.0))
         elif order.verb is table.STACKS:
-            self.happened(StacksCollected(3.0, 0, {TaskId("worker", 0): ok["stacks"]}))
+            self.happened(StacksCollected(3.0, 0, ((TaskId("worker", 0), ok["stacks"]),)))
         elif order.verb is table.SEED:
             wire.seeded(ok, 1)
 

@@ -1,0 +1,127 @@
+"""`orch replay`: play a run's journal through the deciding code of this orch, and show where it decides otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.help import Command
+from orchestrator.cli.run_choice import complete_run
+from orchestrator.cli.session import Paint, Session
+from orchestrator.core.words import counted, plain
+
+if TYPE_CHECKING:
+    from orchestrator.adapters.head.journal_entries import Entry, Outcome
+    from orchestrator.adapters.head.replay import Played
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Whose journal, and up to which entry."""
+
+    name: str
+    to: int | None
+
+
+def run(request: Request, session: Session) -> tuple[str, Iterator[Played]]:
+    """Return the run's id, and what becomes of each of its entries. Needs no coordinator, and writes nothing."""
+    from orchestrator.adapters.head.journal import read_entries
+    from orchestrator.adapters.head.replay import replay
+
+    run_id, entries = read_entries(session.paths.journal, request.name)
+    return run_id, replay(entry for entry in entries if request.to is None or entry.seq <= request.to)
+
+
+def to_json(run_id: str, played: Played) -> dict[str, Any]:
+    """Return one entry for `--json`."""
+    entry = played.entry
+    return {
+        "run": run_id,
+        "seq": entry.seq,
+        "time": entry.time,
+        "event": entry.type,
+        "what": _what(entry),
+        "decided": _outcome_json(played.outcome),
+        "recorded": _outcome_json(entry.outcome),
+        "differs": played.differs,
+        "not_played": played.why_not or None,
+    }
+
+
+def _outcome_json(outcome: Outcome | None) -> dict[str, Any] | None:
+    if outcome is None:
+        return None
+    if outcome.decision is None:
+        return {"raised": outcome.raised}
+    decision = outcome.decision
+    return {"phase": decision.phase, "orders": list(decision.orders), "notes": list(decision.notes)}
+
+
+def shown(played: Played, paint: Paint) -> list[str]:
+    """Return one entry for people: what happened, and below it what follows.
+
+    Where that is not what was recorded, both are shown, as a diff does: `-` is of the record, `+` of this orch.
+    """
+    entry = played.entry
+    head = f"{entry.seq:>6}  {paint(entry.time[:19].replace('T', ' '), 'dim')}  {paint(_what(entry), 'bold')}"
+    if played.outcome is None:
+        recorded = [f"        {line}" for line in _lines(entry.outcome)]
+        return [head, *recorded, f"        {paint(f'not played: {played.why_not}', 'yellow')}"]
+    if not played.differs:
+        return [head, *(f"        {line}" for line in _lines(played.outcome))]
+    return [
+        f"{head}  {paint('differs', 'red', 'bold')}",
+        *(paint(f"      - {line}", "red") for line in _lines(entry.outcome)),
+        *(paint(f"      + {line}", "green") for line in _lines(played.outcome)),
+    ]
+
+
+def _what(entry: Entry) -> str:
+    from orchestrator.core.decision import event_in_words
+
+    return plain(event_in_words(entry.event) if entry.event is not None else entry.type)
+
+
+def _lines(outcome: Outcome | None) -> list[str]:
+    if outcome is None:
+        return []
+    if outcome.decision is None:
+        return [plain(f"raised {outcome.raised}")]
+    decision = outcome.decision
+    return [plain(line) for line in (decision.phase, *decision.orders, *decision.notes)]
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch replay mnist", "Show what was decided at each event of the newest run of that name"),
+        ("orch replay mnist-20261120-093005 --to 812", "Stop after the entry 812 of the journal"),
+        ("orch replay mnist --json", "Print one JSON object per line, each with what was recorded"),
+    ],
+)
+@click.argument("name", metavar="RUN", shell_complete=complete_run)
+@click.option("--to", type=int, metavar="SEQ", help="Stop after this entry of the journal.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
+@click.pass_obj
+def command(session: Session, name: str, to: int | None, as_json: bool) -> int:
+    """Play the journal of RUN through the deciding code of this orch, and show phases and orders per event.
+
+    Where this orch decides otherwise than was recorded, both are shown. RUN is an id, or a name: its newest run. The
+    journal is only read, also while a coordinator writes it; no host is asked, and nothing is ordered.
+    """
+    run_id, entries = run(Request(name, to), session)
+    played = differing = unplayed = 0
+    for one in entries:
+        played += one.outcome is not None
+        differing += one.differs
+        unplayed += one.outcome is None
+        if as_json:
+            session.put_json(to_json(run_id, one), indent=None)
+        else:
+            session.put("\n".join(shown(one, session.paint)))
+    said = f"{run_id}: {counted(played, 'event')} played, {differing} decided otherwise than was recorded"
+    session.say(said + (f"; {unplayed} not played" if unplayed else ""))
+    return 0

@@ -1,4 +1,4 @@
-"""`python -m tests.protocol_page`: writes docs/protocol.md from the table of orders and the types of the frames."""
+"""`python -m tests.protocol_page` writes docs/protocol.md from the table of orders and the types of the frames."""
 
 from __future__ import annotations
 
@@ -30,64 +30,64 @@ PAGE = Path(__file__).parents[1] / "docs/protocol.md"
 HEAD = f"""<!-- Made by `make docs` from orchestrator/protocol. Never edit it by hand. -->
 # Protocol
 
-What coordinator, agent, shim and runtime say to each other. The types are `orchestrator/protocol/frames.py` and
-`orders.py`, the orders `table.py`; this page is made from them, mypy holds the code to them, and the head
-checks everything that comes from a host against them (`check.py`, used in one place:
-`daemon/connection/edge.py`).
+This page describes all frames between coordinator, agent, shim and runtime. It is made from the types in
+`orchestrator/protocol/frames.py` and `orders.py`, and from the table in `table.py`. mypy checks the code against
+these types. At run time, the head checks every frame of a host against them (`check.py`), in one place:
+`daemon/connection/edge.py`.
 
 A **frame** (`adapters/channel.py`) is two big-endian uint32 (length of the JSON, length of the blob), one JSON
-object in UTF-8, and the blob: some bytes, or none. JSON has at most {JSON_BYTES_MAX >> 20} MiB, a blob at most
-{BLOB_BYTES_MAX >> 20} MiB. The same codec runs on the SSH channel and on a shim's socket.
+object in UTF-8, and the blob, which may be empty. The JSON has at most {JSON_BYTES_MAX >> 20} MiB, the blob at most
+{BLOB_BYTES_MAX >> 20} MiB. Frames go over the SSH channel between coordinator and agent, and over the socket of a shim.
 
-Everything an agent says of tasks is a *level*, never an edge: a report holds all that is known of all tasks of
-the watched runs, so that a lost, doubled or late report does no harm, and a new coordinator learns everything
-from the first one. Of several that wait to be read, the newest counts. Orders are idempotent: asked twice, done
-once.
+**Reports** repeat everything that is known of all tasks of the watched runs. So lost, repeated and late reports do
+no harm, and a new coordinator learns everything from the first one. If several are waiting, the coordinator uses
+the newest. **Orders** are idempotent: an order that arrives twice is done once.
 
-**What does not fit** is never seen by the core or the journal. A value of another type (true is no number,
-`"5"` is none), out of its range, too long, or missing, drops the connection, and the run is told host and
-field. The first time the host is connected to again at once; who goes on is said to misbehave, and connected to
-after a minute, then two, five, ten. Keys that a type does not know are left out. Of texts, control characters
-and what turns the direction of writing are shown as text: ESC as `\\x1b`.
+**Invalid frames** never reach the core or the journal. A value of the wrong type (true is not a number, and neither
+is `"5"`), out of its range, too long, or missing ends the connection, and the runs of the host get a sentence with
+host and field. After the first time, the coordinator connects again at once. If it happens again, the host is shown
+as misbehaving, and the next tries come after one, two, five and ten minutes. Unknown keys are dropped. In texts,
+control characters and changes of the writing direction are written out: ESC becomes `\\x1b`.
 
-**What is too long** is cut by who sends it, to the lengths below; where the frame is too long even so, of each
-task the metrics, sentences and last lines are cut once or twice more, and the task says so (`report-trimmed`).
-No task is ever left out: the core would take it for lost.
+**Frames that are too long** are shortened by their sender, to the lengths below. If a report is still longer than a
+frame, the metrics, sentences and last lines of its tasks are cut further, and each such task says so
+(`report-trimmed`). Tasks are never left out, since the core would take them for lost.
 
-In the tables below, a field with `?` may be left out.
+In the tables, a field with `?` may be missing.
 """
 
 AGENT = """## Agent to coordinator
 
-How an agent gets to a host, and what is said until its hello, is `daemon/connection/bootstrap.py`.
+`daemon/connection/bootstrap.py` describes how an agent gets to a host, and what is exchanged before its hello.
 """
 
 ORDERS = """## Coordinator to agent
 
-`{"order": VERB, "id": N, …}` with the fields below. The reply comes under the same `id`; an order without one
-gets none. **Fence**: whose orders a host accepts. *newest*: the order names a run and the epoch of its coordinator, and
-one of an older epoch than the host has seen for that run is refused with code `superseded`. *newest, begins*:
-the same, and a host that does not know the run begins to. *anybody*: it changes nothing of a run.
+An order is `{"order": VERB, "id": N, …}` with the fields below. Its reply has the same `id`; an order without an id
+gets no reply. The fence says which coordinators a host accepts. *newest*: the order names a run and the epoch of
+its coordinator, and the host refuses it with code `superseded` if it has seen a higher epoch for that run.
+*newest, begins*: the same, and a host that does not know the run creates its directory. *anybody*: every
+coordinator, since the order changes nothing of a run.
 """
 
 SHIM = """## Agent and shim
 
-The agent writes start.json (the `start` order without its secrets, and `host_dir`, `bundle`, `psutil_path` or
-null; `cgroup: false` keeps it out of a control group), runs `python -I -S <bundle.pyz> shim <generation dir>`,
-and gives the secrets as one JSON line on its stdin. The shim detaches and answers one line on stdout: `{"pid":
-N}` or `{"error": {"code", "message", "hint"}}`. `shim.connect(generation_dir)` gives the agent a connected
-socket, with frames over it:
+The agent writes start.json: the `start` order without its secrets, and `host_dir`, `bundle`, `psutil_path` or null;
+`cgroup: false` disables the control group. It runs `python -I -S <bundle.pyz> shim <generation dir>`, and writes
+the secrets to its stdin as one line of JSON. The shim detaches, and answers with one line on stdout: `{"pid": N}`
+or `{"error": {"code", "message", "hint"}}`. `shim.connect(generation_dir)` returns a connected socket. The frames
+on it are:
 
-- agent to shim: `watch` (`heartbeat_s`, of this connection), `release`, `stop`, `stacks`, as the coordinator
-  sent them. The agent fills `scratch/` from `seed` before it forwards a release; the shim only makes it, and
-  sets ORCH_CHECKPOINT_DIR to it.
-- shim to agent: replies as above, and reports.
+- From the agent to the shim: `watch` (with `heartbeat_s` for this connection), `release`, `stop` and `stacks`, as
+  the coordinator sent them. Before it forwards a release, the agent copies `seed` into `scratch/`. The shim only
+  creates that directory, and sets ORCH_CHECKPOINT_DIR to it.
+- From the shim to the agent: replies as above, and reports.
 
-A stop asks the runtime; SIGTERM goes to the main process too where no runtime runs it, or where the script has
-a handler of its own. The shim ends once exit.json is on disk; from then on `shim.recover(generation_dir)` gives
-the Task (None while the shim lives). The shim adds ORCH_HOST_DIR, ORCH_RUN, ORCH_TASK and ORCH_GENERATION to
-every task: the marker of the sweep, which must match in ORCH_HOST_DIR too, since two hosts of a lab may share
-one kernel.
+To stop a task, the shim asks the runtime. It sends SIGTERM to the main process only if no runtime runs it, or if
+the script has its own handler. The shim ends when exit.json is on the disk. From then on,
+`shim.recover(generation_dir)` returns the Task (None while the shim lives). The shim gives every task
+ORCH_HOST_DIR, ORCH_RUN, ORCH_TASK and ORCH_GENERATION. By these the sweep finds its processes; ORCH_HOST_DIR must
+match too, since two hosts of a lab may share one kernel.
 """
 
 RUNTIME = """## Shim and runtime
@@ -106,7 +106,7 @@ LINES = (*get_args(frames.RuntimeLine), *get_args(frames.ShimLine))
 
 
 def page() -> str:
-    """Return the whole page."""
+    """Return the page."""
     shown: set[str] = set()
     parts = [HEAD, AGENT, *_types(FROM_AGENT, shown), ORDERS, _table()]
     for row in TABLE:
@@ -129,16 +129,16 @@ def _order(row: Verb[Any, Any], shown: set[str]) -> list[str]:
     own = [name for name in _fields(row.request) if name not in ("order", "id", "run", "epoch")]
     also = f"{' and '.join(of)}" if of else ""
     if own:
-        parts.append(f"Asked with {also}{', and' if also else ''}:\n")
+        parts.append(f"Fields{f': {also}, and' if also else ''}:\n")
         parts.append(_rows(row.request, own))
     elif also:
-        parts.append(f"Asked with {also}.\n")
-    parts.append(f"Answered with [{row.answer.__name__}](#{row.answer.__name__.lower()}).\n")
+        parts.append(f"Fields: {also}.\n")
+    parts.append(f"Reply: [{row.answer.__name__}](#{row.answer.__name__.lower()}).\n")
     return [*parts, *_types(_nested(row.request, own), shown), *_types((row.answer,), shown)]
 
 
 def _types(types: Iterable[Any], shown: set[str]) -> Iterator[str]:
-    """Each type once, and those that its fields name behind it."""
+    """Yield the section of each type once, followed by those of its fields' types."""
     for type_ in types:
         if type_.__name__ in shown:
             continue
@@ -167,7 +167,7 @@ def _fields(type_: Any) -> dict[str, Any]:
 
 
 def _notes(type_: Any) -> dict[str, str]:
-    """Return the strings below a type's fields, those of its bases among them."""
+    """Return the strings below a type's fields, with those of its bases."""
     found: dict[str, str] = {}
     for base in getattr(type_, "__orig_bases__", ()):
         if is_typeddict(base):
@@ -182,7 +182,7 @@ def _notes(type_: Any) -> dict[str, str]:
 
 
 def _nested(type_: Any, names: Iterable[str]) -> Iterator[Any]:
-    """Yield the types of ours that these fields name."""
+    """Yield the TypedDicts that these fields name."""
     hints = _fields(type_)
     for name in names:
         yield from _named(hints[name])
@@ -196,7 +196,7 @@ def _named(hint: Any) -> Iterator[Any]:
 
 
 def _words(hint: Any) -> str:
-    """Describe a type in words."""
+    """Return a type in words."""
     if get_origin(hint) in (Union, UnionType):
         (inner,) = [argument for argument in get_args(hint) if argument is not NoneType]
         return f"{_words(inner)}, or null"

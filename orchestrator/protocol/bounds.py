@@ -1,7 +1,7 @@
-"""Annotations that say which values of a type may come, and the names of the usual ones.
+"""Annotations that restrict the values of a type, and names for the common restricted types.
 
-Read by `check`, which refuses the rest, and by the generator of docs/protocol.md. No `from __future__ import
-annotations` in the modules that use them: the types are read at run time, on the head only.
+`check` refuses values that break them, and docs/protocol.md shows them. Modules that use them have no
+`from __future__ import annotations`, since the annotations are read at run time (on the head only).
 """
 
 from typing import Annotated, Any, NamedTuple
@@ -21,39 +21,39 @@ from orchestrator.protocol.limits import (
 
 
 class Range(NamedTuple):
-    """Of a number, both ends included."""
+    """The smallest and the largest value of a number."""
 
     low: float
     high: float
 
 
 class Length(NamedTuple):
-    """Of a text in characters, of a list or an object in entries."""
+    """The largest number of characters of a text, or of entries of a list or an object."""
 
     max: int
 
 
 class Form(NamedTuple):
-    """Of a text: the whole of it matches the regular expression. `words` is what people call such a text."""
+    """A regular expression that the whole text must match. `words` describes such a text."""
 
     pattern: str
     words: str
 
 
 class Exact(NamedTuple):
-    """Of a text that is sent back to the host: no control characters, so that cleaning would not change it."""
+    """The text has no control characters. It is sent back to the host, so it must not be cleaned."""
 
 
 class Raw(NamedTuple):
-    """An object as it came: it is checked when it is known what it answers."""
+    """The object is not checked yet: its type depends on the order that it answers."""
 
 
 class Json(NamedTuple):
-    """Any JSON, read by somebody else; its texts are cleaned."""
+    """Any JSON. Only its texts are cleaned."""
 
 
 Text = Annotated[str, Length(TEXT_CHARS_MAX)]
-"""A sentence, for people."""
+"""A sentence for people."""
 Name = Annotated[str, Length(NAME_CHARS_MAX)]
 Path = Annotated[str, Length(PATH_CHARS_MAX)]
 FilePath = Annotated[str, Length(PATH_CHARS_MAX), Exact()]
@@ -66,21 +66,21 @@ LogLine = Annotated[str, Length(LAST_LINE_CHARS_MAX)]
 Stacks = Annotated[str, Length(STACKS_CHARS_MAX)]
 
 Count = Annotated[int, Range(0, COUNT_MAX)]
-"""Bytes, offsets, numbers of things."""
+"""A number of bytes or of things, or an offset."""
 Epoch = Annotated[int, Range(0, COUNT_MAX)]
 Generation = Annotated[int, Range(0, 10**9)]
 Pid = Annotated[int, Range(1, (1 << 31) - 1)]
 Port = Annotated[int, Range(1, 65535)]
 Step = Annotated[int, Range(0, STEP_MAX)]
 SavedStep = Annotated[int, Range(-COUNT_MAX - 1, COUNT_MAX)]
-"""What a checkpoint has as its position: whatever its script has saved."""
+"""The position that a script has saved in a checkpoint, whatever it is."""
 Number = Annotated[float, Range(-1e308, 1e308)]
 Percent = Annotated[float, Range(-1e6, 1e6)]
-"""Of one core, so that a task may have some thousands. Below 0 for a moment where a child that counted has ended."""
+"""100 is one core, so a task may have thousands. Below 0 for a moment after a child process has ended."""
 Pace = Annotated[float, Range(0, 1e18)]
 Seconds = Annotated[float, Range(0, 1e12)]
 UnixTime = Annotated[float, Range(-6e10, 2.5e11)]
-"""From the year 69 to 9892: what can be shown as a date."""
+"""From the year 69 to 9892: dates that Python can show."""
 MetricName = Annotated[str, Length(METRIC_CHARS_MAX)]
 AnyJson = Annotated[Any, Json()]
 RawObject = Annotated[dict[str, Any], Raw()]

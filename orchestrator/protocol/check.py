@@ -1,7 +1,7 @@
-"""Checks what comes from a host against the types, and cleans its texts: what does not fit goes no further.
+"""Checks that a value from a host has its type, and cleans its texts.
 
-A check is a function, made once from a type's annotations: it takes a value that JSON gave, and returns the same value
-with no key that the type does not know and no text that a terminal would obey; or it raises Misfit.
+A check is a function that is made once from a type's annotations. It takes a value as the JSON decoder returns it, and
+returns a copy without unknown keys and without control characters, or raises Misfit.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from orchestrator.protocol.limits import CONTROLS, COUNT_MAX, TEXT_CHARS_MAX
 Check = Callable[[Any], Any]
 
 ENTRIES_MAX = 1 << 20
-"""Of a list or an object that has no limit of its own: the frame's limit comes first."""
+"""The limit of a list or an object that has no smaller one. The limit of the frame comes first."""
 
 DEPTH_MAX = 64
-"""Of JSON that somebody else reads."""
+"""How deep JSON without a type may be nested."""
 
 _SHOWN_CHARS = 60
 
@@ -40,7 +40,7 @@ _CONTROLS = re.compile(CONTROLS)
 
 
 class Misfit(ValueError):
-    """A value that is not of its type. str() begins with the way to it, such as `runs.t-1[0].pid is true, not …`."""
+    """A value does not have its type. str() begins with the path to it: `runs.t-1[0].pid is true, not …`."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -48,7 +48,7 @@ class Misfit(ValueError):
         self._way: list[str] = []
 
     def within(self, step: str | int) -> Misfit:
-        """Return it, one step further out."""
+        """Prepend one step to the path, and return the error."""
         self._way.insert(0, f"[{step}]" if isinstance(step, int) else f".{_short(cleaned(step))}")
         return self
 
@@ -57,18 +57,18 @@ class Misfit(ValueError):
 
 
 def cleaned(text: str) -> str:
-    r"""Return the text with what a terminal would obey shown as text: ESC as `\x1b`, a direction as `\u202e`."""
+    r"""Return the text with its control characters written out, such as ESC as `\x1b`."""
     return _CONTROLS.sub(_visible, text)
 
 
 def cleaned_json(value: Any) -> Any:
-    """Return any JSON with all its texts cleaned. Misfit where it holds a number that is not finite, or is too deep."""
+    """Return any JSON with its texts cleaned. Raises Misfit for a number that is not finite, and for deep nesting."""
     return _json(value, 0)
 
 
 @cache
 def check_of(type_: Any) -> Check:
-    """Return the check of a type: of a TypedDict, or of anything that one of its fields may be."""
+    """Return the check of a TypedDict, or of the type of a field."""
     if is_typeddict(type_):
         return _fields_of(type_)
     origin, arguments = get_origin(type_), get_args(type_)
@@ -286,7 +286,7 @@ def _json(value: Any, depth: int) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Return what a value looks like in a sentence: short, and safe on a terminal."""
+    """Return a short form of a value for a sentence."""
     if isinstance(value, Mapping):
         return "an object" if value else "an empty object"
     if isinstance(value, list):

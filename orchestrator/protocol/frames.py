@@ -1,10 +1,9 @@
-"""What an agent says of its host and of the tasks there, what a shim says of its task, and what a runtime says to it.
+"""The types of what agents, shims and runtimes send. The types of orders and of their replies are in `orders`.
 
-Every frame is one JSON object with one of the keys of the classes that end in `Frame`, or with `order`, of which
-`orders` has the types. A string below a field says what it holds; docs/protocol.md is made from both.
+docs/protocol.md is made from the types and from the strings below their fields.
 
-A field that may be left out (NotRequired) is one that a shim of an older version may not know: shims outlive the
-version of the agent that started them. An agent is always of the head's own version.
+NotRequired fields may be missing because a shim of an older version does not send them: a shim outlives the agent that
+started it. The agent itself always has the version of the head.
 """
 
 from typing import Annotated, Literal, NotRequired, TypedDict, final
@@ -45,30 +44,30 @@ SweptBy = Literal["cgroup", "marker"]
 PsutilFrom = Literal["bundle", "host", "none"]
 
 RUNS_MAX = 1024
-"""Of one report: as many as one link serves, and far more than one host has."""
+"""The most runs of one report."""
 
 TASKS_MAX = 4096
-"""Of one run on one host, older generations that still live among them."""
+"""The most tasks of one run on one host, with older generations that still live."""
 
 
 # ---------------------------------------------------------------- hello
 
 
 class BootRequest(TypedDict):
-    """What the head asks of the few lines that start an agent: one line of JSON."""
+    """The head's request to the few lines of Python that start an agent: one line of JSON."""
 
     nonce: str
-    """Its answers are marked with this said backwards, so that no echo is taken for one."""
+    """The answers are marked with its reverse, so that an echo is not taken for an answer."""
     digest: str
     host_dir: str | None
     heartbeat_s: float
     psutil: str | None
-    """The digest of the archive that the head could push."""
+    """The digest of the archive that the head can push."""
     psutil_platform: str
 
 
 class BootAnswer(TypedDict, total=False):
-    """What those lines answer: that they need the bundle, that the agent starts, or why not."""
+    """The answer: the bundle is needed, or the agent starts, or why it cannot."""
 
     need: bool
     ok: bool
@@ -80,40 +79,40 @@ class BootAnswer(TypedDict, total=False):
 
 
 class Hello(TypedDict):
-    """The first words of an agent."""
+    """What an agent says first."""
 
     digest: Name
-    """Of the bundle that it runs from."""
+    """The digest of its bundle."""
     python: Name
     platform: Name
-    """Which compiled modules fit: system, machine, C library."""
+    """System, machine and C library, which decide which compiled modules can be loaded."""
     hostname: Name
     user: Name
     boot_id: Name
-    """Another one means that the host was rebooted: no pid of before means anything."""
+    """Changes with a reboot, after which older pids mean nothing."""
     host_dir: Path
     host_dir_device: Annotated[int, Range(0, 2**64)]
-    """`st_dev` of that directory."""
+    """`st_dev` of `host_dir`."""
     psutil: Literal["bundle", "none"]
-    """`bundle`: it was pushed before."""
+    """`bundle`: psutil was pushed before."""
     psutil_wanted: bool
     cgroup: bool
-    """Whether tasks are put into control groups, which nothing of theirs can leave."""
+    """Whether tasks get control groups."""
     warning: Text | None
-    """What on the host may end tasks although nothing is wrong with them, such as logind at logout."""
+    """What may end tasks on this host without a failure, such as logind at logout."""
 
 
 class Slow(TypedDict, total=False):
-    """What the head found slow on the way to an agent."""
+    """What was slow when the head connected."""
 
     shell_s: Seconds
-    """The rc files of the login shell; said above 1 s."""
+    """Time of the login shell's rc files, if above 1 s."""
     connect_s: Seconds
-    """Until sshd let us in; said above 5 s."""
+    """Time until sshd accepted the connection, if above 5 s."""
 
 
 class Greeting(Hello):
-    """A hello as the rest of the head knows it."""
+    """A hello, with what the head adds to it."""
 
     slow: NotRequired[Slow]
 
@@ -129,7 +128,7 @@ class HelloFrame(TypedDict):
 
 
 class Said(TypedDict):
-    """A sentence of the runtime in a task, or the error that ended its script."""
+    """A sentence of the runtime, or the error that ended the script."""
 
     kind: Kind
     message: Sentence
@@ -143,15 +142,15 @@ class Left(TypedDict):
 
 
 class TaskExit(TypedDict):
-    """EXIT: how a task ended."""
+    """How a task ended."""
 
     code: Annotated[int, Range(0, 255)] | None
     signal: Annotated[int, Range(1, 255)] | None
     ago_s: Seconds | None
-    """Since it ended, by the host's monotonic clock; null after a reboot."""
+    """Time since it ended, by the host's monotonic clock; null after a reboot."""
     ended_at: NotRequired[UnixTime]
     ordered: NotRequired[bool]
-    """We stopped it."""
+    """Whether the shim had been told to stop it."""
     cause: ExitCause
     last_lines: NotRequired[Annotated[list[LogLine], Length(LAST_LINES_MAX)]]
     peak_rss_bytes: NotRequired[Count | None]
@@ -160,49 +159,49 @@ class TaskExit(TypedDict):
 
 
 class Task(TypedDict):
-    """TASK: all that is known of one task in one generation."""
+    """All that is known of one task in one generation."""
 
     task: TaskName
     generation: Generation
     phase: TaskPhase
-    """`ready`: it waits for its release, with TensorFlow imported where the script names it. `running`: released.
-    `unknown`: it was started here, and its shim has not spoken to this agent yet; nothing else is given then."""
+    """`ready`: the process waits for its release; TensorFlow is imported if the script names it. `running`: released.
+    `unknown`: started on this host, but its shim has not reported to this agent yet; all other fields are missing."""
     pid: NotRequired[Pid | None]
     port: NotRequired[Port | None]
-    """That its shim holds for it."""
+    """The port that the shim holds for it."""
     global_step: NotRequired[Step | None]
     step_age_s: NotRequired[Seconds | None]
-    """Since it moved there."""
+    """Time since `global_step` changed."""
     epoch: NotRequired[Step | None]
-    """Of the training."""
+    """The training epoch."""
     metrics: NotRequired[Annotated[dict[MetricName, Number | None], Length(METRICS_MAX)]]
-    """null: not a finite number."""
+    """null for a value that is not finite."""
     steps_per_s: NotRequired[Pace | None]
     cpu_percent: NotRequired[Percent | None]
     rss_bytes: NotRequired[Count | None]
     peak_rss_bytes: NotRequired[Count | None]
     log_bytes: NotRequired[Count]
-    """The logical end of its log."""
+    """The end of its log, counted from its first byte, with what was rotated away."""
     log_dropped_bytes: NotRequired[Count]
     heartbeat_age_s: NotRequired[Seconds]
-    """Since its shim spoke."""
+    """Time since the shim's last report."""
     runtime_age_s: NotRequired[Seconds | None]
-    """Since the last word of the runtime in its process; null where that gives no sign of life."""
+    """Time since the last message of the runtime in the task; null if it sends no heartbeats."""
     error: NotRequired[Said | None]
     said: NotRequired[Annotated[list[Said], Length(SAID_MAX)]]
     exit: NotRequired[TaskExit | None]
 
 
 class DirectorySample(TypedDict):
-    """How a run's checkpoint directory answers on a host."""
+    """How a run's checkpoint directory responds on a host."""
 
     silent_s: Seconds
-    """How long a look into it has not come back."""
+    """How long the current check of it has been waiting for the file system."""
     free_bytes: Count | None
 
 
 class Sample(TypedDict):
-    """How busy a host is."""
+    """The load of a host."""
 
     cpu_percent: Percent | None
     memory_percent: Percent | None
@@ -218,7 +217,7 @@ class HostSample(Sample):
 
 
 class Report(TypedDict):
-    """A level, never an edge: all that is known of all tasks of the watched runs."""
+    """All that is known of all tasks of the watched runs."""
 
     host: HostSample
     runs: Annotated[dict[RunId, Annotated[list[Task], Length(TASKS_MAX)]], Length(RUNS_MAX)]
@@ -235,27 +234,27 @@ class ReportFrame(TypedDict):
 
 
 class Error(TypedDict):
-    """Why an order was not done."""
+    """Why an order failed."""
 
     code: Name
     message: Text
     hint: Text | None
-    """The way out."""
+    """What a person can do about it."""
 
 
 @final
 class OkFrame(TypedDict):
-    """Agent to coordinator: an order was done. Some replies bring bytes as the frame's blob."""
+    """Agent to coordinator: an order was done. The frames of some replies have a blob."""
 
     reply: Count
     """The order's id."""
     ok: RawObject
-    """What the table of orders says."""
+    """Its type depends on the order."""
 
 
 @final
 class ErrorFrame(TypedDict):
-    """Agent to coordinator: an order was not done."""
+    """Agent to coordinator: an order failed."""
 
     reply: Count
     error: Error
@@ -268,7 +267,7 @@ Reply = OkFrame | ErrorFrame
 
 
 class ShimReportFrame(TypedDict):
-    """Shim to agent: when it connects, every heartbeat, and at once on a change."""
+    """Shim to agent: when the agent connects, every heartbeat, and at once after a change."""
 
     report: Task
 
@@ -277,23 +276,23 @@ class ShimReportFrame(TypedDict):
 
 
 class Ready(TypedDict):
-    """What is installed in a task's own process."""
+    """The versions of the packages in a task's process."""
 
     versions: dict[str, str | None]
 
 
 class ReadyLine(TypedDict):
-    """Runtime to shim: TensorFlow is imported where the script names it, and the task waits for its release."""
+    """Runtime to shim: the task waits for its release; TensorFlow is imported if the script names it."""
 
     ready: Ready
 
 
 class StepLine(TypedDict):
-    """Runtime to shim: how far the training is, at most four times a second."""
+    """Runtime to shim: the progress of the training, at most four times a second."""
 
     step: Step
     age_s: NotRequired[Seconds]
-    """Since the step was made."""
+    """Time since the step was made."""
     epoch: NotRequired[Step]
     metrics: NotRequired[dict[MetricName, Number]]
     steps_per_s: NotRequired[Pace]
@@ -312,7 +311,7 @@ class ErrorLine(TypedDict):
 
 
 class StacksLine(TypedDict):
-    """Runtime to shim: the Python stacks of all its threads."""
+    """Runtime to shim: the Python stacks of all threads."""
 
     stacks: Stacks
 
@@ -324,7 +323,7 @@ class HeartbeatLine(TypedDict):
 
 
 class Go(TypedDict):
-    """What the release brings."""
+    """The content of a release."""
 
     env: dict[str, str]
 
@@ -336,25 +335,25 @@ class GoLine(TypedDict):
 
 
 class Stopping(TypedDict):
-    """How long the task has to end by itself."""
+    """The content of a stop."""
 
     grace_s: Seconds
 
 
 class StopLine(TypedDict):
-    """Shim to runtime: end."""
+    """Shim to runtime: end the task."""
 
     stop: Stopping
 
 
 class AskStacksLine(TypedDict):
-    """Shim to runtime: say where you are."""
+    """Shim to runtime: send the stacks."""
 
     stacks: dict[str, object]
 
 
 RuntimeLine = ReadyLine | StepLine | SayLine | ErrorLine | StacksLine | HeartbeatLine
-"""What a runtime says. A script may write to the same socket: the shim takes nothing of it on trust."""
+"""What a runtime sends. A script may write to the same socket, so the shim trusts none of it."""
 
 ShimLine = GoLine | StopLine | AskStacksLine
-"""What a shim says to its runtime."""
+"""What a shim sends to its runtime."""

@@ -1,18 +1,18 @@
-"""How much a frame may hold, and which characters. Whoever sends keeps to it; whoever receives refuses the rest.
+"""The limits of what a frame may hold. The sender cuts to them, and the receiver refuses what exceeds them.
 
-Plain values, for the hosts need them too.
+Hosts import this module at run time, so it holds plain values only.
 """
 
 from __future__ import annotations
 
 TEXT_CHARS_MAX = 16 << 10
-"""Of any sentence that has no limit of its own."""
+"""The limit of a text that has no smaller one."""
 
 NAME_CHARS_MAX = 256
 PATH_CHARS_MAX = 4096
 
 SAID_MAX = 20
-"""Sentences of a task's runtime in a report, which repeats all that was said: the last of them."""
+"""How many sentences of a task's runtime a report repeats: the last ones."""
 
 SAID_CHARS_MAX = 2000
 KIND_CHARS_MAX = 64
@@ -24,18 +24,18 @@ LAST_LINES_MAX = 20
 LAST_LINE_CHARS_MAX = 4096
 
 LEFT_MAX = 256
-"""Processes that could not be killed, each with why."""
+"""How many processes that could not be killed are named."""
 
 STACKS_CHARS_MAX = 1 << 20
 
 STEP_MAX = 10**15
-"""Of `global_step` and the training's epoch. No training gets there; a script that counts nanoseconds does."""
+"""The limit of `global_step` and of the training epoch. Only a script that counts nanoseconds exceeds it."""
 
 COUNT_MAX = (1 << 63) - 1
 
 CONTROLS = (
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and line feed, DEL, C1
-    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # lines that are none, and what turns the direction of writing
-    "\ud800-\udfff]"  # halves of characters, which no file takes
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # line separators, and changes of the writing direction
+    "\ud800-\udfff]"  # halves of surrogate pairs, which no file can hold
 )
-"""A regular expression: characters that act on a terminal and are not shown."""
+"""A regular expression for the characters that change what a terminal shows instead of being shown."""

@@ -1,7 +1,7 @@
-"""What a coordinator may ask of an agent, and what an agent answers: the types of each order and of its reply.
+"""The types of all orders and of their replies. `table` says which belong together.
 
-`table` says which belong together. Of what hosts keep in files that older versions wrote (a checkpoint's marker, a
-run's record) only what is used is required.
+Some replies repeat files that an older version may have written (the marker of a generation, the record of a run). Of
+those, only the fields that are used are required.
 """
 
 from typing import Annotated, Literal, NotRequired, TypedDict
@@ -29,7 +29,7 @@ from orchestrator.protocol.bounds import (
 from orchestrator.protocol.frames import Left, SweptBy, Task
 
 FILES_MAX = 100_000
-"""Of anything that is listed; the frame's own limit comes first for most."""
+"""The most entries of any list. For most lists, the limit of the frame comes first."""
 
 CheckpointsDo = Literal["list", "read", "pin", "unpin", "rollback"]
 
@@ -37,12 +37,12 @@ FaultKind = Literal["kill", "freeze", "kill-shim", "kill-agent", "fill"]
 
 
 class Order(TypedDict, total=False):
-    """What is in every order; added when it is sent."""
+    """The fields of every order, which are added when it is sent."""
 
     order: str
     """The verb."""
     id: int
-    """Of the reply; an order without one gets none."""
+    """The id of the reply; an order without an id gets no reply."""
 
 
 class OfRun(Order):
@@ -50,7 +50,7 @@ class OfRun(Order):
 
     run: str
     epoch: int
-    """Of the coordinator that asks."""
+    """The epoch of the coordinator."""
 
 
 class OfTask(OfRun):
@@ -61,14 +61,14 @@ class OfTask(OfRun):
 
 
 class Nothing(TypedDict):
-    """An empty reply: done, now or before."""
+    """An empty reply: the order was done, now or before."""
 
 
 # ---------------------------------------------------------------- watching
 
 
 class Watch(OfRun):
-    """From now on the run is in the reports."""
+    """How often the run is to be reported."""
 
     heartbeat_s: float
 
@@ -77,14 +77,14 @@ class Watch(OfRun):
 
 
 class Probe(OfRun):
-    """Which Python, and which directory the run saves into."""
+    """The run's Python and its checkpoint directory."""
 
     python: str
     checkpoint_dir: str | None
 
 
 class GpuInUse(TypedDict):
-    """A process that computes on a GPU."""
+    """A process that uses a GPU."""
 
     gpu: Count
     """Its number in the driver's order."""
@@ -94,27 +94,27 @@ class GpuInUse(TypedDict):
 
 
 class OwnName(TypedDict):
-    """Where a library listens that asks for the host's own name."""
+    """The address to which the host's own name resolves, where libraries such as gloo listen."""
 
     name: Name
     address: Name | None
-    """null: nowhere."""
+    """null if it cannot be bound; `why` says why."""
     why: Text | None
 
 
 class Facts(TypedDict):
-    """What the run's Python found."""
+    """What the run's Python found on the host."""
 
     python: Name
     versions: Annotated[dict[Name, Name | None], Length(16)]
-    """Of tensorflow, keras, tf_keras and numpy; null where one is missing."""
+    """The versions of tensorflow, keras, tf_keras and numpy; null for a missing package."""
     checkpoint_writable: bool
     checkpoint_why: Text | None
-    """Why it is not writable."""
+    """Why the directory cannot be written; null if it can."""
     checkpoint_share: Name | None
-    """What the run finds written in the directory: equal on all hosts, or they do not share it."""
+    """The token of the run in the directory. Hosts that share the directory have the same one."""
     gpus: Annotated[list[Name], Length(1024)] | None
-    """UUIDs in the driver's order; null where there is no driver."""
+    """UUIDs in the driver's order; null without a driver."""
     gpus_in_use: Annotated[list[GpuInUse], Length(4096)]
     disk_free_bytes: Count | None
     own_name: OwnName
@@ -128,32 +128,32 @@ class Code(OfRun):
 
 
 class CodeState(TypedDict):
-    """What of the code the host lacks."""
+    """Which parts of the code the host lacks."""
 
     digest: Digest
     missing: Annotated[list[Digest], Length(FILES_MAX)]
-    """Contents that must come as `blob`; empty: the tree is in place."""
+    """The files that must be sent as `blob`; empty if the tree is in place."""
 
 
 class Blob(OfRun):
-    """A part of a file's content, which is the frame's blob."""
+    """A part of a file, which is the blob of the frame."""
 
     sha256: str
     offset: int
     last: bool
     store: NotRequired[Literal["checkpoints"]]
-    """A chunk of a snapshot, and no code."""
+    """Set for a chunk of a snapshot."""
 
 
 class BlobState(TypedDict):
-    """Empty, or what is wrong."""
+    """Whether the file is right."""
 
     damaged: NotRequired[bool]
-    """The whole is not its hash. After the last part of each, `code` is asked again."""
+    """True if the whole file does not have that hash. It is not kept, and the next `code` names it again."""
 
 
 class Psutil(Order):
-    """A part of psutil's archive, which is the frame's blob. Has no id: reports say later where psutil came from."""
+    """A part of psutil's archive, which is the blob of the frame. It has no id: reports show whether psutil works."""
 
     sha256: str
     offset: int
@@ -164,7 +164,7 @@ class Psutil(Order):
 
 
 class By(TypedDict):
-    """Whose a generation is, for people."""
+    """Who made a generation, for people."""
 
     run: str
     host: str
@@ -172,14 +172,14 @@ class By(TypedDict):
 
 
 class Rejected(TypedDict):
-    """A checkpoint that did not read whole."""
+    """A damaged checkpoint."""
 
     path: Path
     why: Text
 
 
 class Seed(OfRun):
-    """Which generation begins, and what it may begin with."""
+    """Which generation begins, and from which checkpoints it may start."""
 
     generation: int
     dir: str
@@ -188,25 +188,25 @@ class Seed(OfRun):
     keep: int
     by: By
     only: NotRequired[str]
-    """The digest of the one snapshot to take it from."""
+    """The digest of the only snapshot that may be used."""
 
 
 class Seeded(TypedDict):
-    """What the generation begins with."""
+    """The checkpoint from which the generation starts."""
 
     global_step: SavedStep | None
     source: Path | None
-    """null: there never was a checkpoint."""
+    """null if there never was a checkpoint."""
     path: Path
     rejected: Annotated[list[Rejected], Length(FILES_MAX)]
     highest_generation: NotRequired[Generation]
     from_scratch: NotRequired[bool]
     by: NotRequired[AnyJson]
-    """Whose it is. The answer lies in the directory, too, and is given again where it is asked again."""
+    """The whole reply is also stored in the directory, and repeated if the order is."""
 
 
 class Verify(OfRun):
-    """Which generation's newest checkpoint is to be read."""
+    """Which generation's newest checkpoint is verified."""
 
     generation: int
     dir: str
@@ -214,7 +214,7 @@ class Verify(OfRun):
 
 
 class SavedCheckpoint(TypedDict):
-    """A checkpoint that reads whole."""
+    """A checkpoint that was read to its last byte."""
 
     global_step: SavedStep | None
     path: Path
@@ -222,32 +222,32 @@ class SavedCheckpoint(TypedDict):
 
 
 class Verified(TypedDict):
-    """What was read."""
+    """The newest good checkpoint, and the damaged ones that are newer."""
 
     checkpoint: SavedCheckpoint | None
     rejected: Annotated[list[Rejected], Length(FILES_MAX)]
 
 
 class Snapshot(OfRun):
-    """Which checkpoint is to be set aside."""
+    """Which checkpoint is copied."""
 
     generation: int
     dir: str
     python: str
     path: str | None
-    """null: the newest that reads whole."""
+    """null for the newest good one."""
 
 
 class Manifest(TypedDict):
-    """MANIFEST: what a snapshot is made of. It is in `.orch/safe/<digest>` from then on."""
+    """The files and chunks of a snapshot, which is in `.orch/safe/<digest>`."""
 
     digest: Digest
     files: Annotated[
         list[tuple[FilePath, Count, SavedStep, Annotated[list[Digest], Length(FILES_MAX)]]], Length(FILES_MAX)
     ]
-    """Name, bytes, time of change in ns, and the SHA-256 of each chunk, of each file."""
+    """For each file its name, its bytes, its modification time in ns, and the SHA-256 of each chunk."""
     piece_bytes: Count
-    """Of each chunk but a file's last. (The key is older than the word: manifests lie on disks.)"""
+    """The size of each chunk but the last of a file. The key keeps its old name because manifests are on disks."""
     bytes: Count
     generation: Generation | None
     global_step: SavedStep | None
@@ -256,7 +256,7 @@ class Manifest(TypedDict):
 
 
 class Chunk(OfRun):
-    """Which part of a snapshot's file."""
+    """Which part of which file of a snapshot."""
 
     dir: str
     digest: str
@@ -266,34 +266,34 @@ class Chunk(OfRun):
 
 
 class Receive(OfRun):
-    """The snapshot that is to be here."""
+    """The snapshot that the host must have."""
 
     dir: str
     manifest: Manifest
 
 
 class Received(TypedDict):
-    """What of it is missing."""
+    """Which chunks the host lacks."""
 
     missing: Annotated[list[Digest], Length(FILES_MAX)]
-    """Chunks that must come as `blob` with `store: "checkpoints"`; empty: the snapshot is in place."""
+    """The chunks that must be sent as `blob` with `store`; empty if the snapshot is in place."""
 
 
 class Checkpoints(OfRun):
-    """What a person wants of the checkpoints of a run."""
+    """What a person asks about a run's checkpoints."""
 
     do: CheckpointsDo
     dir: str
     python: str
     what: str | None
-    """A step, `gen-N`, or a name of the list; not for `list` and `read`."""
+    """A step, `gen-N`, or a name from the list; null for `list` and `read`."""
 
 
 class Checkpoint(TypedDict):
-    """CHECKPOINT: one of a directory's, and what is known of it."""
+    """One checkpoint of the directory."""
 
     generation: Generation | None
-    """null: it lies beside the generations."""
+    """null if it is in no generation's directory."""
     name: Path
     path: Path
     kind: Name
@@ -301,110 +301,110 @@ class Checkpoint(TypedDict):
     bytes: Count
     saved_at: UnixTime
     resumes: bool
-    """Scripts go on from such a one by themselves."""
+    """Whether scripts resume from this kind of checkpoint by themselves."""
     whole: bool | None
-    """null: not read yet."""
+    """null if it was not read yet."""
     why: Text | None
     verified_at: UnixTime | None
     pinned: bool
     set_aside: bool
     by: AnyJson
     given: bool
-    """A copy that the generation began with."""
+    """Whether it is the copy with which the generation started."""
 
 
 class CheckpointsAnswer(TypedDict, total=False):
-    """`list` and `read` answer with the first three, the others with what follows them."""
+    """The reply has the first three fields for `list` and `read`, and the others for `pin`, `unpin` and `rollback`."""
 
     dir: Path
     checkpoints: Annotated[list[Checkpoint], Length(FILES_MAX)]
     newest: Path | None
     checkpoint: Checkpoint
     set_aside: Annotated[list[Generation], Length(FILES_MAX)]
-    """Of `rollback`: the generations that count no more."""
+    """For `rollback`: the generations that are ignored from now on."""
     path: Path
     already: bool
 
 
 class Highest(OfRun):
-    """Which directory."""
+    """The checkpoint directory."""
 
     dir: str
 
 
 class HighestGeneration(TypedDict):
-    """How far the generations there have got."""
+    """The highest generation in the directory."""
 
     generation: Generation
-    """0 for none."""
+    """0 if there is none."""
 
 
 # ---------------------------------------------------------------- a task's life
 
 
 class Start(OfTask):
-    """Everything that a shim needs."""
+    """What a shim needs to start the task."""
 
     python: str
     script: str
     args: list[str]
     env: dict[str, str]
     secrets: dict[str, str]
-    """Never written down."""
+    """Never written to a disk."""
     code: str
-    """The digest of the tree."""
+    """The digest of the code."""
     ports: list[int]
-    """Candidates, of which the shim takes one."""
+    """The shim takes the first that is free."""
     hold: bool
-    """The runtime is on: the process waits for its release."""
+    """Whether the task runs under the runtime, and waits for its release."""
     log_max_bytes: int
     scratch: bool
-    """This task's checkpoint directory is the host's own and thrown away."""
+    """Whether the task gets a checkpoint directory of its own, which is removed with it."""
 
 
 class Started(TypedDict):
-    """The shim is up."""
+    """The shim has started."""
 
     pid: Pid | None
     already: NotRequired[bool]
 
 
 class Release(OfTask):
-    """What a task gets when all have joined."""
+    """What the task gets when all tasks have joined."""
 
     env: dict[str, str]
-    """TF_CONFIG and its like."""
+    """TF_CONFIG and similar variables."""
     seed: NotRequired[str | None]
-    """The directory whose content goes to the scratch. The agent copies it; the shim does not get this field."""
+    """The directory that the agent copies into the scratch. It is not forwarded to the shim."""
 
 
 class Stop(OfTask):
-    """How long a task may take to end."""
+    """How long the task may take to end."""
 
     grace_s: float
-    """0: it is killed at once."""
+    """0 to kill it at once."""
 
 
 class AskStacks(OfTask):
-    """Of which task."""
+    """The task."""
 
 
 class StacksText(TypedDict):
-    """Where the task is in its code."""
+    """The stacks of the task."""
 
     stacks: Stacks
     by: Literal["runtime", "kernel"]
-    """`kernel`: its runtime did not answer within 5 s."""
+    """`kernel` if the runtime did not answer within 5 s."""
 
 
 class Sweep(OfRun):
-    """Up to which generation."""
+    """The newest generation that is swept."""
 
     generation_max: int
 
 
 class Swept(TypedDict):
-    """The proof: after it no marked process of the run up to that generation lives, or it is named."""
+    """The proof: no process of the run up to that generation is left, but for those that are named."""
 
     left: Annotated[list[Left], Length(4096)]
     ports_busy: Annotated[list[Port], Length(4096)]
@@ -412,17 +412,17 @@ class Swept(TypedDict):
 
 
 class AskLog(OfTask):
-    """Which part of a log."""
+    """Which part of the log."""
 
     offset: int
     bytes_max: int
 
 
 class LogPart(TypedDict):
-    """What part it is."""
+    """Which part the blob is."""
 
     offset: Count
-    """Later than asked where rotation has dropped the start."""
+    """Later than requested if the start was rotated away."""
     end: Count
 
 
@@ -436,7 +436,7 @@ class SummaryFile(TypedDict):
 
 
 class SummaryFiles(TypedDict):
-    """What is below ORCH_LOG_DIR."""
+    """TensorBoard's files in ORCH_LOG_DIR."""
 
     files: Annotated[list[SummaryFile], Length(FILES_MAX)]
     left_out: Count
@@ -451,7 +451,7 @@ class Summary(OfTask):
 
 
 class Fault(OfRun):
-    """What `orch chaos` does to a task, or to the host."""
+    """The fault, and how long it lasts. Faults of a host have no task."""
 
     fault: FaultKind
     for_s: float
@@ -460,7 +460,7 @@ class Fault(OfRun):
 
 
 class FaultBegun(TypedDict):
-    """It has begun."""
+    """The fault has begun."""
 
     pid: NotRequired[Pid]
     bytes: NotRequired[Count]
@@ -470,22 +470,22 @@ class FaultBegun(TypedDict):
 
 
 class Record(TypedDict):
-    """A run as its coordinator saw it."""
+    """A run as its coordinator sees it."""
 
     epoch: int
     written_at: float
     state: str
-    """The journal's JSON of it."""
+    """The JSON of the journal."""
 
 
 class Keep(OfRun):
-    """What the host is to remember."""
+    """What the host must remember."""
 
     record: Record
 
 
 class Runs(Order):
-    """Whether records are wanted."""
+    """Whether the records are wanted too."""
 
     records: bool
 
@@ -497,11 +497,11 @@ class KnownTask(Task):
 
 
 class KnownRun(TypedDict):
-    """A run that a host remembers, whoever began it."""
+    """A run that a host remembers, whoever started it."""
 
     run: RunId
     directory: bool
-    """false: only processes with the run's mark were found."""
+    """false if only processes with the run's marker were found."""
     epoch: Epoch
     watched: bool
     watched_ago_s: Seconds | None
@@ -509,19 +509,19 @@ class KnownRun(TypedDict):
     processes: Annotated[list[Pid], Length(FILES_MAX)]
     bytes: Count
     age_s: Seconds | None
-    """Since anything of it changed."""
+    """Time since a file of it changed."""
     tasks: Annotated[list[KnownTask], Length(FILES_MAX)]
     record: AnyJson
-    """Of each run that lives, and of the newest others up to 1 MiB; else null."""
+    """The record of each run that lives, and of the newest others up to 1 MiB; else null."""
 
 
 class KnownRuns(TypedDict):
-    """All that the host remembers."""
+    """All runs that the host remembers."""
 
     runs: Annotated[list[KnownRun], Length(FILES_MAX)]
 
 
 class Remove(OfRun):
-    """Whether a run goes that somebody drives."""
+    """Whether a run is removed that an agent watches."""
 
     even_driven: bool

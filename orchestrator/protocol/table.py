@@ -1,7 +1,7 @@
-"""The one table of orders: what each may ask, what it answers, whose it must be, and who sends it.
+"""The table of orders: the types of each request and of its reply, its fence, and its sender.
 
-`STOP({…})` makes an order that can be sent; its fields are checked by mypy, and so is what its reply holds. Agents
-have one method for each, named `handler`; the coordinator checks each reply by `answer`.
+`STOP({…})` makes an order; mypy checks its fields, and knows the type of its reply. An agent has one method for each
+order, `handler`. The coordinator checks each reply against `answer`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ A = TypeVar("A")
 
 
 class Fence(Enum):
-    """Whose orders a host accepts."""
+    """Which coordinators may give an order."""
 
     RUN = "newest"
-    """Run and epoch are checked: an older coordinator is refused (`superseded`)."""
+    """The host checks run and epoch, and refuses an older coordinator with code `superseded`."""
     BEGINS = "newest, begins"
-    """The same, and a host that does not know the run begins to."""
+    """The same, and a host that does not know the run creates its directory."""
     NONE = "anybody"
-    """It changes nothing of a run."""
+    """Any. The order changes nothing of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order(Generic[A]):
-    """An order that can be sent. `fields` are what goes on the wire, but for the id."""
+    """An order that can be sent. `fields` is the whole JSON object, without the id."""
 
     verb: Verb[Any, A]
     fields: Mapping[str, Any]
@@ -45,9 +45,9 @@ class Verb(Generic[Q, A]):
     request: type[Q]
     answer: type[A]
     sender: str
-    """The module below orchestrator/daemon that makes it."""
+    """The module of orchestrator/daemon that makes the order."""
     about: str
-    """One sentence: what the agent does."""
+    """What the agent does, in one sentence."""
 
     def __call__(self, fields: Q) -> Order[A]:
         """Make the order."""
@@ -55,7 +55,7 @@ class Verb(Generic[Q, A]):
 
     @property
     def handler(self) -> str:
-        """Return the name of an agent's method for it."""
+        """Return the name of the agent's method for this order."""
         return f"_on_{self.name}"
 
 
@@ -81,7 +81,7 @@ PROBE = Verb(
     orders.Probe,
     orders.Facts,
     "coordinator.preparation",
-    "Says what the run's Python has, what computes on the GPUs, and whether the checkpoint directory can be written.",
+    "Checks the packages of the run's Python, the GPUs, and whether the checkpoint directory can be written.",
 )
 CODE = Verb(
     "code",
@@ -89,7 +89,7 @@ CODE = Verb(
     orders.Code,
     orders.CodeState,
     "coordinator.preparation",
-    "Puts the tree of the code in place, or says which contents are missing.",
+    "Puts the code in place, or names the files that are missing.",
 )
 BLOB = Verb(
     "blob",
@@ -97,7 +97,7 @@ BLOB = Verb(
     orders.Blob,
     orders.BlobState,
     "connection.orders",
-    "Takes a part of a file's content, which is the frame's blob.",
+    "Stores a part of a file, which is the blob of the frame.",
 )
 PSUTIL = Verb(
     "psutil",
@@ -105,7 +105,7 @@ PSUTIL = Verb(
     orders.Psutil,
     orders.Nothing,
     "connection.bootstrap",
-    "Takes a part of psutil's archive, which is the frame's blob, and loads psutil after the last one.",
+    "Stores a part of psutil's archive, which is the blob of the frame, and loads psutil after the last part.",
 )
 HIGHEST = Verb(
     "highest",
@@ -113,7 +113,7 @@ HIGHEST = Verb(
     orders.Highest,
     orders.HighestGeneration,
     "coordinator.preparation",
-    "Says the highest generation in the checkpoint directory.",
+    "Returns the highest generation in the checkpoint directory.",
 )
 SEED = Verb(
     "seed",
@@ -121,7 +121,7 @@ SEED = Verb(
     orders.Seed,
     orders.Seeded,
     "connection.orders",
-    "Puts the newest checkpoint that reads whole into the generation's directory.",
+    "Makes the generation's directory with the newest good checkpoint in it.",
 )
 VERIFY = Verb(
     "verify",
@@ -129,7 +129,7 @@ VERIFY = Verb(
     orders.Verify,
     orders.Verified,
     "connection.orders",
-    "Reads the generation's newest checkpoint to its last byte.",
+    "Reads the newest checkpoint of a generation to its last byte.",
 )
 SNAPSHOT = Verb(
     "snapshot",
@@ -137,7 +137,7 @@ SNAPSHOT = Verb(
     orders.Snapshot,
     orders.Manifest,
     "transfer.checkpoints",
-    "Sets a copy of a checkpoint aside that no script touches, so that it can travel.",
+    "Copies a checkpoint into a snapshot, so that it can be transferred while scripts change the directory.",
 )
 CHUNK = Verb(
     "chunk",
@@ -145,7 +145,7 @@ CHUNK = Verb(
     orders.Chunk,
     orders.Nothing,
     "transfer.checkpoints",
-    "Reads a part of a snapshot's file, which is the reply's blob.",
+    "Reads a part of a file of a snapshot; it is the blob of the reply.",
 )
 RECEIVE = Verb(
     "receive",
@@ -153,7 +153,7 @@ RECEIVE = Verb(
     orders.Receive,
     orders.Received,
     "transfer.checkpoints",
-    "Puts a snapshot in place from chunks that have come, or says which are missing.",
+    "Puts a snapshot together from its chunks, or names the chunks that are missing.",
 )
 CHECKPOINTS = Verb(
     "checkpoints",
@@ -161,7 +161,7 @@ CHECKPOINTS = Verb(
     orders.Checkpoints,
     orders.CheckpointsAnswer,
     "coordinator.checkpoint_requests",
-    "Lists, reads, pins and unpins checkpoints, or goes back to one, for a person.",
+    "Lists, reads, pins, unpins or rolls back checkpoints, for a person.",
 )
 START = Verb(
     "start",
@@ -169,7 +169,7 @@ START = Verb(
     orders.Start,
     orders.Started,
     "connection.orders",
-    "Starts a task's shim, which starts the task's process.",
+    "Starts the shim of a task, which starts the task's process.",
 )
 RELEASE = Verb(
     "release",
@@ -177,7 +177,7 @@ RELEASE = Verb(
     orders.Release,
     orders.Nothing,
     "connection.orders",
-    "Lets the task go on from its gate, with TF_CONFIG.",
+    "Releases the task from its gate, with TF_CONFIG.",
 )
 STOP = Verb(
     "stop",
@@ -185,7 +185,7 @@ STOP = Verb(
     orders.Stop,
     orders.Nothing,
     "connection.orders",
-    "Lets the task end; answered at once, and the reports tell the rest.",
+    "Stops the task. The reply comes at once, and reports show the end.",
 )
 SWEEP = Verb(
     "sweep",
@@ -193,7 +193,7 @@ SWEEP = Verb(
     orders.Sweep,
     orders.Swept,
     "connection.orders",
-    "Kills whatever is left of the run up to that generation, and names what will not die.",
+    "Kills all processes of the run up to that generation, and names those that cannot be killed.",
 )
 STACKS = Verb(
     "stacks",
@@ -201,7 +201,7 @@ STACKS = Verb(
     orders.AskStacks,
     orders.StacksText,
     "connection.orders",
-    "Says where a task is in its code.",
+    "Returns the stacks of a task.",
 )
 LOG = Verb(
     "log",
@@ -209,7 +209,7 @@ LOG = Verb(
     orders.AskLog,
     orders.LogPart,
     "transfer.logcopy",
-    "Reads whole lines of a task's log, which are the reply's blob.",
+    "Reads whole lines of a task's log; they are the blob of the reply.",
 )
 SUMMARIES = Verb(
     "summaries",
@@ -225,7 +225,7 @@ SUMMARY = Verb(
     orders.Summary,
     orders.Nothing,
     "transfer.tensorboard",
-    "Reads a part of one of TensorBoard's files, which is the reply's blob.",
+    "Reads a part of one of TensorBoard's files; it is the blob of the reply.",
 )
 FAULT = Verb(
     "fault",
@@ -233,7 +233,7 @@ FAULT = Verb(
     orders.Fault,
     orders.FaultBegun,
     "connection.orders",
-    "Hurts a task, where the run's spec allows it; answered once it has begun.",
+    "Injects a fault into a run whose spec allows it. The reply comes when it has begun.",
 )
 KEEP = Verb(
     "keep",
@@ -241,7 +241,7 @@ KEEP = Verb(
     orders.Keep,
     orders.Nothing,
     "coordinator.records",
-    "Remembers the run as its coordinator sees it: at a generation's start, at its release, and at the run's end.",
+    "Stores the run's record: at the start and the release of a generation, and at the end of the run.",
 )
 RUNS = Verb(
     "runs",
@@ -249,7 +249,7 @@ RUNS = Verb(
     orders.Runs,
     orders.KnownRuns,
     "connection.orders",
-    "Says all that the host remembers of runs, whoever began them.",
+    "Lists all runs that the host remembers, whoever started them.",
 )
 REMOVE = Verb(
     "remove",
@@ -257,7 +257,7 @@ REMOVE = Verb(
     orders.Remove,
     orders.Nothing,
     "connection.orders",
-    "Ends and removes all of a run on the host; refused (`driven`) while an agent watches it.",
+    "Kills and removes everything of a run on the host. Refused with code `driven` while an agent watches it.",
 )
 
 TABLE: tuple[Verb[Any, Any], ...] = (
@@ -287,6 +287,6 @@ TABLE: tuple[Verb[Any, Any], ...] = (
     RUNS,
     REMOVE,
 )
-"""In the order of a run's life."""
+"""All orders, in the order of a run's life."""
 
 BY_NAME: Mapping[str, Verb[Any, Any]] = {row.name: row for row in TABLE}

@@ -173,7 +173,7 @@ def _manifest(
             if controls(inside):
                 raise SeedError(
                     "bad-name",
-                    f"{inside!r} cannot travel with its checkpoint: its name has characters that a terminal obeys",
+                    f"{inside!r} cannot be transferred: its name has control characters",
                     "let the script give it another name",
                 )
             found = os.stat(path)

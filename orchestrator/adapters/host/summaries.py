@@ -49,7 +49,7 @@ def listing(host_dir: str, run: str) -> dict[str, Any]:
                 size = _size(os.path.join(where, name))
                 if size is None or not (_MARK in name or _PLUGINS in path):
                     continue
-                # What a terminal would obey is in no name that goes to the head and back.
+                # The head could neither show such a name nor send it back.
                 if len(files) < FILES_MAX and not controls(path):
                     files.append({"task": task, "generation": generation, "path": path, "bytes": size})
                 else:

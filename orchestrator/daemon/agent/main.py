@@ -84,11 +84,11 @@ class Agent:
         runs = {run: self._tasks.report(run) for run in self._tasks.watched}
         try:
             self._output.report(_frame({"host": self._sampled, "runs": runs}))
-        except FrameError as e:  # whoever dies of a report dies of the next one too
+        except FrameError as e:  # to die of it would mean to die of the next report, too
             _complain(e)
 
     def _forward(self, message: Mapping[str, Any], blob: bytes) -> None:
-        """Send what a shim answered."""
+        """Forward the reply of a shim."""
         try:
             self._output.send(message, blob)
         except FrameError as e:
@@ -120,7 +120,7 @@ class Agent:
 
 
 def _frame(report: Report) -> bytes:
-    """Return the report's frame, with less in it where it would be too long. FrameError where nothing helps."""
+    """Return the frame of a report, shortened if it is too long. Raises FrameError if that does not suffice."""
     try:
         return encode({"report": report})
     except FrameError as e:
@@ -134,7 +134,7 @@ def _frame(report: Report) -> bytes:
 
 
 def _complain(error: Exception) -> None:
-    """Say it where the head looks when the connection has ended."""
+    """Write to stderr, which the head quotes when the connection has ended."""
     sys.stderr.write(f"orch agent: {error}\n")
     sys.stderr.flush()
 

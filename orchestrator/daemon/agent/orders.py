@@ -36,7 +36,7 @@ NO_PYTHON_HINT = "give the full path of the Python that has TensorFlow as `pytho
 
 BEGIN_A_RUN = ("code", "seed", "receive", "start")
 UNFENCED = ("probe", "psutil", "runs")
-"""They change nothing of a run. Both are columns of the table of orders, which is not imported here."""
+"""Both are columns of the table of orders, which is not imported here; a test compares them."""
 
 
 class Orders:

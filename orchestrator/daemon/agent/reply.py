@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 MESSAGE_CHARS_MAX = 8 << 10
-"""Of an error: below what the head takes."""
+"""The limit of an error's message, below that of the protocol."""
 
 
 def too_large(error: FrameError) -> HostFault:
-    """Return the fault of an answer that no frame holds."""
+    """Return the fault of a reply that is too long for a frame."""
     return HostFault("too-large", f"the answer does not fit in a frame: {error}")
 
 

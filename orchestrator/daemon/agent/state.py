@@ -37,14 +37,14 @@ def shown(known: Iterable[tuple[str, int, bool]]) -> list[tuple[str, int]]:
 
 
 def unknown(task: str, generation: int) -> Task:
-    """Return what was started here and has not spoken yet: to leave it out would say that it is gone."""
+    """Return a task that was started here and has not reported yet. If it were left out, it would count as gone."""
     return {"task": task, "generation": generation, "phase": "unknown"}
 
 
 def of(told: Task | None, task: str, generation: int) -> Task | None:
-    """Return what a shim has said, or left on the disk, of that task; None where nothing can be read in it.
+    """Return the TASK that a shim sent, or that its exit record holds; None if it is damaged.
 
-    A disk that lost its power may hold half of it, and one of an older version more than a report may hold.
+    It gets the names of its directory, and is cut to the limits of the protocol: an older shim may exceed them.
     """
     from orchestrator.daemon.shim.report import cut
 
@@ -75,7 +75,7 @@ def as_of(task: Task, age_s: float) -> Task:
 
 
 def shorter(report: Report) -> Iterator[Report]:
-    """Yield a report whose frame is too long with less and less in it: but with each task, or it would seem lost."""
+    """Yield shorter and shorter versions of a report that is too long for a frame. All keep every task."""
     from orchestrator.daemon.shim.report import CUTS, cut
 
     for cuts in range(2, CUTS + 1):

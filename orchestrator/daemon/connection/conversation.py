@@ -1,4 +1,4 @@
-"""One connection with an agent, from its hello to its end: orders go out, and each reply finds who asked."""
+"""One connection to an agent, from its hello to its end. It sends orders, and hands each reply to its caller."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ A = TypeVar("A")
 
 
 class LinkDown(Exception):
-    """The connection broke before the reply came; the order may or may not have been done."""
+    """The connection broke before the reply came. The order may or may not have been done."""
 
 
 class NoAnswer(LinkDown):
@@ -39,7 +39,7 @@ class OrderRefused(Exception):
 
 
 class Reply(NamedTuple, Generic[A]):
-    """What an agent replied: one of the two is None."""
+    """A reply. Either `ok` or `error` is None."""
 
     ok: A | None
     error: Error | None
@@ -47,7 +47,7 @@ class Reply(NamedTuple, Generic[A]):
 
 
 class Answer(NamedTuple, Generic[A]):
-    """What an agent replied that has done it."""
+    """The reply to an order that was done."""
 
     ok: A
     blob: bytes
@@ -62,7 +62,7 @@ class Asks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Who waits for a reply, and to what."""
+    """An order without a reply, and who waits for it."""
 
     order: Order[Any]
     on_reply: Callable[[Reply[Any]], None] | None
@@ -70,14 +70,14 @@ class _Waiting:
 
 
 class Conversation:
-    """One connection, once its agent has said hello."""
+    """One connection whose agent has said hello."""
 
     def __init__(self, host: str, channel: Channel, hello: Greeting) -> None:
         self.channel = channel
         self.hello = hello
         self.heard_at = time.monotonic()
         self.why: str | None = None
-        """Why it is ended, where we end it."""
+        """Why we end the connection; None if we do not."""
         self._host = host
         self._printed = channel.stderr_tail()
         self._ids = itertools.count(1)
@@ -106,7 +106,7 @@ class Conversation:
         on_reply: Callable[[Reply[A]], None] | None = None,
         future: Future[Reply[A]] | None = None,
     ) -> None:
-        """Queue an order. Whoever waits for its reply is told by one of the two; by a future also of the end."""
+        """Queue an order. The reply goes to `on_reply` or `future`; the future also fails when the connection ends."""
         number = next(self._ids)
         data = encode({**order.fields, "id": number}, blob)
         with self._lock:
@@ -118,7 +118,7 @@ class Conversation:
             future.set_exception(self._broke())
 
     def replied(self, frame: ReplyFrame, blob: bytes) -> None:
-        """Give a reply to who asked. A reply that nobody waits for is dropped. Raises WireError."""
+        """Hand a reply to its caller, or drop it if nobody waits for it. Raises WireError."""
         waiting = self._waiting.get(frame["reply"])
         if waiting is None:
             return
@@ -126,7 +126,7 @@ class Conversation:
             reply: Reply[Any] = Reply(None, frame["error"], blob)
         else:
             reply = Reply(edge.answer(self._host, waiting.order, frame["ok"], blob), None, blob)
-        # Only now: where it is none that can be used, whoever waits is told of the end of the connection.
+        # Removed only after the check: if that fails, the end of the connection is reported to the caller.
         del self._waiting[frame["reply"]]
         if waiting.future is not None:
             waiting.future.set_result(reply)
@@ -134,7 +134,7 @@ class Conversation:
             waiting.on_reply(reply)
 
     def end(self) -> None:
-        """Wake the writer and all who wait for a reply; who asks from now on is told at once."""
+        """Wake the writer, and fail all orders without a reply, now and from now on."""
         with self._lock:
             self._ended.set()
             waiting = list(self._waiting.values())
@@ -144,17 +144,17 @@ class Conversation:
                 one.future.set_exception(self._broke())
 
     def last_words(self) -> str:
-        """Return what the agent printed last on stderr since its hello; empty where it printed nothing."""
+        """Return the last line on stderr since the hello; empty if there is none."""
         printed = self.channel.stderr_tail()
         return edge.last_line(printed.removeprefix(self._printed))
 
     def break_off(self, why: str) -> None:
-        """Close it, which ends the reading; `why` is what the run is told."""
+        """Close the connection, which ends the reading. `why` is what runs are told."""
         self.why = self.why or why
         self.channel.close()
 
     def flush_and_close(self) -> None:
-        """Close after what is queued has been written; the writer does it."""
+        """Let the writer close the connection after it has written what is queued."""
         self._outbox.put(None)
 
     def _broke(self) -> LinkDown:

@@ -1,7 +1,7 @@
-"""The edge: what an agent says is checked and cleaned here, and nowhere behind it is anything of it doubted.
+"""The edge of the head: the one place that checks and cleans what agents send. Code behind it trusts the types.
 
-A host may lie, run another program in the place of ours, or have a fault of ours. Whatever it is, it costs that host
-its connection, and is said with the field that shows it; no other host notices.
+A host may lie, another program may run in place of our agent, or the agent may have a bug. In each case the connection
+to that host is dropped with a sentence that names the field, and no other host is affected.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ A = TypeVar("A")
 
 
 class WireError(ValueError):
-    """An agent said something that is not in the protocol: one sentence, with the host and the field."""
+    """An agent has broken the protocol. str() is a sentence with the host and the field."""
 
 
 def hello(host: str, message: Mapping[str, Any]) -> frames.Greeting:
-    """Return what an agent says first."""
+    """Check the first frame of an agent, and return its hello."""
     if "hello" not in message:
         raise WireError(f"{host} began with {_kind(message)} and not with a hello")
     return cast("frames.Greeting", _checked(host, "a hello", frames.Hello, message["hello"]))
 
 
 def frame(host: str, message: Mapping[str, Any], blob: bytes) -> frames.ReportFrame | frames.Reply:
-    """Return a frame that may follow."""
+    """Check a frame that follows the hello, and return it."""
     if "report" in message:
         if blob:
             raise WireError(f"{host} sent a report with {len(blob)} bytes that nobody asked for")
@@ -40,7 +40,7 @@ def frame(host: str, message: Mapping[str, Any], blob: bytes) -> frames.ReportFr
 
 
 def answer(host: str, order: Order[A], ok: Mapping[str, Any], blob: bytes) -> A:
-    """Return what an order was answered with: of its type, and with no more bytes than were asked for."""
+    """Check the reply to an order, and return its content. Its blob may not exceed the bytes that were requested."""
     what = f"an answer to `{order.verb.name}`"
     room = order.fields.get("bytes_max", 0)
     if len(blob) > room:
@@ -60,6 +60,6 @@ def _kind(message: Mapping[str, Any]) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the last line that a host has printed, as a sentence may quote it; empty where there is none."""
+    """Return the last line of a host's output, for a sentence; empty if there is none."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return cleaned(lines[-1][:300]) if lines else ""

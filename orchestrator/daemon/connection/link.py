@@ -4,8 +4,8 @@ A link knows nothing of what a run needs: it serves any number of runs, tells ea
 drops orders while there is no connection, since the core asks anew for what is outstanding once the host is up.
 Three threads wait for each other here and nowhere else: the link's own reads, a second writes, and the caller asks.
 
-What an agent says that is not in the protocol ends its connection. The first time it is connected to again as after
-any other end; who goes on with it is connected to every few minutes only, and shown as misbehaving.
+An agent that breaks the protocol loses its connection. After the first time, the link connects again as usual. If it
+happens again, the host is shown as misbehaving, and the link waits for minutes between its tries.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class Pace:
     """A connection that lived as long was a good one: the next try is made soon again."""
     silence_check_s: float = 1.0
     misbehaving_retry_s: tuple[float, ...] = (60.0, 120.0, 300.0, 600.0)
-    """Where the agent has said what is not in the protocol, and again at the next connection."""
+    """Between tries to connect to an agent that has broken the protocol more than once."""
     forgiven_s: float = 600.0
-    """A connection that lived as long says that whatever it was is over."""
+    """A connection that lived as long clears the count of broken ones."""
     between_reports_s: float = 0.01
-    """Nothing is read for so long after a report."""
+    """How long the link reads nothing after a report, so that no host can flood the coordinator."""
 
 
 PACE = Pace()
@@ -118,9 +118,9 @@ class HostLink:
         self._closed = False
         self._held_until = 0.0
         self._misfits = 0
-        """Connections that ended with what is not in the protocol, since the last long one."""
+        """How many connections in a row ended because the agent broke the protocol."""
         self._misbehaves: str | None = None
-        """The sentence about it, while nobody connects for that."""
+        """Why the link waits before its next try, while it does so for that."""
         self._thread = threading.Thread(target=self._run, name=f"link-{host.name}", daemon=True)
         self._thread.start()
 
@@ -254,7 +254,7 @@ class HostLink:
             channel.close()
 
     def _serve(self, connection: Conversation, started: bootstrap.Started) -> None:
-        """Use a connection until it ends. Raises FrameError, WireError."""
+        """Serve all runs over a connection until it ends. Raises FrameError, WireError."""
         began_at = time.monotonic()
         with self._lock:
             if self._closed or self._held_until > time.monotonic():  # since while we were connecting
@@ -282,7 +282,7 @@ class HostLink:
         frames: Iterable[tuple[Mapping[str, Any], bytes]] = started.frames
         while True:
             if self._take(connection, frames):
-                # Who reports more often than that fills its own channel, and not the memory of this process.
+                # A host that reports more often fills its own channel, and not the memory of this process.
                 self._wake.wait(self._pace.between_reports_s)
             data = connection.channel.read(READ_BYTES)
             if not data:
@@ -291,7 +291,7 @@ class HostLink:
             frames = started.decoder.feed(data)
 
     def _take(self, connection: Conversation, frames: Iterable[tuple[Mapping[str, Any], bytes]]) -> bool:
-        """Hand on what came: of reports, which hold all that is known, only the newest. Raises WireError.
+        """Hand on replies and the newest report: older ones say nothing that it does not say. Raises WireError.
 
         Returns:
             Whether there was a report.
@@ -308,7 +308,7 @@ class HostLink:
         return newest is not None
 
     def _misbehaved(self, error: Exception) -> float | None:
-        """Say what the agent did. Returns how long to wait; None: as after any other end."""
+        """Tell runs how the agent broke the protocol. Return how long to wait; None to wait as usual."""
         problem, delay_s = str(error), None
         self._misfits += 1
         if self._misfits > 1:
@@ -337,7 +337,7 @@ class HostLink:
 
 
 def _broken(connection: Conversation) -> str:
-    """Return why a connection ended that nobody here has ended."""
+    """Return why a connection ended that we did not end."""
     said = connection.last_words()
     return f"the connection broke: {said}" if said else "the connection broke"
 

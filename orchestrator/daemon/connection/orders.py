@@ -1,4 +1,4 @@
-"""What the core decides, as orders that can be sent. Pure functions."""
+"""Make orders from what the core decides. Pure functions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def of_run(run: Run) -> orders.OfRun:
 
 
 def start(run: Run, action: StartTask, secrets: Mapping[str, str]) -> Order[orders.Started]:
-    """Return the order behind StartTask. Secrets travel in it, over SSH, and are put down nowhere."""
+    """Return the order for StartTask. It carries secrets, over SSH; they are not written to any disk."""
     plan = run.placed
     task = plan.task(action.task)
     host = plan.host(task.host)
@@ -80,7 +80,7 @@ def start(run: Run, action: StartTask, secrets: Mapping[str, str]) -> Order[orde
 
 
 def release(run: Run, action: ReleaseTask) -> Order[orders.Nothing]:
-    """Return the order behind ReleaseTask."""
+    """Return the order for ReleaseTask."""
     placed = run.placed
     seed = run.seed if launch.has_scratch(placed, action.task) else None
     shared = run.plan.checkpoint is None or run.plan.checkpoint.shared
@@ -96,7 +96,7 @@ def release(run: Run, action: ReleaseTask) -> Order[orders.Nothing]:
 
 
 def stop(run: Run, action: StopTask) -> Order[orders.Nothing]:
-    """Return the order behind StopTask."""
+    """Return the order for StopTask."""
     return STOP(
         {
             **of_run(run),
@@ -110,7 +110,7 @@ def stop(run: Run, action: StopTask) -> Order[orders.Nothing]:
 def seed(
     run: Run, action: SeedCheckpoint, checkpoint: CheckpointPlan, *, only: str | None = None
 ) -> Order[orders.Seeded]:
-    """Return the order behind SeedCheckpoint. `only`: the digest of the one snapshot to take it from."""
+    """Return the order for SeedCheckpoint. `only` is the digest of the only snapshot that may be used."""
     fields: orders.Seed = {
         "run": run.run_id,
         "epoch": run.epoch,
@@ -127,7 +127,7 @@ def seed(
 
 
 def verify(run: Run, action: VerifyCheckpoint, checkpoint: CheckpointPlan) -> Order[orders.Verified]:
-    """Return the order behind VerifyCheckpoint."""
+    """Return the order for VerifyCheckpoint."""
     return VERIFY(
         {
             **of_run(run),
@@ -139,7 +139,7 @@ def verify(run: Run, action: VerifyCheckpoint, checkpoint: CheckpointPlan) -> Or
 
 
 def sweep(run: Run, action: SweepHost) -> Order[orders.Swept]:
-    """Return the order behind SweepHost."""
+    """Return the order for SweepHost."""
     return SWEEP({**of_run(run), "generation_max": action.generation})
 
 
@@ -149,7 +149,7 @@ def stacks(run: Run, task: Task) -> Order[orders.StacksText]:
 
 
 def blob(run: Run, sha256: str, offset: int, *, last: bool, chunk: bool = False) -> Order[orders.BlobState]:
-    """Return the order that brings a part of a file; with `chunk`, of a checkpoint's snapshot."""
+    """Return the order that sends a part of a file, or with `chunk` of a snapshot's chunk."""
     fields: orders.Blob = {
         "run": run.run_id,
         "epoch": run.epoch,
@@ -163,8 +163,8 @@ def blob(run: Run, sha256: str, offset: int, *, last: bool, chunk: bool = False)
 
 
 def fault(run: Run, injected: Fault) -> Order[orders.FaultBegun]:
-    """Return the order that asks a host to hurt itself, or a task of the run."""
-    kind = cast("orders.FaultKind", injected.kind)  # but for `cut`, which is the head's own affair
+    """Return the order that injects a fault into a task or its host."""
+    kind = cast("orders.FaultKind", injected.kind)  # `cut` is not sent: the head cuts its own connection
     fields: orders.Fault = {
         "run": run.run_id,
         "epoch": run.epoch,
@@ -178,7 +178,7 @@ def fault(run: Run, injected: Fault) -> Order[orders.FaultBegun]:
 
 
 def runs(*, records: bool) -> Order[orders.KnownRuns]:
-    """Return the order that asks what a host remembers, with the runs' records or without."""
+    """Return the order that lists the runs of a host, with their records or without."""
     return RUNS({"records": records})
 
 
@@ -186,8 +186,9 @@ def remove(run_id: str, epoch: int, *, even_driven: bool) -> Order[orders.Nothin
     """Return the order that removes a run from a host.
 
     Args:
-        run_id: the run, which need not be one of ours.
-        epoch: that was seen there: a coordinator that takes the run meanwhile has a higher one, and this is refused.
-        even_driven: also while somebody drives it.
+        run_id: The run, which may belong to another head node.
+        epoch: The epoch that was seen there. If a coordinator adopts the run meanwhile, its epoch is higher, and this
+            order is refused.
+        even_driven: Whether to remove it although an agent watches it.
     """
     return REMOVE({"run": run_id, "epoch": epoch, "even_driven": even_driven})

@@ -1,4 +1,4 @@
-"""What agents say, as the core's events and values. Pure functions of what `edge` has let pass."""
+"""Make the core's events and values from frames that `edge` has checked. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.protocol import frames, orders
 
 
 def slowness(hello: frames.Greeting) -> str | None:
-    """Return what the head found slow while it connected, as a sentence; None where nothing was."""
+    """Return a sentence on what was slow while the head connected; None if nothing was."""
     slow = hello.get("slow", {})
     said = []
     if "connect_s" in slow:
@@ -21,7 +21,7 @@ def slowness(hello: frames.Greeting) -> str | None:
 
 
 def host_reported(host: str, run_id: str, report: frames.Report, *, at: float) -> HostReported:
-    """Return one heartbeat, as far as it concerns one run."""
+    """Return the event of a heartbeat for one run."""
     sample = report["host"]
     directory = sample["checkpoint_dirs"].get(run_id)
     return HostReported(
@@ -36,7 +36,7 @@ def host_reported(host: str, run_id: str, report: frames.Report, *, at: float) -
 
 
 def task_report(told: frames.Task, *, at: float) -> TaskReport:
-    """Return one TASK. What a shim of an older version leaves out has a default."""
+    """Return the report of a task. Fields that an older shim does not send get defaults."""
     ended = told.get("exit")
     return TaskReport(
         task=TaskId.parse(told["task"]),
@@ -67,7 +67,7 @@ def _progress(told: frames.Task) -> Progress:
 
 
 def _exit(told: frames.Task, ended: frames.TaskExit, *, at: float) -> Exit:
-    """Return how it ended. What we ended is nobody's fault, whatever its code; but a chief that was done is done."""
+    """Return how a task ended. If it was ordered to end, its code does not matter, unless it is 0."""
     cause = REPORTED[ended["cause"]]
     ordered = ended.get("ordered", False)
     if ordered and ended["code"] != 0:
@@ -94,7 +94,7 @@ def _left(left: list[frames.Left]) -> tuple[str, ...]:
 
 
 def problem(error: frames.Error) -> Problem:
-    """Return an error reply."""
+    """Return the error of a reply as a problem."""
     return Problem(code=error["code"], message=error["message"], hint=error["hint"])
 
 

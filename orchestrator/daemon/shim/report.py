@@ -32,10 +32,10 @@ _CUTS = (
     (8, 4, 300, 5, 300, 16),
     (0, 0, 300, 1, 200, 4),
 )
-"""How many metrics, sentences of how many characters, last lines of how many, and processes a cut leaves."""
+"""For each cut: how many metrics, sentences, characters of a sentence, last lines, characters of one, processes."""
 
 CUTS = len(_CUTS)
-"""The first is to what the protocol takes; the others are for a frame that is too long even so."""
+"""The first cut is to the limits of the protocol. The others are for frames that are too long even so."""
 
 TRIMMED: Said = {
     "kind": "report-trimmed",
@@ -62,7 +62,7 @@ class Progress:
         self._points: deque[tuple[float, int]] = deque(maxlen=_POINTS_MAX)
 
     def heard(self, message: dict[str, Any], at: float) -> str:
-        """Take in a line of the runtime's. How soon the agents must know: `now`, `soon`, or "" for never."""
+        """Process a line of the runtime. Return how soon agents must be told: `now`, `soon`, or "" for not at all."""
         if "heartbeat" in message or self.heartbeat_at is not None:
             self.heartbeat_at = at  # once it beats, any word is a sign of life
         if "step" in message:
@@ -129,11 +129,11 @@ class Progress:
 
 
 def cut(task: Task, cuts: int) -> Task:
-    """Return the TASK as a report may hold it, with a sentence about it where that leaves something out.
+    """Return the TASK shortened for a report. If something was left out, a sentence in it says so.
 
     Args:
-        task: as its shim knows it, or as one of an older version left it on the disk.
-        cuts: how often it is cut, at most CUTS; the first is to the limits of the protocol.
+        task: The TASK as its shim knows it, or as an older shim has written it to the disk.
+        cuts: How often it is cut, at most CUTS.
     """
     shown = task
     for limits in _CUTS[:cuts]:
@@ -179,7 +179,7 @@ def _is_step(value: Any) -> bool:
 
 
 def _finite(value: float) -> float | None:
-    """Return the number as JSON can hold it; None where it cannot."""
+    """Return the number as a float; None if it is not finite."""
     try:
         number = float(value)
     except OverflowError:

@@ -313,7 +313,7 @@ def test_a_file_that_a_terminal_would_obey_does_not_travel(lab: Lab) -> None:
     """The head would show its name, and sends it back: it can neither clean it nor leave it."""
     directory = lab.a.train(1)
     (directory / "vocabulary\x1b[2J").write_text("words")
-    with pytest.raises(OrderRefused, match=r"'vocabulary\\x1b\[2J' cannot travel"):
+    with pytest.raises(OrderRefused, match=r"'vocabulary\\x1b\[2J' cannot be transferred"):
         lab.bring(lab.run(), 1, directory / "manager" / "ckpt-2")
 
 

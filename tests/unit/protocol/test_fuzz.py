@@ -1,7 +1,7 @@
-"""Whatever a host sends, its link takes it or drops it with a sentence: never another exception, and never a state that
-the journal cannot give back.
+"""Whatever bytes a host sends, its link accepts them, or is dropped with a sentence. No other exception is raised.
 
-What was found this way stands below as a plain test.
+Reports and replies that are accepted go through the core, and the run's state must survive the journal. Cases that were
+found this way are plain tests at the end.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ ORDERS: list[Order[Any]] = [
 
 
 def hear(link: HostLink, data: bytes) -> str | None:
-    """Return what the link makes of the bytes: None where it takes them, else why it is dropped."""
+    """Return why the link is dropped for these bytes; None if it is not."""
     ears = Listening()
     link._listener = ears
     conversation = Conversation(HOST.name, Script(b""), valid(Hello))
@@ -185,13 +185,13 @@ FRAMES: list[dict[str, Any]] = [
 
 
 def framed(message: Any, blob: bytes = b"") -> bytes:
-    """As `encode` does, of what it would refuse too."""
+    """Encode a frame, even one that `encode` refuses."""
     body = json.dumps(message).encode("utf-8", "surrogatepass")
     return struct.pack(">II", len(body), len(blob)) + body + blob
 
 
 def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the way to everything in a JSON value."""
+    """Yield the path to everything in a JSON value."""
     yield way
     if isinstance(value, dict):
         for key, entry in value.items():
@@ -202,7 +202,7 @@ def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(value: Any, way: tuple[Any, ...], new: Callable[[Any], Any]) -> Any:
-    """Return the value with something else in that place."""
+    """Return the value with something else in one place."""
     if not way:
         return new(value)
     copy = value.copy()
@@ -225,7 +225,7 @@ def doubled(value: Any) -> Any:
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """Draw a valid frame that is changed in one to three places."""
+    """Draw a valid frame, and change it in one to three places."""
     message = draw(st.sampled_from(FRAMES))
     for _ in range(draw(st.integers(1, 3))):
         way = draw(st.sampled_from([way for way in places(message) if way] or [()]))
@@ -282,7 +282,7 @@ boot_lines = st.one_of(
 
 @st.composite
 def conversations(draw: st.DrawFn) -> bytes:
-    """From the first byte of a login shell."""
+    """Draw what a host sends, from the first byte of its login shell."""
     data = draw(st.sampled_from([b"orch-shell\n", b"Welcome!\norch-shell\n", b""]))
     for line in draw(st.lists(boot_lines, max_size=2)):
         data += b"\n{mark} " + line + b"\n"

@@ -88,8 +88,8 @@ class LogWriter:
             self._file = None
 
     def last_lines(self) -> list[str]:
-        """Return the last lines of both streams, without their times."""
-        return [line.decode("utf-8", "replace") for line in self._last]
+        """Return the last lines of both streams, without their times and colours."""
+        return [_shown(line) for line in self._last]
 
     def redact(self, text: str) -> str:
         """Return `text` with the secrets replaced."""
@@ -239,11 +239,20 @@ def read(directory: str, offset: int, bytes_max: int) -> tuple[int, bytes, int]:
 
 
 def tail(directory: str, lines: int = LAST_LINES) -> list[str]:
-    """Return the last lines of a log, without their times."""
+    """Return the last lines of a log, without their times and colours."""
     _, _, end = read(directory, 0, 0)
     _, data, _ = read(directory, max(0, end - (256 << 10)), 256 << 10)
     shown = [line.split(b" ", 2)[2:] for line in data.splitlines()[-lines:]]
-    return [rest[0][:_SHOWN_BYTES_MAX].decode("utf-8", "replace") if rest else "" for rest in shown]
+    return [_shown(rest[0][:_SHOWN_BYTES_MAX]) if rest else "" for rest in shown]
+
+
+def _shown(line: bytes) -> str:
+    """Return a line as text without colours: Keras prints them in every progress bar, and the head would show codes."""
+    if b"\x1b[" in line:
+        import re
+
+        line = re.sub(rb"\x1b\[[0-9;:]*m", b"", line)
+    return line.decode("utf-8", "replace")
 
 
 def _open_segments(directory: str) -> list[tuple[int, int]]:

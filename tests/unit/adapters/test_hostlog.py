@@ -39,6 +39,14 @@ def test_a_line_has_its_time_and_its_stream(tmp_path: Path) -> None:
     assert log.last_lines() == ["one", "oops", "two", "", "last"] == tail(str(tmp_path))
 
 
+def test_the_last_lines_have_no_colours_and_keep_other_escapes(tmp_path: Path) -> None:
+    log = LogWriter(str(tmp_path), 1 << 20)
+    log.feed("o", b"\x1b[1m32/32\x1b[0m \x1b[38;5;2mloss\x1b[m: 0.5\n\x1b[2Jcleared\n")
+    log.finish()
+    assert log.last_lines() == ["32/32 loss: 0.5", "\x1b[2Jcleared"] == tail(str(tmp_path))
+    assert b"\x1b[1m32/32" in (tmp_path / "log").read_bytes(), "the log is as the task wrote it"
+
+
 def test_of_a_progress_bar_the_last_state_is_kept(tmp_path: Path) -> None:
     log = writer(tmp_path)
     log.feed("o", b"1/3\r2/3\r3/3\nwindows\r\n")

@@ -70,8 +70,9 @@ faults: $(VENV)/.dev  ## inject every fault of docs/faults.md for real, and writ
 release-check: $(VENV)/.dev  ## that docs/faults.md is whole, without a failure, and of this very commit
 	$(BIN)/python -m tests.faults --check
 
-docs: $(VENV)/.dev  ## write docs/protocol.md from the table of orders and the types of the frames
+docs: $(VENV)/.dev  ## write docs/protocol.md and docs/events.md from the tables that they show
 	$(BIN)/python -m tests.protocol_page
+	$(BIN)/python -m tests.events_page
 
 sim: $(VENV)/.dev  ## the simulator: make sim SEEDS=200 [SEED=first] [TRACE=1]; exit 1 where a rule is broken
 	$(BIN)/python -m tests.sim $(or $(SEEDS),200) --first $(or $(SEED),0) $(if $(TRACE),--trace)

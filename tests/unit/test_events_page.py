@@ -1,79 +1,17 @@
-"""docs/events.md is what the tables of notes and causes say. ORCH_REWRITE=1 writes it anew."""
+"""docs/events.md is what the tables of notes and causes make of it."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
-from orchestrator.core.causes import Blame, Cause
+from orchestrator.core.causes import Cause
 from orchestrator.core.notes import NoteKind
-
-PAGE = Path(__file__).parents[2] / "docs" / "events.md"
-
-HEAD = """<!-- Made by `ORCH_REWRITE=1 pytest tests/unit/test_events_page.py` from core/notes.py and core/causes.py. -->
-# Events and causes
-
-`orch events NAME --json` prints one JSON object per line: `seq`, `time` (ISO 8601, UTC), `run`, `kind`, `task` (or
-null), `generation`, `message` (for people; its words may change) and `data`. Scripts go by `kind` and `data`.
-"""
-
-CAUSES = """
-## Causes
-
-`cause` in `orch why --json`, in `orch status --json` of each task, and in the `data` of `task-exited`. A cause counts
-against `restart: without_progress_max` unless the table says that it does not. One whose fault is the host's counts
-against the host too, where the others were fine.
-"""
-
-_FAULT = {
-    Blame.NOBODY: "nobody's",
-    Blame.TASK: "the task's",
-    Blame.HOST: "the host's",
-    Blame.PEER: "a peer's",
-}
+from tests import events_page
 
 
-def _page() -> str:
-    own = [kind for kind in NoteKind if not kind.row.by_runtime]
-    said = [kind for kind in NoteKind if kind.row.by_runtime]
-    return "\n".join(
-        [
-            HEAD,
-            "## Of the run",
-            "",
-            *_kinds(own),
-            "",
-            "## Said by the runtime within a task",
-            "",
-            *_kinds(said),
-            CAUSES,
-            "| cause | whose fault | counts | what it means |",
-            "|---|---|---|---|",
-            *(_cause(cause) for cause in Cause),
-            "",
-        ]
-    )
+def test_the_page_is_fresh() -> None:
+    assert events_page.PAGE.read_text(encoding="utf-8") == events_page.page(), "`make docs` writes it"
 
 
-def _kinds(kinds: list[NoteKind]) -> list[str]:
-    return ["| kind | |", "|---|---|", *(f"| `{kind.value}` | {kind.row.means} |" for kind in kinds)]
-
-
-def _cause(cause: Cause) -> str:
-    row = cause.row
-    counts = (
-        "ends the run" if row.ends_the_run else "no" if row.is_free or row.blame is Blame.NOBODY else "yes"
-    )
-    means = (
-        row.means.format(host="the host", python="python")
-        or "its failure signature, or its own words, say it"
-    )
-    return f"| `{cause.value}` | {_FAULT[row.blame]} | {counts} | {means} |"
-
-
-def test_the_page_is_what_the_tables_say() -> None:
-    if os.environ.get("ORCH_REWRITE"):
-        PAGE.write_text(_page(), encoding="utf-8")
-    assert PAGE.read_text(encoding="utf-8") == _page(), (
-        "ORCH_REWRITE=1 pytest tests/unit/test_events_page.py writes it"
-    )
+def test_every_kind_and_every_cause_has_its_line() -> None:
+    page = events_page.page()
+    for member in (*NoteKind, *Cause):
+        assert f"\n| `{member.value}` | " in page

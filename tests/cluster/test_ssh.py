@@ -168,7 +168,7 @@ class TestHostKeys:
         assert ssh.scan(host)[0].state == "known"
         assert not (tmp_path / "empty").exists()
 
-    @pytest.mark.fault(46)
+    @pytest.mark.fault(61)
     def test_a_changed_key_is_taken_only_where_it_replaces_one_of_ours(
         self, make_lab: MakeLab, ssh: SshTransport, tmp_path: Path
     ) -> None:

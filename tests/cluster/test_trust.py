@@ -40,7 +40,7 @@ def fingerprint(host: LabHost) -> str:
     return shown.stdout.split()[1]
 
 
-@pytest.mark.fault(46)
+@pytest.mark.fault(61)
 def test_a_changed_key_stays_refused_until_a_person_replaces_it(one: Cluster) -> None:
     lab, spec = lab_of(one), one.spec(tasks=1, checkpoint=False)
     host = lab.hosts[0]
@@ -69,7 +69,7 @@ def test_a_changed_key_stays_refused_until_a_person_replaces_it(one: Cluster) ->
     one.ok("validate", "--hosts", spec)
 
 
-@pytest.mark.fault(46)
+@pytest.mark.fault(61)
 def test_what_the_users_own_file_knows_is_never_overruled(one: Cluster) -> None:
     lab, spec = lab_of(one), one.spec(tasks=1, checkpoint=False)
     host = lab.hosts[0]
@@ -89,7 +89,7 @@ def test_what_the_users_own_file_knows_is_never_overruled(one: Cluster) -> None:
     assert lab.known_hosts.read_text() == users
 
 
-@pytest.mark.fault(46)
+@pytest.mark.fault(61)
 def test_a_revoked_key_is_never_taken(one: Cluster) -> None:
     lab, spec = lab_of(one), one.spec(tasks=1, checkpoint=False)
     host = lab.hosts[0]

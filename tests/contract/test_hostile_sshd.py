@@ -51,6 +51,7 @@ def hostile(request: pytest.FixtureRequest) -> Iterator[str]:
     made.server.close()
 
 
+@pytest.mark.fault(60)
 def test_nothing_that_an_sshd_says_acts_on_the_terminal(
     hostile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

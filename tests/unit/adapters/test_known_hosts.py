@@ -94,7 +94,7 @@ def judged_by(tmp_path: Path, **files: str) -> KnownHosts:
     return KnownHosts.read([tmp_path / name for name in files])
 
 
-@pytest.mark.fault(46)
+@pytest.mark.fault(61)
 @pytest.mark.parametrize("order", [("users", "ours"), ("ours", "users")])
 def test_no_file_overrules_another(tmp_path: Path, order: tuple[str, str]) -> None:
     texts = {"users": line("gpu-a", OTHER), "ours": line("gpu-a", GOOD)}

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.cli.session import _COLOURS, Paint
 from orchestrator.cli.terminal import inert, screen
-from tests.unit.cli.desk import Desk
+from tests.contract.fake_api import FakeApi, event_document, run_document
+from tests.unit.cli.desk import RUN, WHY, Desk
 
 ATTACKS = {
     "clear": "\x1b[2J",
@@ -31,6 +33,7 @@ ATTACKS = {
 }
 
 
+@pytest.mark.fault(60)
 @pytest.mark.parametrize("name", ATTACKS)
 def test_what_acts_on_a_terminal_is_shown_as_text(tmp_path: Path, name: str) -> None:
     text = f"before {ATTACKS[name]} after"
@@ -55,3 +58,24 @@ def test_colours_stay_and_end_with_the_text(tmp_path: Path) -> None:
     assert inert(logged) == f"{logged}\x1b[0m"
     assert inert("\x1b[31mred") == "\x1b[31mred\x1b[0m"
     assert inert("two\nlines\tand a tab, é, 漢") == "two\nlines\tand a tab, é, 漢"
+
+
+@pytest.mark.fault(60)
+@pytest.mark.parametrize(
+    "command", ["status", "status --json", "events", "events --json", "stacks", "logs", "why", "why --json"]
+)
+def test_no_command_lets_a_hosts_words_act(orch: Desk, api: FakeApi, logs: RunLogs, command: str) -> None:
+    evil = "x" + "".join(attack for name, attack in ATTACKS.items() if name != "overwritten")
+    cause = {**WHY, "sentence": evil, "last_lines": [evil], "host": evil}
+    run = run_document() | {"reason": evil, "first_cause": cause}
+    run["tasks"][0] |= {"host": evil, "address": evil}
+    api.runs.append(run)
+    api.events.append(event_document(1, "started", evil))
+    api.first_causes.append(cause)
+    api.stacks = {"worker:0": evil}
+    logs.append(RUN, "worker:0", 1, logs.end(RUN, "worker:0", 1), f"996.000000 o {evil}\n".encode())
+    orch(*command.split())
+    shown = (orch.put_out + orch.said).replace("\x1b[0m", "")  # what ends a colour does no harm
+    assert "x" in shown
+    acting = {character for character in shown if not character.isprintable()} - {"\n", "\t"}
+    assert not acting, shown

@@ -112,7 +112,7 @@ def test_behind_a_bastion_it_takes_two_rounds(session: Session) -> None:
     assert json.loads(put_out(session))["added"] == 2
 
 
-@pytest.mark.fault(46)
+@pytest.mark.fault(61)
 @pytest.mark.parametrize("request_", [ASK, YES])
 def test_a_changed_key_is_refused_whoever_says_yes(session: Session, request_: Request) -> None:
     sshds = Sshds(changed={"gpu-a": OWN})
@@ -128,7 +128,7 @@ def test_a_changed_key_is_refused_whoever_says_yes(session: Session, request_: R
     assert "orch trust --replace gpu-a" in (caught.value.hint or "")
 
 
-@pytest.mark.fault(46)
+@pytest.mark.fault(61)
 def test_replace_takes_a_changed_key_and_asks_before(session: Session) -> None:
     sshds = Sshds(changed={"gpu-a": OWN})
     with pytest.raises(Refused, match="no terminal to confirm"):
@@ -138,7 +138,7 @@ def test_replace_takes_a_changed_key_and_asks_before(session: Session) -> None:
     assert sshds.trusted == ["gpu-a"]
 
 
-@pytest.mark.fault(46)
+@pytest.mark.fault(61)
 def test_a_file_that_is_not_ours_is_not_overruled(session: Session) -> None:
     sshds = Sshds(changed={"gpu-a": USERS})
     with pytest.raises(HostKeyChanged) as caught:
@@ -151,7 +151,7 @@ def test_a_file_that_is_not_ours_is_not_overruled(session: Session) -> None:
     )
 
 
-@pytest.mark.fault(46)
+@pytest.mark.fault(61)
 def test_a_revoked_key_is_never_taken(session: Session) -> None:
     sshds = Sshds(revoked=["gpu-a"])
     with pytest.raises(HostKeyChanged, match="revoked") as caught:

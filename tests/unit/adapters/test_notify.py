@@ -40,9 +40,12 @@ def test_a_socket_without_a_file_is_reached_too() -> None:
         assert manager.recv(99) == b"READY=1"
 
 
-def test_without_a_manager_nothing_is_said(tmp_path: Path) -> None:
+def test_without_a_manager_nothing_is_said_and_nothing_breaks(manager: socket.socket) -> None:
     Notifier().ready()
-    Notifier(str(tmp_path / "gone")).ready()
+    Notifier("gone").ready()
+    manager.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        manager.recv(99)
 
 
 def test_what_systemd_has_set_reaches_no_child() -> None:

@@ -69,3 +69,22 @@ def test_row_48_what_looks_like_shell_arrives_as_it_was_written(cluster: Cluster
     assert tuple(argv) == NASTY
     assert odd == "$(touch x); \"'"
     assert files == ["say; touch x.py"]
+
+
+@pytest.mark.fault(60)
+def test_row_60_what_a_script_says_acts_on_no_terminal(local_cluster: Cluster) -> None:
+    cluster = local_cluster
+    restart = {"backoff": "0.1s", "without_progress_max": 1}
+    spec = cluster.spec(
+        "\x1b[2Jargument", tasks=1, script="says_escapes.py", checkpoint=False, restart=restart
+    )
+    done = cluster.orch("up", spec, "--follow")
+    assert done.returncode == 1
+    shown = done.stdout + done.stderr + cluster.ok("plan", spec)
+    for command in (("status", "t"), ("events", "t"), ("why", "t"), ("logs", "t")):
+        shown += cluster.ok(*command)
+    assert "a line of the log" in shown
+    assert "an error" in shown
+    assert "\x1b[2J" not in shown
+    assert "\x07" not in shown
+    assert "\x1b]0;" not in shown

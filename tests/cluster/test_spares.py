@@ -78,6 +78,25 @@ def test_without_a_spare_fewer_go_on_and_grow_back_at_a_checkpoint(
     assert cluster.events(kind="grown")
 
 
+@pytest.mark.fault(66)
+def test_row_66_a_lost_host_is_replaced_although_its_peers_step_on_by_themselves(
+    cluster: Cluster, victim: Callable[[int], LabHost], fault_times: FaultTimes
+) -> None:
+    spec = cluster.spec(strategy="processes", hosts=with_a_spare(cluster), timing=QUICK)
+    cluster.ok("up", spec)
+    before = cluster.wait(lambda run: run["checkpoint"] is not None and states(run)["host-2"] == "spare")
+    fault_times.inject(before["generation"])
+    victim(1).cut()
+    during = cluster.wait(lambda run: run["tasks"][1]["phase"] == "UNREACHABLE")
+    cluster.wait(lambda run: run["generation"] == 1 and run["global_step"] > during["global_step"] + 20)
+    fault_times.noticed_by(cluster.events(kind="host-unreachable"))
+    after = fault_times.wait_again(cluster)
+    assert places(after) == {"worker:0": "host-0", "worker:1": "host-2"}
+    assert (states(after)["host-1"], after["restarts"]) == ("lost", 1)
+    (resumed,) = cluster.events(kind="resumed")
+    assert resumed["data"]["global_step"] >= before["checkpoint"]["global_step"]
+
+
 def test_a_host_is_drained_and_let_in_again(cluster: Cluster) -> None:
     cluster.ok("up", cluster.spec(hosts=with_a_spare(cluster), timing=QUICK))
     before = cluster.wait(lambda run: run["checkpoint"] is not None and states(run)["host-2"] == "spare")

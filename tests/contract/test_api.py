@@ -317,6 +317,7 @@ def test_row_54_kill_twice_and_kill_of_what_has_ended(rig: Rig) -> None:
     assert again["run_id"] != run_id
 
 
+@pytest.mark.fault(58)
 def test_row_58_a_fault_of_ours_in_one_run_is_said_its_tasks_train_on_and_force_ends_it(rig: Rig) -> None:
     run_id = rig.submit()["run_id"]
     until(lambda: rig.phase() == "RENDEZVOUS")
@@ -442,6 +443,7 @@ def test_another_coordinator_takes_the_runs_up(rig: Rig, tmp_path: Path) -> None
     assert start["epoch"] == 2, "asked again, by the new epoch"
 
 
+@pytest.mark.fault(59)
 def test_row_59_a_run_that_cannot_be_read_is_named_and_the_rest_is_taken_up(rig: Rig) -> None:
     broken = rig.client.post("/v1/runs", {"plan": rig.plan(secrets=("TOKEN",)), "secrets": {"TOKEN": "x"}})[
         "run_id"

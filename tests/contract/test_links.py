@@ -253,6 +253,7 @@ LYING: Task = {**task(), "phase": "running", "global_step": "x"}  # type: ignore
 LIE = "a sent a report that orch cannot use: runs.r[0].global_step is 'x', not a whole number"
 
 
+@pytest.mark.fault(56)
 def test_a_report_that_is_none_ends_the_connection_and_nobody_hears_it(rig: Rig) -> None:
     rig.connected()
     rig.agent.report({"r": [LYING]})
@@ -261,6 +262,7 @@ def test_a_report_that_is_none_ends_the_connection_and_nobody_hears_it(rig: Rig)
     assert rig.ear.heard[1] == ("down", "r", "a", LIE)
 
 
+@pytest.mark.fault(56)
 def test_a_host_that_goes_on_lying_is_said_to_misbehave_and_left_alone_while_others_go_on(rig: Rig) -> None:
     """The first lie is taken for an accident; after the second, nobody connects for half a second, then for longer."""
     other = rig.link(name="b")
@@ -308,6 +310,7 @@ def test_a_host_that_behaves_for_long_is_forgiven(rig: Rig) -> None:
         ({"reply": 1, "error": "no"}, "a sent a reply that orch cannot use: error is 'no', not an object"),
     ],
 )
+@pytest.mark.fault(56)
 def test_a_frame_that_is_none_of_ours_is_named(rig: Rig, frame: dict[str, Any], said: str) -> None:
     rig.connected()
     rig.agent.send(frame)
@@ -315,6 +318,7 @@ def test_a_frame_that_is_none_of_ours_is_named(rig: Rig, frame: dict[str, Any], 
     assert rig.ear.heard[1] == ("down", "r", "a", said)
 
 
+@pytest.mark.fault(56)
 def test_an_answer_that_is_none_ends_the_connection_and_whoever_asked_is_told(rig: Rig) -> None:
     link = rig.connected()
     rig.agent.answers["highest"] = always({"generation": -1})
@@ -330,6 +334,7 @@ def test_an_answer_that_is_none_ends_the_connection_and_whoever_asked_is_told(ri
     assert "with 5 bytes, where 0 were asked for" in rig.ear.heard[-1][3]
 
 
+@pytest.mark.fault(56)
 def test_a_hello_that_is_none_is_no_hello(rig: Rig) -> None:
     rig.agent.lies = {"boot_id": 5}
     rig.link().attach("r", WATCH)

@@ -259,6 +259,7 @@ def test_a_damaged_journal_is_refused_with_its_name_and_the_way_out(path: str, d
     assert "`orch recover --hosts cluster.yaml` puts it aside" in caught.value.hint
 
 
+@pytest.mark.fault(59)
 def test_row_59_a_state_that_cannot_be_read_is_set_aside_and_the_others_are_given(path: str) -> None:
     full(path)
     with sqlite3.connect(path) as db:

@@ -17,6 +17,7 @@ from orchestrator.core import events as ev
 from orchestrator.core.actions import Action, Note
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Link, Phase, Progress, Run, Swept, new_run
+from orchestrator.core.notes import NoteKind
 from tests.unit.adapters.recording import FACTS, RUN, Head
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
@@ -122,7 +123,7 @@ def test_where_todays_core_decides_otherwise_is_said_and_what_follows_is_not_pla
 def test_another_note_is_a_difference_and_leads_to_the_same(
     path: Path, killed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    otherwise(monkeypatch, lambda after, actions: (after, [*actions, Note("new", "it is so")]))
+    otherwise(monkeypatch, lambda after, actions: (after, [*actions, Note(NoteKind.WARNING, "it is so")]))
     found = played(path)
     assert [one.entry.seq for one in found if one.differs] == [killed]
     assert all(not one.why_not for one in found)

@@ -143,6 +143,7 @@ def unreadable(desk: Desk, run_id: str) -> None:
         db.execute("UPDATE runs SET state = '{}' WHERE run_id = ?", (run_id,))
 
 
+@pytest.mark.fault(59)
 def test_row_59_what_a_run_left_that_cannot_be_read_is_nobody_elses(desk: Desk) -> None:
     pulled(desk, a_plan(), 50)
     pulled(desk, a_plan("u"), 7, by=OTHER)

@@ -108,6 +108,7 @@ def desk(tmp_path: Path) -> Desk:
     return made
 
 
+@pytest.mark.fault(59)
 def test_row_59_the_run_that_cannot_be_read_is_rebuilt_beside_the_others(desk: Desk) -> None:
     loss = check_lost(desk)
     assert (loss.trouble, loss.known) == (None, {READABLE: "RUNNING"})

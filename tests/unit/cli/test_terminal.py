@@ -35,6 +35,7 @@ ATTACKS = {
 
 @pytest.mark.fault(60)
 @pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.fault(60)
 def test_what_acts_on_a_terminal_is_shown_as_text(tmp_path: Path, name: str) -> None:
     text = f"before {ATTACKS[name]} after"
     desk = Desk(tmp_path)

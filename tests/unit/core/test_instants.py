@@ -219,6 +219,7 @@ def report(at: float, host: str, phase: str) -> ev.HostReported:
     return ev.HostReported(at, host, (told,))
 
 
+@pytest.mark.fault(67)
 def test_after_a_reboot_of_the_head_node_silent_hosts_are_judged_by_the_new_clock() -> None:
     """The new uptime does not have to reach the old one first, also where the run was once cut off."""
     written = trains_after_a_cut(OLD_UPTIME)

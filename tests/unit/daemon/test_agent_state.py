@@ -27,13 +27,15 @@ RUNNING: Any = {"phase": "running", "heartbeat_age_s": 0.5, "exit": None}
 ENDED: Any = {"phase": "exited", "heartbeat_age_s": None, "exit": {"code": 0, "ago_s": 2.0}}
 
 
+def half_a_minute_later(told: Any) -> Any:
+    return state.as_of(told, 30.0)
+
+
 def test_what_a_shim_said_grows_old_while_it_is_silent() -> None:
-    assert state.as_of(RUNNING, 30.0)["heartbeat_age_s"] == 30.5
-    ended: Any = state.as_of(ENDED, 30.0)
-    assert ended["exit"] == {"code": 0, "ago_s": 32.0}
-    after_a_reboot: Any = {**ENDED, "exit": {"code": None, "ago_s": None}}
-    ended = state.as_of(after_a_reboot, 30.0)
-    assert ended["exit"]["ago_s"] is None
+    assert half_a_minute_later(RUNNING)["heartbeat_age_s"] == 30.5
+    assert half_a_minute_later(ENDED)["exit"] == {"code": 0, "ago_s": 32.0}
+    after_a_reboot = {**ENDED, "exit": {"code": None, "ago_s": None}}
+    assert half_a_minute_later(after_a_reboot)["exit"]["ago_s"] is None
     never_heard = state.unknown("worker:0", 1)
-    assert state.as_of(never_heard, 30.0) == never_heard
+    assert half_a_minute_later(never_heard) == never_heard
     assert (RUNNING["heartbeat_age_s"], ENDED["exit"]["ago_s"]) == (0.5, 2.0), "what was said stays as it was"

@@ -260,6 +260,7 @@ def impossible(rig: Rig) -> Event:
     return HostUp(rig.now, "no-such-host", "boot")
 
 
+@pytest.mark.fault(58)
 def test_a_step_that_raises_stops_the_decisions_about_that_run_and_changes_nothing(rig: Rig) -> None:
     rig.come_to_rendezvous()
     before = rig.run
@@ -274,6 +275,7 @@ def test_a_step_that_raises_stops_the_decisions_about_that_run_and_changes_nothi
     assert rig.loop.sleep_s() is None, "nothing of it is due any more"
 
 
+@pytest.mark.fault(58)
 def test_it_is_said_with_what_led_to_it(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.come_to_rendezvous()
     rig.play(impossible(rig))
@@ -309,6 +311,7 @@ def test_a_state_that_breaks_an_invariant_is_never_taken(rig: Rig) -> None:
     assert "restarts stay within the budget" in rig.loop.halted[rig.run_id].error
 
 
+@pytest.mark.fault(58)
 def test_all_other_runs_go_on(rig: Rig) -> None:
     rig.come_to_rendezvous()
     other = new_run("u-20260101-000000", make_plan(["b"], checkpoint=False), epoch=1, at=rig.now)

@@ -242,6 +242,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 @quickly
 @given(st.lists(mutated(), min_size=1, max_size=3))
+@pytest.mark.fault(56)
 def test_frames_that_are_almost_right(link: HostLink, frames: list[bytes]) -> None:
     hear(link, b"".join(frames))
 
@@ -250,12 +251,14 @@ def test_frames_that_are_almost_right(link: HostLink, frames: list[bytes]) -> No
 @given(
     st.dictionaries(st.sampled_from(["report", "reply", "ok", "error", "hello", "x"]), anything, max_size=3)
 )
+@pytest.mark.fault(56)
 def test_frames_of_anything(link: HostLink, message: Mapping[str, Any]) -> None:
     hear(link, framed(message))
 
 
 @quickly
 @given(st.binary(max_size=200), st.sampled_from(FRAMES), st.integers(0, 5000), st.integers(0, 255))
+@pytest.mark.fault(56)
 def test_bytes_that_are_no_frames(
     link: HostLink, junk: bytes, message: Mapping[str, Any], at: int, byte: int
 ) -> None:

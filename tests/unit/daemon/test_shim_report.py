@@ -81,7 +81,7 @@ def test_whatever_a_script_says_its_host_is_not_taken_for_a_liar(said_lines: lis
     for at, line in enumerate(said_lines):
         progress.heard(json.loads(json.dumps(line)), float(at))
     ((frame, _),) = Decoder().feed(encode({"report": said(progress, 1000.0)}))
-    check_of(Task)(frame["report"])
+    assert check_of(Task)(frame["report"]) is not None
 
 
 def test_metrics_without_end_are_bounded_and_it_is_said_once() -> None:

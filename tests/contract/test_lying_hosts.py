@@ -1,0 +1,110 @@
+"""Hosts that lie: nothing of it reaches the journal, they are named, and other hosts and runs go on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.protocol.frames import Said, Task
+from tests.contract.fake_agent import FACTS, always, until
+from tests.contract.test_api import Rig
+from tests.unit.core.transcript import make_plan
+
+ESCAPE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eko\x00"
+SHOWN = r"\x1b]0;owned\x07\x1b[2J\x9b31m\u202eko\x00"
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
+    yield made
+    made.close()
+
+
+def submit_on_b(rig: Rig) -> str:
+    """Begin a run that needs only host b."""
+    plan = replace(
+        make_plan(["b"], checkpoint=False), name="u", hosts=(rig.hosts.plans["b"],), workdir=str(rig.workdir)
+    )
+    document = json.loads(json.dumps(asdict(plan)))
+    return str(rig.client.post("/v1/runs", {"plan": document, "secrets": {}})["run_id"])
+
+
+def host(rig: Rig, name: str) -> dict[str, Any]:
+    (run,) = rig.client.get("/v1/status", {"name": "t"})["runs"]
+    (found,) = [one for one in run["hosts"] if one["host"] == name]
+    return dict(found)
+
+
+def running(task: str, **changes: Any) -> Task:
+    told: dict[str, Any] = {"task": task, "generation": 1, "phase": "starting", "pid": 4242, **changes}
+    return told  # type: ignore[return-value]
+
+
+@pytest.mark.fault(56)
+def test_row_56_a_host_that_lies_is_named_and_costs_nobody_else_anything(rig: Rig) -> None:
+    run_id = rig.submit()["run_id"]
+    other_id = submit_on_b(rig)
+    liar, honest = rig.hosts.agents["a"], rig.hosts.agents["b"]
+    until(lambda: rig.phase() == "RENDEZVOUS")
+    for lies in (1, 2):
+        liar.wait_order("watch", count=lies)
+        liar.report({run_id: [running("worker:0", global_step=10**400)]})
+    until(lambda: "misbehaves" in (host(rig, "a")["problem"] or ""))
+    said = host(rig, "a")["problem"]
+    assert f"a sent a report that orch cannot use: runs.{run_id}[0].global_step is a number of" in said
+    honest.report({run_id: [running("worker:1")], other_id: [running("worker:0", pid=7)]})
+    until(lambda: rig.client.get("/v1/status", {"name": "u"})["runs"][0]["tasks"][0]["pid"] == 7)
+    assert host(rig, "b")["problem"] is None
+    assert len(honest.connected_at) == 1
+    rig.stop_coordinator()
+    rig.start_coordinator()
+    assert {run["name"] for run in rig.client.get("/v1/status")["runs"]} == {"t", "u"}
+    until(lambda: rig.client.get("/v1/coordinator")["hosts"]["b"])
+
+
+@pytest.mark.fault(60)
+def test_row_60_no_text_of_a_host_acts_on_a_terminal(rig: Rig) -> None:
+    liar = rig.hosts.agents["a"]
+    liar.lies = {"warning": f"a warning {ESCAPE}"}
+    liar.answers["probe"] = always({**FACTS, "python": f"3.11.2 {ESCAPE}"})
+    liar.answers["stacks"] = always({"stacks": f"Thread 1 {ESCAPE}", "by": "runtime"})
+    run_id = rig.submit()["run_id"]
+    for agent in rig.hosts.agents.values():
+        agent.wait_order("start")
+    said: Said = {"kind": "k", "message": f"it said {ESCAPE}"}
+    ended = {
+        "code": 1,
+        "signal": None,
+        "ago_s": 0.0,
+        "cause": "script",
+        "last_lines": [f"the last line {ESCAPE}"],
+    }
+    dead = running("worker:0", phase="exited", said=[said], error=said, exit=ended)
+    assert rig.client.post("/v1/runs/t/stacks")["stacks"]["worker:0"] == f"Thread 1 {SHOWN}"
+    liar.report({run_id: [dead]})
+    until(lambda: rig.client.get("/v1/runs/t/why")["first_causes"])
+    answers = [rig.client.get(path) for path in ("/v1/status", "/v1/events", "/v1/runs/t/why")]
+    texts = list(texts_of(answers))
+    for wanted in ("a warning", "it said", "the last line"):
+        assert any(f"{wanted} {SHOWN}" in text for text in texts), wanted
+    assert [text for text in texts if re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text)] == []
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """Yield all texts of a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for entry in value:
+            yield from texts_of(entry)
+    elif isinstance(value, dict):
+        for key, entry in value.items():
+            yield key
+            yield from texts_of(entry)

@@ -106,7 +106,7 @@ def _not_of(base: Any, bounds: dict[type, Any]) -> Iterator[Any]:
         yield from (5, True, ["text"], {"text": 1})
         yield "x" * ((bounds[Length].max if Length in bounds else 1 << 20) + 1)
         if Form in bounds:
-            yield from ("", "../x", "worker:", "W" * 300)
+            yield from ("", "../x", ".x", "\0", "W" * 300)
         if Exact in bounds:
             yield from ("a\x1b[31m", "a\u202eb", "\ud800")
     elif base is bool:

@@ -57,7 +57,8 @@ Text = Annotated[str, Length(TEXT_CHARS_MAX)]
 Name = Annotated[str, Length(NAME_CHARS_MAX)]
 Path = Annotated[str, Length(PATH_CHARS_MAX)]
 FilePath = Annotated[str, Length(PATH_CHARS_MAX), Exact()]
-RunId = Annotated[str, Form(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", "a run id")]
+RunId = Annotated[str, Form(r"[^/.\x00-][^/\x00]{0,199}", "a run id"), Exact()]
+"""Any name of a directory below `runs/`, whoever has made it."""
 TaskName = Annotated[str, Form(r"(chief|worker|ps|evaluator):[0-9]{1,6}", "a task, such as worker:3")]
 Digest = Annotated[str, Form(r"[0-9a-f]{64}", "a SHA-256")]
 Kind = Annotated[str, Length(KIND_CHARS_MAX)]
@@ -67,9 +68,11 @@ Stacks = Annotated[str, Length(STACKS_CHARS_MAX)]
 
 Count = Annotated[int, Range(0, COUNT_MAX)]
 """A number of bytes or of things, or an offset."""
+FreeBytes = Annotated[int, Range(0, 1 << 80)]
+"""Object stores that are mounted as file systems report more than 64 bits can count."""
 Epoch = Annotated[int, Range(0, COUNT_MAX)]
 Generation = Annotated[int, Range(0, 10**9)]
-Pid = Annotated[int, Range(1, (1 << 31) - 1)]
+Pid = Annotated[int, Range(0, (1 << 31) - 1)]
 Port = Annotated[int, Range(1, 65535)]
 Step = Annotated[int, Range(0, STEP_MAX)]
 SavedStep = Annotated[int, Range(-COUNT_MAX - 1, COUNT_MAX)]

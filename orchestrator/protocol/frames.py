@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict, final
 
 from orchestrator.protocol.bounds import (
     Count,
+    FreeBytes,
     Generation,
     Kind,
     Length,
@@ -197,7 +198,7 @@ class DirectorySample(TypedDict):
 
     silent_s: Seconds
     """How long the current check of it has been waiting for the file system."""
-    free_bytes: Count | None
+    free_bytes: FreeBytes | None
 
 
 class Sample(TypedDict):
@@ -205,7 +206,7 @@ class Sample(TypedDict):
 
     cpu_percent: Percent | None
     memory_percent: Percent | None
-    disk_free_bytes: Count | None
+    disk_free_bytes: FreeBytes | None
     psutil: PsutilFrom
     """Where psutil came from; `none`: the numbers are those of /proc."""
 

@@ -12,6 +12,7 @@ from orchestrator.protocol.bounds import (
     Digest,
     Epoch,
     FilePath,
+    FreeBytes,
     Generation,
     Length,
     Name,
@@ -116,7 +117,7 @@ class Facts(TypedDict):
     gpus: Annotated[list[Name], Length(1024)] | None
     """UUIDs in the driver's order; null without a driver."""
     gpus_in_use: Annotated[list[GpuInUse], Length(4096)]
-    disk_free_bytes: Count | None
+    disk_free_bytes: FreeBytes | None
     own_name: OwnName
 
 

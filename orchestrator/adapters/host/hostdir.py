@@ -63,6 +63,8 @@ def generations(host_dir: str, run: str) -> Iterator[tuple[str, int, str]]:
     tasks_dir = os.path.join(run_dir(host_dir, run), "tasks")
     for name in sorted(_list(tasks_dir)):
         type_, _, index = name.rpartition("-")
+        if not (type_.isidentifier() and index.isdecimal()):
+            continue  # somebody else's: it has no place in a report
         directory = os.path.join(tasks_dir, name)
         for generation in sorted((g for g in _list(directory) if _is_generation(g)), reverse=True):
             yield f"{type_}:{index}", int(generation[4:]), os.path.join(directory, generation)
@@ -151,9 +153,14 @@ def fault_of(error: OSError) -> HostFault:
     return HostFault("os", f"{error.strerror or error}{where}")
 
 
+def is_run_id(name: str) -> bool:
+    """Return whether a run may have that id."""
+    return bool(name) and name[0] not in ".-" and "/" not in name and "\0" not in name and len(name) <= 200
+
+
 def _plain(name: str) -> str:
     """Return `name`. Raises HostFault where it would leave its directory."""
-    if not name or name[0] in ".-" or "/" in name or "\0" in name or len(name) > 200:
+    if not is_run_id(name):
         raise HostFault("bad-order", f"not a run id: {name!r}")
     return name
 

@@ -109,10 +109,21 @@ def keep(host_dir: str, run: str, record: Record) -> None:
 def known(host_dir: str, *, records: bool) -> KnownRuns:
     """Return all that the host remembers, and living processes of runs that it does not remember."""
     processes = _marked(host_dir)
-    found = [_known(host_dir, run, processes.pop(run, [])) for run in sorted(codestore.run_names(host_dir))]
+    runs = [run for run in sorted(codestore.run_names(host_dir)) if _can_be_told(run)]
+    found = [_known(host_dir, run, processes.pop(run, [])) for run in runs]
     if records:
         _add_records(host_dir, found)
-    return {"runs": [*found, *(_forgotten(run, pids) for run, pids in sorted(processes.items()))]}
+    forgotten = [_forgotten(run, pids) for run, pids in sorted(processes.items()) if _can_be_told(run)]
+    return {"runs": [*found, *forgotten]}
+
+
+def _can_be_told(run: str) -> bool:
+    """Return whether the head accepts the name: one strange directory must not hide all runs of the host."""
+    import re
+
+    from orchestrator.protocol.limits import CONTROLS
+
+    return hostdir.is_run_id(run) and not re.search(CONTROLS, run)
 
 
 def _forgotten(run: str, processes: list[int]) -> KnownRun:

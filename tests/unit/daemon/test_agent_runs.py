@@ -33,6 +33,18 @@ def test_of_runs_that_are_over_a_line_each_is_told_of_their_ends(tmp_path: Path)
     assert told[0]["tasks"][0]["exit"]["last_lines"] == ["19 " + "x" * 197]
 
 
+def test_directories_that_are_no_runs_or_tasks_hide_nothing(tmp_path: Path) -> None:
+    run = "t-20260101-000000"
+    for name in (run, "-x", "old\x1b[2J", ".x.forgotten", "a copy"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    for name in ("worker-0", "worker-0.bak", "notes", "-5"):
+        (tmp_path / "runs" / run / "tasks" / name / "gen-000001").mkdir(parents=True)
+    found = agent_runs.known(str(tmp_path), records=True)
+    told = check_of(KnownRuns)(json.loads(json.dumps(found)))["runs"]
+    assert [one["run"] for one in told] == ["a copy", run]
+    assert [task["task"] for task in told[1]["tasks"]] == ["worker:0"]
+
+
 def test_records_of_dead_runs_are_told_as_far_as_a_frame_has_room(tmp_path: Path) -> None:
     host_dir = str(tmp_path)
     for run, size in (("t-20260101-000000", 10), ("t-20260101-000001", 2 << 20)):

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.adapters.channel import JSON_BYTES_MAX, Decoder, encode
@@ -75,6 +75,7 @@ lines = st.fixed_dictionaries(
 )
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(lines, max_size=30))
 def test_whatever_a_script_says_its_host_is_not_taken_for_a_liar(said_lines: list[dict[str, Any]]) -> None:
     progress = Progress()

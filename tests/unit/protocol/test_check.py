@@ -52,7 +52,7 @@ def test_each_wrong_field_is_refused_with_the_way_to_it() -> None:
     [
         ({"global_step": "x"}, "runs.mnist-1[0].global_step is 'x', not a whole number"),
         ({"global_step": True}, "runs.mnist-1[0].global_step is true, not a whole number"),
-        ({"pid": 10**30}, "runs.mnist-1[0].pid is a number of 100 bits, not from 1 to 2147483647"),
+        ({"pid": 10**30}, "runs.mnist-1[0].pid is a number of 100 bits, not from 0 to 2147483647"),
         ({"phase": "dancing"}, "runs.mnist-1[0].phase is 'dancing', none of starting, ready, running, exited, unknown"),
         ({"task": "wroker:0"}, "runs.mnist-1[0].task is 'wroker:0', not a task, such as worker:3"),
         ({"metrics": {"\x1b[31m": "x"}}, r"runs.mnist-1[0].metrics.\x1b[31m is 'x', not a number"),

@@ -62,6 +62,9 @@ class NoteKind(Enum):
     DECISIONS_STOPPED = Row(
         "decisions-stopped", "A fault of orch itself: nothing more is decided about this run."
     )
+    RUN_SET_ASIDE = Row(
+        "run-set-aside", "The run cannot be read from the journal: nothing is decided about it."
+    )
 
     # hosts
     HOST_UNREACHABLE = Row("host-unreachable", "A host is silent; its tasks may well be training.")

@@ -34,6 +34,7 @@ from orchestrator.core.actions import Note
 from orchestrator.core.errors import JournalError, UsageError
 from orchestrator.core.events import Event
 from orchestrator.core.model import Run
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.stopping import unproven
 
 log = logging.getLogger(__name__)
@@ -182,7 +183,7 @@ class Journal:
 
     def note_set_aside(self, one: Unreadable) -> None:
         """Add an event that says so of a run, whose state is left as it is."""
-        note = ("run-set-aside", None, 0, one.sentence, json.dumps({"why": one.why}))
+        note = (NoteKind.RUN_SET_ASIDE.value, None, 0, one.sentence, json.dumps({"why": one.why}))
         with self._transaction():
             self._db.execute(_INSERT_EVENT, (self._clock(), one.run_id, one.name, *note))
 

@@ -215,6 +215,7 @@ def test_a_run_that_trained_trains_on_under_the_next_coordinator(journal: Journa
     assert adopted == ["worker:0", "worker:1"]
 
 
+@pytest.mark.fault(67)
 def test_row_67_a_host_that_never_comes_back_is_lost_by_the_new_clock(journal: Journal) -> None:
     head = Head(journal)
     for second in range(0, 120, 2):

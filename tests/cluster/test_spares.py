@@ -101,13 +101,13 @@ def test_a_host_is_drained_and_let_in_again(cluster: Cluster) -> None:
     cluster.ok("up", cluster.spec(hosts=with_a_spare(cluster), timing=QUICK))
     before = cluster.wait(lambda run: run["checkpoint"] is not None and states(run)["host-2"] == "spare")
     said = cluster.ok("drain", "host-1", "--now")
-    assert said == f"host-1 is drained for {before['run_id']}: its tasks are being stopped\n"
+    assert said == f"host-1 is drained for {before['run_id']}; stopping worker:1\n"
     after = cluster.wait(lambda run: run["generation"] > before["generation"] and run["phase"] == "RUNNING")
     assert places(after) == {"worker:0": "host-0", "worker:1": "host-2"}
     assert states(after)["host-1"] == "drained"
     refused = cluster.orch("drain", "host-0")
     assert refused.returncode == 6
     assert "host-0 cannot be drained: no other host that is ready has room for worker:0" in refused.stderr
-    assert "it may be given tasks" in cluster.ok("undrain", "host-1")
+    assert "it can take tasks" in cluster.ok("undrain", "host-1")
     assert states(cluster.run())["host-1"] == "spare"
     assert cluster.orch("drain", "host-9").returncode == 2

@@ -198,6 +198,8 @@ class Seeded(TypedDict):
     global_step: SavedStep | None
     source: Path | None
     """null if there never was a checkpoint."""
+    verified: NotRequired[bool | None]
+    """false if its format is unknown; null if there is no checkpoint."""
     path: Path
     rejected: Annotated[list[Rejected], Length(FILES_MAX)]
     highest_generation: NotRequired[Generation]
@@ -215,11 +217,15 @@ class Verify(OfRun):
 
 
 class SavedCheckpoint(TypedDict):
-    """A checkpoint that was read to its last byte."""
+    """A checkpoint that was read to its last byte, or one of an unknown format that seems complete."""
 
     global_step: SavedStep | None
     path: Path
     saved_at: UnixTime
+    kind: Name
+    """Its format."""
+    verified: bool
+    """false if its format is unknown."""
 
 
 class Verified(TypedDict):
@@ -304,7 +310,9 @@ class Checkpoint(TypedDict):
     resumes: bool
     """Whether scripts resume from this kind of checkpoint by themselves."""
     whole: bool | None
-    """null if it was not read yet."""
+    """null if it was not read yet, or if its format is unknown."""
+    proof: Literal["checksums", "structure", "names"]
+    """What reading it proves: that no bit has changed; that nothing is missing; nothing, for an unknown format."""
     why: Text | None
     verified_at: UnixTime | None
     pinned: bool

@@ -15,6 +15,8 @@ import pytest
 from orchestrator.daemon.agent import probe
 from tests.contract.agent_harness import RUN, Client, clean, interpreter
 from tests.contract.hanging_disk import hanging
+from tests.contract.small_disk import mounted
+from tests.unit.adapters import saved
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 
@@ -84,3 +86,74 @@ def test_row_44_a_directory_that_hangs_stops_no_heartbeat_and_is_told_of(agent: 
     assert "Traceback" not in str(reply)
     again = agent.ok("verify", generation=1, dir=str(root), python=sys.executable)
     assert again["checkpoint"]["global_step"] == 32
+
+
+SAVES = """
+import os, shutil, sys, time
+whole, directory = sys.argv[1], os.environ["ORCH_CHECKPOINT_DIR"]
+first, second = sorted(os.listdir(whole))
+shutil.copyfile(os.path.join(whole, first), os.path.join(directory, first))
+with open(os.path.join(whole, second), "rb") as source, open(os.path.join(directory, second), "wb") as target:
+    target.write(source.read(os.path.getsize(source.name) // 2))
+open(os.path.join(directory, "half.tmp"), "w").close()
+time.sleep(600)
+"""
+"""Saves one checkpoint, and is killed in the middle of the next."""
+
+
+@pytest.mark.parametrize("ending", ["npz", "pt"])
+@pytest.mark.fault(42)
+def test_row_42_who_is_killed_while_it_saves_goes_on_from_the_save_before(
+    agent: Client, tmp_path: Path, ending: str
+) -> None:
+    root, directory = tmp_path / "c", tmp_path / "c" / "gen-000001"
+    for step in (100, 200):
+        path = tmp_path / "whole" / f"model-{step}.{ending}"
+        saved.npz(path, step) if ending == "npz" else saved.torch(path, step)
+    directory.mkdir(parents=True)
+    agent.ok("watch", heartbeat_s=0.1)
+    code = agent.push(train=SAVES)
+    agent.start(code, args=[str(tmp_path / "whole")], env={"ORCH_CHECKPOINT_DIR": str(directory)})
+    agent.until_phase("ready")
+    agent.ok("release", generation=1, task="worker:0", env={}, seed=None)
+    agent.until(lambda _: (directory / "half.tmp").exists())
+    agent.ok("stop", generation=1, task="worker:0", grace_s=0)
+    agent.until_phase("exited")
+    python = interpreter("3.10") or sys.executable
+    looked = agent.ok("verify", generation=1, dir=str(root), python=python)
+    assert (looked["checkpoint"]["global_step"], looked["checkpoint"]["verified"]) == (100, True)
+    ask: dict[str, Any] = {"dir": str(root), "python": python, "keep": 3, "from_scratch": False}
+    given = agent.ok("seed", generation=2, **ask)
+    assert (given["global_step"], given["verified"]) == (100, True)
+    assert given["source"] == str(directory / f"model-100.{ending}")
+    assert {Path(torn["path"]).name for torn in given["rejected"]} == {f"model-200.{ending}", "half.tmp"}
+    assert [path.name for path in Path(given["path"]).glob("m*")] == [f"model-100.{ending}"]
+
+
+def test_a_format_that_is_not_known_is_handed_on_and_said(agent: Client, tmp_path: Path) -> None:
+    directory = tmp_path / "c" / "gen-000001"
+    directory.mkdir(parents=True)
+    (directory / "state_120.bin").write_bytes(b"a format of their own")
+    ask: dict[str, Any] = {"dir": str(tmp_path / "c"), "python": sys.executable}
+    looked = agent.ok("verify", generation=1, **ask)["checkpoint"]
+    assert (looked["path"], looked["global_step"], looked["verified"]) == (str(directory), 120, False)
+    given = agent.ok("seed", generation=2, keep=3, from_scratch=False, **ask)
+    assert (given["source"], given["verified"]) == (str(directory), False)
+    listed = about(agent, tmp_path / "c", "list")["ok"]["checkpoints"]
+    assert [(found["name"], found["proof"], found["whole"]) for found in listed] == [
+        ("gen-000002", "names", None),
+        ("gen-000001", "names", None),
+    ]
+
+
+@pytest.mark.fault(36)
+def test_row_36_a_full_disk_is_told_with_what_is_free_and_needed(agent: Client, tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk") as disk:
+        saved.npz(disk.path / "c" / "gen-000001" / "model-100.npz", 100)
+        disk.fill()
+        ask: dict[str, Any] = {"dir": str(disk.path / "c"), "python": sys.executable, "keep": 3}
+        error = agent.order("seed", generation=2, from_scratch=False, **ask)["error"]
+        assert error["code"] == "no-space"
+        assert "bytes are free, 16" in error["message"]
+        disk.empty()
+        assert agent.ok("seed", generation=2, from_scratch=False, **ask)["global_step"] == 100

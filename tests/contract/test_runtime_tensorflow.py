@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.checkpoints import seed, verify
+from orchestrator.adapters.checkpoints import copying, seed, verify
 from tests.unit.runtime.runtime_task import Task
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def seeded(root: Path, generation: int, workers: int) -> tuple[dict[str, Any], l
     directories = [Path(answer["path"])]
     for index in range(1, workers):
         directories.append(root / f"scratch-{generation}-{index}")
-        seed.copy(answer["path"], str(directories[-1]))
+        copying.copy(answer["path"], str(directories[-1]))
     return answer, directories
 
 

@@ -137,6 +137,7 @@ class Share:
         told = None
         if found is not None:
             told = {"global_step": found.step, "path": self.path(generation, found.step), "saved_at": 1.0}
+            told |= {"kind": "tensorflow", "verified": True}
         return {"ok": {"checkpoint": told, "rejected": rejected}}
 
 

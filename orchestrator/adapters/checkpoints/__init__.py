@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from orchestrator.adapters.checkpoints.units import Unit
     from orchestrator.protocol.orders import Manifest
 
 USAGE = (
@@ -35,48 +36,69 @@ LOOKS_MAX = 5
 LOOK_AGAIN_S = 0.05
 
 
-def verify(directory: str) -> dict[str, Any]:
+def verify(directory: str, pause: Callable[[float], None] = time.sleep) -> dict[str, Any]:
     """Return the newest checkpoint in a generation's directory that reads whole, and the newer ones it rejected.
 
     A running training removes and rewrites its checkpoints. One that was removed or rewritten while it was read is
-    not called torn; the directory is looked at again.
+    not called torn; the directory is looked at again. One of a format that nothing here reads is `verified: false`;
+    it is complete as far as its names tell, and because nobody writes it.
     """
     for _ in range(LOOKS_MAX):
-        answer, changed = _look(directory)
+        answer, changed = _look(directory, pause)
         if not changed:
             break
-        time.sleep(LOOK_AGAIN_S)
+        pause(LOOK_AGAIN_S)
     return answer
 
 
-def _look(directory: str) -> tuple[dict[str, Any], bool]:
+def _look(directory: str, pause: Callable[[float], None]) -> tuple[dict[str, Any], bool]:
     """Look once. Return the answer, and whether a checkpoint changed while it was read."""
-    from orchestrator.adapters.checkpoints import units
+    from orchestrator.adapters.checkpoints import discovery, places
     from orchestrator.adapters.checkpoints.records import Records
-    from orchestrator.adapters.checkpoints.tensor_bundle import Torn
+    from orchestrator.adapters.checkpoints.torn import Torn
 
     records = Records(os.path.dirname(directory))
-    found, _, passed = units.find(directory)
-    rejected = [{"path": path, "why": why} for path, why in passed]
-    resumable = any(unit.resumes for unit in found)
+    found = discovery.find(directory)
+    rejected = [{"path": path, "why": why} for path, why in found.passed]
+    rank = max((unit.rank for unit in found.units), default=None)
     changed = False
-    for unit in found:
-        if unit.resumes != resumable:
+    for unit in found.units:
+        if unit.rank != rank:
             break
+        unit.settle(places.own_dir(os.path.dirname(directory)), pause)
         try:
             unit.read()
         except Torn as e:
-            if any(unit.is_same(now) for now in units.find(directory)[0]):
+            if _is_as_it_was(unit, directory):
                 rejected.append({"path": unit.path, "why": str(e)})
             else:
                 changed = True
             continue
+        if not unit.is_verified and not _is_as_it_was(unit, directory):
+            rejected.append({"path": unit.path, "why": "it is still being written"})
+            changed = True
+            continue
         if records.find(unit) is None:
             records.add(unit, None)
             records.save()
-        checkpoint = {"global_step": unit.global_step, "path": unit.path, "saved_at": unit.saved_at}
-        return {"checkpoint": checkpoint, "rejected": rejected}, changed
+        return {"checkpoint": _summary(unit), "rejected": rejected}, changed
     return {"checkpoint": None, "rejected": rejected}, changed
+
+
+def _is_as_it_was(unit: Unit, directory: str) -> bool:
+    from orchestrator.adapters.checkpoints import discovery
+
+    return any(unit.is_same(now) for now in discovery.find(directory).units)
+
+
+def _summary(unit: Unit) -> dict[str, Any]:
+    return {
+        "global_step": unit.global_step,
+        "path": unit.path,
+        "saved_at": unit.saved_at,
+        "kind": unit.kind,
+        "verified": unit.is_verified,
+    }
 
 
 def checkpoints_main(argv: list[str]) -> int:
@@ -98,7 +120,7 @@ def checkpoints_main(argv: list[str]) -> int:
 
 
 def _parse(argv: list[str]) -> Callable[[], Mapping[str, Any]]:
-    from orchestrator.adapters.checkpoints import places, seed
+    from orchestrator.adapters.checkpoints import copying, places, seed
 
     verb, rest = argv[0], argv[1:]
     if verb == "seed":
@@ -125,7 +147,7 @@ def _parse(argv: list[str]) -> Callable[[], Mapping[str, Any]]:
         return lambda: verify(path)
     if verb == "highest":
         return lambda: {"generation": max(places.generations(path), default=0)}
-    return lambda: seed.copy(path, os.path.abspath(rest[1]))
+    return lambda: copying.copy(path, os.path.abspath(rest[1]))
 
 
 def _snapshot(root: str, directory: str, path: str | None = None) -> Manifest:
@@ -161,17 +183,17 @@ def _options(words: list[str]) -> dict[str, str]:
 
 
 def _os_error(error: OSError) -> int:
-    import errno
+    from orchestrator.adapters.checkpoints import space
 
+    if space.is_full(error):
+        refusal = space.no_space(error, str(error.filename or "the checkpoint directory"))
+        return _error(refusal.code, str(refusal), refusal.hint, 1)
     path = f": {error.filename}" if error.filename else ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        hint = "free some space there; what was verified is untouched, and `orch ckpt ls` shows it"
-        return _error("no-space", f"no space left for checkpoints{path}", hint, 1)
     hint = "look at the checkpoint directory's space and permissions on this host"
     return _error("checkpoint-dir", f"{error.strerror or error}{path}", hint, 1)
 
 
-def _error(code: str, message: str, hint: str, status: int) -> int:
+def _error(code: str, message: str, hint: str | None, status: int) -> int:
     print(json.dumps({"error": {"code": code, "message": message, "hint": hint}}))
     return status
 

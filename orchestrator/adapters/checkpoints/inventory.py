@@ -7,14 +7,14 @@ reads whole), or as the list shows it (`gen-000005/ckpt-7`).
 from __future__ import annotations
 
 import os
-import shutil
 
-from orchestrator.adapters.checkpoints import lineage, places, seed
+from orchestrator.adapters.checkpoints import copying, lineage, places, seed
 from orchestrator.adapters.checkpoints.lineage import Chapter
 from orchestrator.adapters.checkpoints.places import SeedError
 from orchestrator.adapters.checkpoints.records import Records
-from orchestrator.adapters.checkpoints.tensor_bundle import Torn
-from orchestrator.adapters.checkpoints.units import Unit
+from orchestrator.adapters.checkpoints.space import room_for
+from orchestrator.adapters.checkpoints.torn import Torn
+from orchestrator.adapters.checkpoints.units import IS_CHECKPOINT, Unit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ class Entry:
         self.chapter = chapter
         self.unit = unit
         self.whole: bool | None = None
-        """None: the structure is right, but the contents have not been read yet."""
+        """None: the structure is right, but the contents have not been read yet; or nothing here can read them."""
+        self.is_gone = False
+        """Whether it was removed while it was looked at: a script keeps its newest few, and `keep` counts too."""
         self.why: str | None = None
         self.verified_at: float | None = None
         self.pins: list[str] = []
@@ -61,8 +63,9 @@ class Entry:
                 records.add(self.unit, None)
                 record = records.find(self.unit)
         except Torn as e:
+            self.is_gone = self.unit.is_gone()
             self.whole, self.why = False, str(e)
-            if read:
+            if read and not self.is_gone:
                 records.add(self.unit, self.why)
             return
         if record is not None:
@@ -80,8 +83,9 @@ class Entry:
             "global_step": unit.global_step,
             "bytes": unit.bytes,
             "saved_at": unit.saved_at,
-            "resumes": unit.resumes,
+            "resumes": unit.rank == IS_CHECKPOINT,
             "whole": self.whole,
+            "proof": unit.proof,
             "why": self.why,
             "verified_at": self.verified_at,
             "pinned": bool(self.pins),
@@ -103,8 +107,8 @@ def listed(root: str, *, read: bool = False) -> dict[str, Any]:
     """Return the answer of `list`, newest generation first. With `read`, every checkpoint is read to its last byte."""
     entries = _entries(root, read=read)
     counting = [entry for entry in entries if entry.counts]
-    resumable = any(entry.unit.resumes for entry in counting)
-    newest = next((entry for entry in counting if entry.unit.resumes == resumable), None)
+    rank = max((entry.unit.rank for entry in counting), default=None)
+    newest = next((entry for entry in counting if entry.unit.rank == rank), None)
     return {
         "dir": root,
         "checkpoints": [entry.to_json() for entry in entries],
@@ -114,11 +118,11 @@ def listed(root: str, *, read: bool = False) -> dict[str, Any]:
 
 def _entries(root: str, *, read: bool = False) -> list[Entry]:
     records = Records(root)
-    found = [Entry(chapter, unit) for chapter in lineage.chapters(root) for unit in chapter.contents()[0]]
+    found = [Entry(chapter, unit) for chapter in lineage.chapters(root) for unit in chapter.contents().units]
     for entry in found:
         entry.look(records, read=read)
     records.save()
-    return _merged(found)
+    return _merged([entry for entry in found if not entry.is_gone])
 
 
 def _merged(found: list[Entry]) -> list[Entry]:
@@ -168,7 +172,7 @@ def unpin(root: str, what: str) -> dict[str, Any]:
         entries = [entry for entry in _entries(root) if entry.pins]
         entry = _first(entries, what, "pinned checkpoint")
         for directory in entry.pins:
-            shutil.rmtree(directory)
+            places.remove(root, directory)
     return {"checkpoint": entry.to_json() | {"pinned": False}}
 
 
@@ -199,7 +203,7 @@ def _refuse_twins(root: str, chosen: Entry) -> None:
         mine, unit = chosen.unit, other.unit
         if (
             other.chapter.generation == chosen.chapter.generation
-            and unit.resumes
+            and unit.rank == IS_CHECKPOINT
             and unit.global_step != mine.global_step
             and abs(unit.saved_at - mine.saved_at) < _SAME_S
         ):
@@ -219,21 +223,22 @@ def _pin(root: str, entry: Entry) -> tuple[str, bool]:
     name = f"{places.PREFIX}{generation:06d}.{step}.{int(unit.saved_at)}"
     target = os.path.join(places.own_dir(root), "pinned", name)
     building = f"{target}.tmp"
-    try:
-        seed.emptied(building)
-        copy = seed.copied(unit, entry.chapter.source, building)
-        copy.read()  # the copy must be read, not the original: the training may be writing that at this moment
-        seed.copy_others(entry.chapter.source, entry.chapter.contents()[1], building, [])
+    source, others = entry.chapter.source, entry.chapter.contents().others
+    with room_for(building) as need:
+        need.bytes = unit.bytes
+        try:
+            copying.emptied(building)
+            copy = copying.copied(unit, source, building)
+            copy.read()  # the copy must be read, not the original: the training may be writing that at this moment
+        except Torn as e:
+            raise _not_whole(entry, str(e)) from e
+        copying.copy_others(source, [] if source == root else others, building, [])
         seed.finish(building, target, {"by": entry.by, "global_step": copy.global_step, "source": unit.path})
-    except Torn as e:
-        raise _not_whole(entry, str(e)) from e
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
     return target, False
 
 
 def _whole_one(root: str, what: str) -> Entry:
-    """Read the checkpoints that `what` may mean, and return the first that reads whole.
+    """Read the checkpoints that `what` may mean, and return the first that reads whole, or that nothing can read.
 
     Raises:
         SeedError: there is none by that name, or none of them reads whole.
@@ -242,7 +247,7 @@ def _whole_one(root: str, what: str) -> Entry:
     meant = _meant(_entries(root), what)
     for entry in meant:
         entry.look(records, read=True)
-        if entry.whole:
+        if entry.whole is not False:
             records.save()
             return entry
     records.save()
@@ -281,5 +286,5 @@ def _meant(entries: list[Entry], what: str) -> list[Entry]:
         found = [entry for entry in entries if entry.chapter.generation == int(digits)]
     else:
         found = [entry for entry in entries if what in (entry.name, entry.unit.path)]
-    found.sort(key=lambda entry: (not entry.unit.resumes, not entry.counts))
+    found.sort(key=lambda entry: (-entry.unit.rank, not entry.counts))
     return found

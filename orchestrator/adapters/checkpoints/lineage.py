@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 
 from orchestrator.adapters import durable
-from orchestrator.adapters.checkpoints import places, units
+from orchestrator.adapters.checkpoints import discovery, places
+from orchestrator.adapters.checkpoints.discovery import Found
+from orchestrator.adapters.checkpoints.units import Unit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    Passed = list[tuple[str, str]]
 
 _SAME_S = 1e-3
 """Two checkpoints whose times differ by less are the same: a copy keeps the time only as exactly as file systems do."""
@@ -45,23 +45,11 @@ class Chapter:
         self.until: float | None = None
         """Unix time of the newest checkpoint that counts; what was saved later is set aside. None: all count."""
 
-    def contents(self) -> tuple[list[units.Unit], list[str], Passed]:
-        """Return its units (newest first), its other files, and what was skipped, each with the reason."""
-        found, others, passed = units.find(self.source)
-        if self.source != self.root:
-            return found, others, passed
+    def contents(self) -> Found:
+        """Return what lies in it."""
+        return discovery.find(self.source, is_root=self.source == self.root)
 
-        def own(path: str) -> bool:
-            first = os.path.relpath(path, self.root).partition(os.sep)[0]
-            return not first.startswith(places.PREFIX) and first != places.OWN
-
-        return (
-            [unit for unit in found if own(unit.path)],
-            [path for path in others if own(path)],
-            [(path, why) for path, why in passed if own(path)],
-        )
-
-    def counts(self, unit: units.Unit) -> bool:
+    def counts(self, unit: Unit) -> bool:
         """Return whether a new generation may resume from `unit`."""
         return not self.is_aside and (self.until is None or unit.saved_at <= self.until + _SAME_S)
 

@@ -4,6 +4,7 @@ gen-000012/            what one generation saves; its marker says what the gener
 gen-000012.tmp/        a generation's directory that is being made
 .orch/pinned/          pinned copies, which only `unpin` removes; each is a small generation: gen-000005.step-50/
 .orch/safe/            snapshots that are transferred where hosts share no directory (`safe`)
+.orch/removed/         what is being removed: it left its place in one step, for those who look there
 .orch/aside.json       what a person rolled back (`lineage`)
 .orch/verified.json    which checkpoints were read to their last byte, and when (`records`)
 .orch/share-<run>      a token: hosts share the directory if all of them read the same one (`share`)
@@ -13,10 +14,12 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 from contextlib import contextmanager
 
 from orchestrator.adapters import durable
+from orchestrator.adapters.host.hostdir import HostFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,13 +37,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.
 """The errors of file systems without locks. There, two changes at once only waste work: each ends in one rename."""
 
 
-class SeedError(Exception):
+class SeedError(HostFault):
     """The checkpoint directory cannot be changed as requested. It carries a code, one sentence, and a hint."""
-
-    def __init__(self, code: str, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.hint = hint
 
 
 def directory_of(root: str, generation: int) -> str:
@@ -90,6 +88,24 @@ def names_in(directory: str) -> list[str]:
         return os.listdir(directory)
     except FileNotFoundError:  # any other error must not look like an empty directory
         return []
+
+
+def remove(root: str, directory: str) -> None:
+    """Remove a generation, a pin or a snapshot: for whoever looks at it meanwhile, all of it is gone in one moment.
+
+    The caller holds the lock.
+    """
+    heap = os.path.join(own_dir(root), "removed")
+    try:
+        os.makedirs(heap, exist_ok=True)
+        target = os.path.join(heap, f"{os.path.basename(directory)}.{os.urandom(4).hex()}")
+        durable.place(
+            directory, target, durable=False
+        )  # after a power cut it is there whole, and is removed again
+    except OSError:  # a disk that is full has no room for one more name
+        shutil.rmtree(directory, ignore_errors=True)
+    for name in names_in(heap):  # also what somebody who was killed here has left
+        shutil.rmtree(os.path.join(heap, name), ignore_errors=True)
 
 
 def marker_of(directory: str) -> dict[str, Any] | None:

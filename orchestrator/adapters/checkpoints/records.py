@@ -38,7 +38,12 @@ class Records:
         )
 
     def add(self, unit: Unit, why: str | None) -> None:
-        """Record that `unit` has just been read. `why` says why it does not read whole; None: it does."""
+        """Record that `unit` has just been read. `why` says why it does not read whole; None: it does.
+
+        What nobody can read has no record.
+        """
+        if not unit.is_verified:
+            return
         record = {"at": time.time(), "global_step": unit.global_step, "why": why}
         record |= {"saved_at": unit.saved_at, "bytes": unit.bytes}
         self._fresh[self._name(unit)] = self._known[self._name(unit)] = record

@@ -11,9 +11,10 @@ import json
 import os
 import shutil
 
-from orchestrator.adapters.checkpoints import places, seed, units
+from orchestrator.adapters.checkpoints import copying, discovery, places, seed, space
 from orchestrator.adapters.checkpoints.places import SeedError
-from orchestrator.adapters.checkpoints.tensor_bundle import Torn
+from orchestrator.adapters.checkpoints.torn import Torn
+from orchestrator.adapters.checkpoints.units import Unit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,27 +43,27 @@ def snapshot(root: str, directory: str, path: str | None) -> Manifest:
     Raises:
         SeedError: the checkpoint was removed or overwritten meanwhile.
     """
-    found, others, _ = units.find(directory)
-    resumable = any(unit.resumes for unit in found)
-    chosen = [unit for unit in found if (unit.path == path if path else unit.resumes == resumable)]
+    found = discovery.find(directory)
+    rank = max((unit.rank for unit in found.units), default=None)
+    chosen = [unit for unit in found.units if (unit.path == path if path else unit.rank == rank)]
     building = os.path.join(places.own_dir(root), "safe", f"{os.path.basename(directory)}.tmp")
     marker = places.marker_of(directory) or {}
-    with places.locked(root):
-        try:
-            for unit in chosen:
-                seed.emptied(building)
-                try:
-                    copy = seed.copied(unit, directory, building)
-                    copy.read()
-                except Torn:
-                    continue
-                seed.copy_others(directory, others, building, [])
-                seed.complete(building)
-                manifest = _manifest(building, copy, generation_of(directory), marker.get("by"))
-                _keep(root, building, manifest)
-                return manifest
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
+    with places.locked(root), space.room_for(building) as need:
+        for unit in chosen:
+            copying.emptied(building)
+            need.bytes = unit.bytes
+            try:
+                copy = copying.copied(unit, directory, building)
+                copy.read()
+            except Torn:
+                continue
+            copying.copy_others(directory, found.others, building, [])
+            for link in found.links:
+                copying.copy_link(link, directory, building)
+            seed.complete(building)
+            manifest = _manifest(building, copy, generation_of(directory), marker.get("by"))
+            _keep(root, building, manifest)
+            return manifest
     raise SeedError(
         "went-away",
         f"{path or directory} went away, or was written over, while it was copied",
@@ -83,16 +84,13 @@ def receive(root: str, manifest: Manifest, chunks: str) -> Received:
     if missing:
         return {"missing": missing}
     building = f"{target}.tmp"
-    with places.locked(root):
-        try:
-            seed.emptied(building)
-            for name, size, mtime_ns, made_of in manifest["files"]:
-                _assemble(
-                    os.path.join(building, name), size, mtime_ns, [os.path.join(chunks, p) for p in made_of]
-                )
-            _keep(root, building, manifest)
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
+    with places.locked(root), space.room_for(building) as need:
+        need.bytes = manifest["bytes"]
+        copying.emptied(building)
+        for name, size, mtime_ns, made_of in manifest["files"]:
+            parts = [os.path.join(chunks, chunk) for chunk in made_of]
+            _assemble(os.path.join(building, name), size, mtime_ns, parts)
+        _keep(root, building, manifest)
     _clear(chunks, set(needed))
     return {"missing": []}
 
@@ -155,9 +153,7 @@ def generation_of(directory: str) -> int | None:
     return int(digits) if digits.isdecimal() else None
 
 
-def _manifest(
-    directory: str, unit: units.Unit, generation: int | None, by: dict[str, Any] | None
-) -> Manifest:
+def _manifest(directory: str, unit: Unit, generation: int | None, by: dict[str, Any] | None) -> Manifest:
     """Return the manifest of a snapshot. Its digest covers names and content, but not times and owners."""
     import re
     from hashlib import sha256
@@ -228,4 +224,4 @@ def _keep(root: str, building: str, manifest: Manifest) -> None:
     home = os.path.dirname(target)
     there = [os.path.join(home, name) for name in places.names_in(home) if not name.endswith(".tmp")]
     for path in sorted(there, key=os.path.getmtime, reverse=True)[KEPT:]:
-        shutil.rmtree(path, ignore_errors=True)
+        places.remove(root, path)

@@ -12,15 +12,32 @@ import os
 import shutil
 
 from orchestrator.adapters import durable
-from orchestrator.adapters.checkpoints import lineage, places, units
+from orchestrator.adapters.checkpoints import discovery, hdf5, lineage, places
+from orchestrator.adapters.checkpoints.copying import (
+    copied,
+    copy_link,
+    copy_others,
+    drop,
+    emptied,
+    is_linked,
+    size,
+    within,
+)
+from orchestrator.adapters.checkpoints.discovery import Found
 from orchestrator.adapters.checkpoints.lineage import Chapter
 from orchestrator.adapters.checkpoints.places import MARKER, SeedError, directory_of, generations, marker_of
 from orchestrator.adapters.checkpoints.records import Records
-from orchestrator.adapters.checkpoints.tensor_bundle import Torn
+from orchestrator.adapters.checkpoints.space import Need, room_for
+from orchestrator.adapters.checkpoints.torn import Torn
+from orchestrator.adapters.checkpoints.units import TENSORFLOW, Unit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+_POINTER_BYTES_MAX = 4096
+_UNFINISHED_NAMED = 5
+"""So many of what was left unfinished are told of: a script may have died a hundred times."""
 
 
 def seed(
@@ -44,7 +61,7 @@ def seed(
             on this host may be outdated.
 
     Raises:
-        SeedError: there is a generation as new, or there are checkpoints and none reads whole.
+        SeedError: there is a generation as new, or there are checkpoints and none reads whole, or the disk is full.
     """
     os.makedirs(root, exist_ok=True)
     target = directory_of(root, generation)
@@ -59,42 +76,38 @@ def seed(
                 f"{root} already has generation {there[0]}; {generation} is not newer",
                 "start with a generation above it, or give the run another checkpoint directory",
             )
-        building = f"{target}.tmp"
-        try:
-            chapters = [Chapter(root, only, None)] if only else lineage.history(root)
-            answer = _make(root, generation, building, [] if from_scratch else chapters, by)
-        except BaseException:
-            shutil.rmtree(building, ignore_errors=True)  # the disk may be full; do not make it worse
-            raise
+        chapters = [Chapter(root, only, None)] if only else lineage.history(root)
+        answer = _make(root, generation, [] if from_scratch else chapters, by)
         if keep is not None:
             _forget(root, keep, answer["source"])
     return answer
 
 
-def _make(
-    root: str, generation: int, building: str, chapters: list[Chapter], by: dict[str, Any] | None
-) -> dict[str, Any]:
-    rejected: list[dict[str, str]] = []
-    chosen = _build(root, chapters, building, rejected)
-    if chosen is None:
-        emptied(building)
+def _make(root: str, generation: int, chapters: list[Chapter], by: dict[str, Any] | None) -> dict[str, Any]:
     target = directory_of(root, generation)
-    answer: dict[str, Any] = {
-        "global_step": chosen.global_step if chosen else None,
-        "source": chosen.path if chosen else None,
-        "path": target,
-        "rejected": rejected,
-        "highest_generation": generation,
-        "from_scratch": not chapters,
-        "by": by,
-    }
-    finish(building, target, answer)
+    building = f"{target}.tmp"
+    rejected: list[dict[str, str]] = []
+    with room_for(building) as need:
+        chosen = _build(root, chapters, building, rejected, need)
+        if chosen is None:
+            emptied(building)
+        answer: dict[str, Any] = {
+            "global_step": chosen.global_step if chosen else None,
+            "source": chosen.path if chosen else None,
+            "verified": chosen.is_verified if chosen else None,
+            "path": target,
+            "rejected": rejected,
+            "highest_generation": generation,
+            "from_scratch": not chapters,
+            "by": by,
+        }
+        finish(building, target, answer)
     return answer
 
 
 def _build(
-    root: str, chapters: list[Chapter], building: str, rejected: list[dict[str, str]]
-) -> units.Unit | None:
+    root: str, chapters: list[Chapter], building: str, rejected: list[dict[str, str]], need: Need
+) -> Unit | None:
     """Fill `building` from the newest generation that reads whole. Return None where there never was a checkpoint.
 
     Raises:
@@ -102,21 +115,23 @@ def _build(
     """
     history = []
     for chapter in chapters:
-        found, others, passed = chapter.contents()
-        history.append((chapter, [unit for unit in found if chapter.counts(unit)], others, passed))
+        found = chapter.contents()
+        found.units = [unit for unit in found.units if chapter.counts(unit)]
+        history.append((chapter, found))
     # A model that was exported at the end of `fit`, when Keras has already deleted its backup, resumes nothing. So
     # where any generation has a checkpoint that scripts resume from by themselves, only such checkpoints count.
-    resumable = any(unit.resumes for _, found, _, _ in history for unit in found)
+    rank = max((unit.rank for _, found in history for unit in found.units), default=0)
     torn: list[dict[str, str]] = []
     records = Records(root)
-    for chapter, found, others, passed in history:
+    for chapter, found in history:
+        passed = (*found.passed, *found.unfinished[:_UNFINISHED_NAMED])
         rejected += [{"path": path, "why": why} for path, why in passed]
+        # The root may hold anything, even a data set, so only checkpoints are copied from it.
+        found.others = [] if chapter.source == root else found.others
         emptied(building)
-        chosen = _take(chapter.source, found, building, torn, resumable)
+        need.bytes = _copied_bytes(found)
+        chosen = _take(chapter.source, found, building, torn, rank)
         if chosen is not None:
-            # The root may hold anything, even a data set, so only checkpoints are copied from it.
-            copy_others(chapter.source, [] if chapter.source == root else others, building, torn)
-            complete(building)
             rejected += torn
             records.add(chosen, None)
             records.save()
@@ -130,76 +145,57 @@ def _build(
     return None
 
 
-def _take(
-    source: str, found: list[units.Unit], building: str, torn: list[dict[str, str]], resumable: bool
-) -> units.Unit | None:
-    """Copy the units that read whole, and return the newest one that counts, or None.
+def _take(source: str, found: Found, building: str, torn: list[dict[str, str]], rank: int) -> Unit | None:
+    """Copy what reads whole, and the files beside it. Return the newest unit of that rank, or None.
 
-    In each folder only the newest unit is read to its last byte. Of older ones only structure and sizes are checked.
+    Of what a script saves one after the other, only the newest is read to its last byte. Of older ones only structure
+    and sizes are checked.
     """
-    chosen: units.Unit | None = None
-    read: set[tuple[str, str]] = set()
-    for unit in found:
-        family = (os.path.dirname(unit.path), unit.kind)
+    chosen: Unit | None = None
+    read: set[tuple[str, str, str]] = set()
+    kept: list[Unit] = []
+    for unit in found.units:
+        is_older = unit.family in read
         try:
             unit.glance()
-            copy = copied(unit, source, building)
-            if family not in read:
+            copy = copied(unit, source, building, link=is_older and unit.in_series)
+            if not is_older:
                 copy.read()
-                read.add(family)
-                if chosen is None and unit.resumes == resumable:
+                read.add(unit.family)
+                if chosen is None and unit.rank == rank:
                     chosen = unit
                     chosen.global_step = copy.global_step
         except Torn as e:
-            _drop(unit, source, building)
+            drop(unit, source, building)
             torn.append({"path": unit.path, "why": str(e)})
+        else:
+            kept.append(unit)
+    if chosen is not None:
+        copy_others(source, found.others, building, torn)
+        complete(building)
+        _point_to_kept(source, found, building, kept)
     return chosen
 
 
-def _within(path: str, source: str, building: str) -> str:
-    return os.path.join(building, os.path.relpath(path, source))
-
-
-def copied(unit: units.Unit, source: str, building: str) -> units.Unit:
-    """Copy a unit into `building`, and return the copy.
-
-    Raises:
-        Torn: the unit was removed meanwhile.
-    """
-    paths = [_within(path, source, building) for path in unit.paths]
-    for path, copy in zip(unit.paths, paths, strict=True):
-        try:
-            place(path, copy)
-        except FileNotFoundError as e:
-            raise Torn(f"{os.path.basename(path)} went away") from e
-    return units.Unit(unit.kind, _within(unit.path, source, building), paths)
-
-
-def _drop(unit: units.Unit, source: str, building: str) -> None:
-    for path in unit.paths:
-        copy = _within(path, source, building)
-        if os.path.lexists(copy):
-            os.unlink(copy)
+def _copied_bytes(found: Found) -> int:
+    """How much room the copy needs: a file that gets a second name needs none."""
+    count = 0
+    families = set()
+    for unit in found.units:
+        if unit.family not in families or not unit.in_series:
+            count += sum(size(path) for path in unit.paths if not is_linked(path, unit.kind))
+        families.add(unit.family)
+    return count + sum(map(size, found.others))
 
 
 def _restore_backups(building: str) -> None:
     """Copy `latest.weights.h5.bkp` to `latest.weights.h5` where that was torn: Keras reads only the latter name."""
     for folder, _, names in os.walk(building):
-        if units.WEIGHTS + ".bkp" in names and units.WEIGHTS not in names:
-            for name in (units.WEIGHTS, units.METADATA):
+        if hdf5.WEIGHTS + ".bkp" in names and hdf5.WEIGHTS not in names:
+            for name in (hdf5.WEIGHTS, hdf5.METADATA):
                 old = os.path.join(folder, name + ".bkp")
                 if os.path.exists(old):
                     shutil.copy2(old, os.path.join(folder, name))
-
-
-def copy_others(source: str, others: list[str], building: str, rejected: list[dict[str, str]]) -> None:
-    for path in others:
-        if os.path.basename(path) == MARKER:
-            continue
-        try:
-            place(path, _within(path, source, building))
-        except FileNotFoundError:
-            rejected.append({"path": path, "why": "it went away"})
 
 
 def complete(building: str) -> None:
@@ -216,48 +212,44 @@ def _write_pointers(building: str) -> None:
             continue
         found = sorted(
             (
-                units.Unit(units.TENSORFLOW, os.path.join(folder, p), [os.path.join(folder, f"{p}.index")])
+                Unit(TENSORFLOW, os.path.join(folder, p), [os.path.join(folder, f"{p}.index")])
                 for p in prefixes
             ),
-            key=units.Unit.order,
+            key=Unit.order,
         )
         lines = [f'model_checkpoint_path: "{_quoted(found[-1].name)}"']
         lines += [f'all_model_checkpoint_paths: "{_quoted(unit.name)}"' for unit in found]
         lines += [f"all_model_checkpoint_timestamps: {unit.saved_at!r}" for unit in found]
         lines.append(f"last_preserved_timestamp: {found[0].saved_at!r}")
-        with open(os.path.join(folder, units.POINTER), "w", encoding="utf-8") as f:
+        with open(os.path.join(folder, discovery.POINTER), "w", encoding="utf-8") as f:
             f.write("\n".join(lines) + "\n")
+
+
+def _point_to_kept(source: str, found: Found, building: str, kept: list[Unit]) -> None:
+    """Make the links anew; and what names a dropped checkpoint, as DeepSpeed's `latest`, name the newest kept one."""
+    dropped = {(os.path.dirname(unit.path), unit.name) for unit in found.units if unit not in kept}
+    newest: dict[str, str] = {}
+    for unit in kept:
+        newest.setdefault(os.path.dirname(unit.path), unit.name)
+    for path in found.others if dropped else ():
+        folder, copy = os.path.dirname(path), within(path, source, building)
+        if not 0 < size(copy) <= _POINTER_BYTES_MAX:
+            continue
+        with open(copy, encoding="utf-8", errors="replace") as file:
+            name = file.read().strip()
+        if (folder, name) in dropped and folder in newest:
+            with open(copy, "w", encoding="utf-8") as file:
+                file.write(newest[folder])
+    for path in found.links:
+        folder = os.path.dirname(path)
+        if (folder, os.readlink(path)) in dropped and folder in newest:
+            os.symlink(newest[folder], within(path, source, building))
+        else:
+            copy_link(path, source, building)
 
 
 def _quoted(name: str) -> str:
     return name.replace("\\", "\\\\").replace('"', '\\"')
-
-
-def place(source: str, target: str) -> None:
-    """Copy a file with its times, or make a hard link where that is safe and possible.
-
-    TensorFlow replaces data shards by rename, so a link to one is as good as a copy. It rewrites its index and HDF5
-    files in place, so through a link a left-over process would write into the new generation's file.
-    """
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    if os.path.lexists(target):
-        os.unlink(target)
-    name = os.path.basename(source)
-    if ".data-" in name and "-of-" in name:
-        try:
-            os.link(source, target, follow_symlinks=False)
-            return
-        except FileNotFoundError:
-            raise
-        except OSError:
-            pass  # the target is on another file system, or the file system has no links
-    shutil.copy2(source, target, follow_symlinks=False)
-
-
-def emptied(directory: str) -> None:
-    if os.path.lexists(directory):
-        shutil.rmtree(directory)
-    os.makedirs(directory)
 
 
 def finish(building: str, target: str, answer: dict[str, Any]) -> None:
@@ -279,47 +271,5 @@ def _forget(root: str, keep: int, source: str | None) -> None:
     aside = lineage.went_back_from(root)
     for generation in [number for number in generations(root) if number not in aside][max(1, keep) :]:
         directory = directory_of(root, generation)
-        if not source.startswith(directory + os.sep):
-            shutil.rmtree(directory, ignore_errors=True)
-
-
-def copy(source: str, target: str) -> dict[str, Any]:
-    """Copy a seeded directory to `target`, a task's own checkpoint directory. Do nothing where that was done before."""
-    if os.path.exists(os.path.join(target, MARKER)):
-        return {"files": 0, "bytes": 0}
-    try:
-        return _copy(source, target)
-    except OSError:
-        _clear(target)
-        raise
-
-
-def _clear(directory: str) -> None:
-    """Empty a directory that holds half a checkpoint. The directory itself stays, since others made it."""
-    for name in places.names_in(directory):
-        path = os.path.join(directory, name)
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            os.unlink(path)
-
-
-def _copy(source: str, target: str) -> dict[str, Any]:
-    files = total = 0
-    marker = None
-    for folder, folders, names in os.walk(source):
-        folders[:] = [name for name in folders if not os.path.islink(os.path.join(folder, name))]
-        os.makedirs(os.path.join(target, os.path.relpath(folder, source)), exist_ok=True)
-        for name in names:
-            path = os.path.join(folder, name)
-            if os.path.islink(path):
-                continue
-            if name == MARKER and folder == source:
-                marker = path
-                continue
-            place(path, _within(path, source, target))
-            files += 1
-            total += os.lstat(path).st_size
-    if marker:
-        place(marker, os.path.join(target, MARKER))  # last, because it says that the rest is complete
-    return {"files": files, "bytes": total}
+        if not os.path.join(source, "").startswith(os.path.join(directory, "")):
+            places.remove(root, directory)

@@ -12,6 +12,7 @@ import os
 import struct
 
 from orchestrator.adapters.checkpoints.crc32c import crc32c, masked
+from orchestrator.adapters.checkpoints.torn import NotUnderstood, Torn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,14 +25,6 @@ _INDEX_BYTES_MAX = 1 << 30
 _CHUNK_BYTES = 32 << 20
 
 DT_INT32, DT_STRING, DT_INT64, DT_RESOURCE, DT_VARIANT = 3, 7, 9, 20, 21
-
-
-class Torn(Exception):
-    """The checkpoint does not read whole. str() gives the reason."""
-
-
-class NotUnderstood(Exception):
-    """The checkpoint uses a feature that this reader does not support. It may be whole."""
 
 
 class Entry:

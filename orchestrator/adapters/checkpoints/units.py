@@ -1,351 +1,233 @@
-"""The checkpoints that training scripts write, as units, and the check whether a unit reads whole.
+"""What training scripts leave behind: units of a checkpoint, and whether each reads whole.
 
 A unit is the smallest thing that can be restored: a TensorFlow prefix with its shards, an HDF5 file, a `.keras`
-archive, or the pair of weights and epoch that Keras 3's BackupAndRestore writes. `glance` checks the structure, which
-takes milliseconds and only the standard library; `read` reads every tensor.
+archive, Keras 3's BackupAndRestore pair of weights and epoch, all `.npz`, torch and safetensors files of one step, a
+directory that is named after its step, or an Orbax directory. Two looks at each: `glance` costs milliseconds and
+needs only the standard library; `read` reads every tensor. `discovery` finds them.
 """
 
 from __future__ import annotations
 
-import json
+import errno
 import os
-import stat
-import zipfile
+import time
 
-from orchestrator.adapters.checkpoints.tensor_bundle import Bundle, NotUnderstood, Torn
+from orchestrator.adapters.checkpoints import (
+    hdf5,
+    keras_archive,
+    names,
+    npz,
+    orbax,
+    safetensors,
+    tensorflow_files,
+    torch_file,
+)
+from orchestrator.adapters.checkpoints.torn import Torn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO, Any
+    from collections.abc import Callable, Sequence
+    from typing import Protocol
 
-OWN_SUM_BYTES_MAX = 1 << 30
-"""The largest checkpoint that we read ourselves. Beyond it TensorFlow is faster, even with seconds for its import."""
+    class Format(Protocol):
+        """One kind of file, or of directory; of TensorFlow's, the path is a prefix. All may raise Torn or OSError."""
+
+        def glance(self, path: str, /) -> None: ...
+        def peek(self, path: str, /) -> int | None: ...
+        def read(self, path: str, /) -> int | None: ...
+
 
 TENSORFLOW, HDF5, ARCHIVE = "tensorflow", "hdf5", "keras"
-POINTER = "checkpoint"
-WEIGHTS, METADATA = "latest.weights.h5", "training_metadata.json"
-_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+NPZ, TORCH, SAFETENSORS, ORBAX = "npz", "torch", "safetensors", "orbax"
+SEVERAL, UNKNOWN = "several", "unknown"
+
+FORMATS: dict[str, Format] = {
+    TENSORFLOW: tensorflow_files,
+    HDF5: hdf5,
+    ARCHIVE: keras_archive,
+    NPZ: npz,
+    TORCH: torch_file,
+    SAFETENSORS: safetensors,
+    ORBAX: orbax,
+}
+
+BY_CHECKSUMS, BY_STRUCTURE, BY_NAMES = "checksums", "structure", "names"
+"""How much `read` proves: that no bit has changed; that nothing is missing; or only that no name says otherwise."""
+
+IS_CHECKPOINT, MAY_BE_EXPORT, NO_FORMAT = 2, 1, 0
+"""Ranks: what scripts resume from by themselves; what may also be a model for other uses, or data; what we cannot read.
+
+Where a history has something of a higher rank, nothing of a lower one is resumed from."""
+
+_STEP_MAX = (1 << 63) - 1
+"""Others are no steps, and no journal takes them."""
+
+SETTLE_S = 2.0
+"""A file that was written more recently may not have been written to its end."""
+
+GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+"""What is said of a file that a script, or `keep`, has removed meanwhile."""
 
 
 class Unit:
-    """Something that can be restored. `paths` are all its files, and `path` is the one that names it."""
+    """One thing that can be restored. `paths` are all its files; `path` is the one, or the directory, that names it."""
 
-    def __init__(self, kind: str, path: str, paths: list[str]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        path: str,
+        paths: Sequence[str],
+        parts: Sequence[tuple[str, str]] | None = None,
+        *,
+        step: int | None = None,
+        in_series: bool = False,
+        problem: str | None = None,
+    ) -> None:
+        """Look at the state of its files.
+
+        Args:
+            kind: its format; SEVERAL where its parts have different ones.
+            path: what names it.
+            paths: all its files.
+            parts: (kind, path) of all that can be read; None: it is one of its kind.
+            step: what its name tells, where that is not the name's own affair.
+            in_series: its name tells its place among what is saved one after the other; no script writes it again.
+            problem: why it cannot be whole, where its files' names say so.
+        """
         self.kind = kind
         self.path = path
-        self.paths = paths
-        self._states = [_state(path) for path in paths]
-        self.saved_at = max((at for at, _ in self._states), default=0.0)
-        self.bytes = sum(size for _, size in self._states)
+        self.paths = list(paths)
+        self.parts = list(parts) if parts is not None else [(kind, path)] if kind in FORMATS else []
+        self.in_series = in_series
+        self.problem = problem
+        self.named_step = step if step is not None else names.step_in(self.name)
         self.global_step: int | None = None
+        self._states = [_state(file) for file in self.paths]
+        self.saved_at = max((at for at, _, _ in self._states), default=0.0)
+        self.bytes = sum(size for _, size, _ in self._states)
 
     @property
     def name(self) -> str:
         return os.path.basename(self.path)
 
-    def is_same(self, other: Unit) -> bool:
-        """Return whether none of its files has changed since `other` was found."""
-        return (self.path, self.paths, self._states) == (other.path, other.paths, other._states)
+    @property
+    def rank(self) -> int:
+        """IS_CHECKPOINT, MAY_BE_EXPORT or NO_FORMAT."""
+        if self.kind == UNKNOWN:
+            return NO_FORMAT
+        if self.kind in (TENSORFLOW, ORBAX) or self.in_series:
+            return IS_CHECKPOINT
+        return IS_CHECKPOINT if self.name.removesuffix(".bkp") == hdf5.WEIGHTS else MAY_BE_EXPORT
 
     @property
-    def resumes(self) -> bool:
-        """Whether scripts resume from it by themselves. Other units may be exports of a model."""
-        return self.kind == TENSORFLOW or self.name.removesuffix(".bkp") == WEIGHTS
+    def is_verified(self) -> bool:
+        """Whether there is a format that was compared with what is there."""
+        return bool(self.parts)
 
-    def order(self) -> tuple[bool, bool, float, int]:
-        """Return a sort key: first what no script resumes from by itself, then Keras's `.bkp`, then by time."""
-        return self.resumes, not self.name.endswith(".bkp"), self.saved_at, number_in(self.name) or 0
+    @property
+    def proof(self) -> str:
+        """How much `read` proves: BY_CHECKSUMS, BY_STRUCTURE or BY_NAMES."""
+        if not self.parts:
+            return BY_NAMES
+        sums = all(
+            kind in (TENSORFLOW, ARCHIVE, NPZ) or (kind == TORCH and torch_file.has_checksums(path))
+            for kind, path in self.parts
+        )
+        return BY_CHECKSUMS if sums else BY_STRUCTURE
+
+    @property
+    def family(self) -> tuple[str, str, str]:
+        """The same for all that a script saves one after the other in one place."""
+        return os.path.dirname(self.path), self.kind, names.family(self.name)
+
+    def is_same(self, other: Unit) -> bool:
+        """Whether nothing of it has changed since the other was found."""
+        return (self.path, self.paths, self._states) == (other.path, other.paths, other._states)
+
+    def is_unchanged(self) -> bool:
+        """Whether all its files are as they were when it was found."""
+        return [_state(path) for path in self.paths] == self._states
+
+    def settle(self, beside: str, pause: Callable[[float], None] = time.sleep) -> None:
+        """Wait until nobody has written it for `SETTLE_S`: of an unknown format, that is all that shows it is whole.
+
+        Args:
+            beside: a directory of ours on the same file system, whose clock is asked: another may be wrong.
+            pause: sleeps.
+        """
+        if self.is_verified:
+            return
+        try:
+            os.makedirs(beside, exist_ok=True)
+            os.utime(beside)
+            age_s = os.stat(beside).st_mtime - self.saved_at
+        except OSError:
+            age_s = 0.0
+        if age_s < SETTLE_S:
+            pause(min(SETTLE_S, SETTLE_S - age_s))
+
+    def is_gone(self) -> bool:
+        """Whether one of its files has been removed, or all of them before they were found."""
+        return not self.paths or not all(number for _, _, number in map(_state, self.paths))
+
+    def order(self) -> tuple[int, bool, float, int]:
+        """Newest last; before them Keras's second copies, and before all what has a lower rank."""
+        step = self.named_step if self.named_step is not None else -1
+        return self.rank, not self.name.endswith(".bkp"), self.saved_at, step
 
     def glance(self) -> None:
-        """Check sizes and structure.
-
-        Raises:
-            Torn: the unit cannot be whole.
-        """
-        if self.kind == TENSORFLOW:
-            try:
-                Bundle(self.path)
-            except NotUnderstood:
-                return
-        elif self.kind == HDF5:
-            with _opened(self.path) as f:
-                _glance_hdf5(f)
-            _check_metadata(self.path)
-        else:
-            with _opened(self.path) as f:
-                if not zipfile.is_zipfile(f):
-                    raise Torn("it is no whole zip archive")
+        """Look at sizes and structure. Torn where it cannot be whole."""
+        if self.problem:
+            raise Torn(self.problem)
+        self._each(lambda reader: reader.glance)
 
     def read(self) -> None:
-        """Read every tensor, and learn the global step.
-
-        Raises:
-            Torn: a tensor does not read.
-        """
+        """Read every tensor, and learn the global step. Torn where one does not read."""
         self.glance()
-        try:
-            step = self._read()
-        except OSError as e:  # a running training replaces and removes its checkpoints while they are read
-            raise Torn(f"it cannot be read: {e.strerror or e}") from e
-        self.global_step = step if step is not None else number_in(self.name)
+        self._know_step(self._each(lambda reader: reader.read))
 
     def peek(self) -> None:
-        """Learn the global step within milliseconds, without checking the tensors.
-
-        Raises:
-            Torn: as `glance`.
-        """
+        """Learn the global step, in milliseconds, of what need not be whole. Torn as for `glance`."""
         self.glance()
+        self._know_step(self._each(lambda reader: reader.peek))
+
+    def _each(self, look: Callable[[Format], Callable[[str], int | None]]) -> list[int | None]:
         try:
-            step = self._peek()
-        except OSError as e:
+            return [look(FORMATS[kind])(path) for kind, path in self.parts]
+        except OSError as e:  # a training that lives replaces and removes its checkpoints under our eyes
             raise Torn(f"it cannot be read: {e.strerror or e}") from e
-        self.global_step = step if step is not None else number_in(self.name)
 
-    def _peek(self) -> int | None:
-        if self.kind == TENSORFLOW:
-            try:
-                return _step_of(Bundle(self.path))
-            except NotUnderstood:
-                return None
-        if self.kind == HDF5:
-            with _opened(self.path) as f:
-                return _read_hdf5(f, scalars_only=True)
-        return None
+    def _know_step(self, steps: list[int | None]) -> None:
+        inside = max((step for step in steps if step is not None and abs(step) <= _STEP_MAX), default=None)
+        is_folder = self.path not in self.paths and self.kind != TENSORFLOW
+        known = (self.named_step, inside) if is_folder else (inside, self.named_step)
+        self.global_step = next((step for step in known if step is not None), None)
 
-    def _read(self) -> int | None:
-        if self.kind == TENSORFLOW:
-            return _read_bundle(self.path)
-        if self.kind == HDF5:
-            with _opened(self.path) as f:
-                return _read_hdf5(f)
-        return _read_archive(self.path)
+    def moved(self, source: str, target: str) -> Unit:
+        """Return the same unit, copied from below `source` to below `target`."""
+
+        def there(path: str) -> str:
+            return os.path.normpath(os.path.join(target, os.path.relpath(path, source)))
+
+        parts = [(kind, there(path)) for kind, path in self.parts]
+        paths = [there(path) for path in self.paths]
+        return Unit(
+            self.kind,
+            there(self.path),
+            paths,
+            parts,
+            step=self.named_step,
+            in_series=self.in_series,
+            problem=self.problem,
+        )
 
 
-def _state(path: str) -> tuple[float, int]:
-    """Return when a file was written (Unix time) and its size; zeros where it is gone."""
+def _state(path: str) -> tuple[float, int, int]:
+    """When it was written, its size, and which file it is; zeros where it is gone."""
     try:
         found = os.lstat(path)
-    except FileNotFoundError:
-        return 0.0, 0
-    return found.st_mtime, found.st_size
-
-
-def number_in(name: str) -> int | None:
-    """Return the last number in a name before its suffixes: 50 for both `ckpt-50.index` and `w.50.h5`, else None."""
-    digits, found = "", None
-    for letter in name.partition(".weights")[0].removesuffix(".h5").removesuffix(".keras") + "-":
-        if letter.isdecimal():
-            digits += letter
-        elif digits:
-            found, digits = int(digits), ""
-    return found
-
-
-def find(directory: str) -> tuple[list[Unit], list[str], list[tuple[str, str]]]:
-    """Return the units below a directory (newest first), the other regular files, and what was skipped, with reasons.
-
-    Symbolic links are never followed. The paths are absolute if `directory` is.
-    """
-    units: list[Unit] = []
-    others: list[str] = []
-    passed: list[tuple[str, str]] = []
-    for folder, folders, names in os.walk(directory):
-        folders.sort()
-        for name in list(folders):
-            path = os.path.join(folder, name)
-            if os.path.islink(path):
-                passed.append((path, "a symbolic link is not followed"))
-            if os.path.islink(path) or name.endswith("_temp") or name == ".tempstate":
-                folders.remove(name)
-        files = []
-        for name in sorted(names):
-            mode = _mode(os.path.join(folder, name))
-            if mode is not None and stat.S_ISREG(mode):
-                files.append(name)
-            elif mode is not None:
-                passed.append((os.path.join(folder, name), "it is no regular file"))
-        _sort_out(folder, files, units, others, passed)
-    units.sort(key=Unit.order, reverse=True)
-    return units, others, passed
-
-
-def _mode(path: str) -> int | None:
-    try:
-        return os.lstat(path).st_mode
-    except FileNotFoundError:
-        return None  # a running training removes its older checkpoints
-
-
-def _sort_out(
-    folder: str, files: list[str], units: list[Unit], others: list[str], passed: list[tuple[str, str]]
-) -> None:
-    prefixes = [name[: -len(".index")] for name in files if name.endswith(".index")]
-    taken: set[str] = set()
-    for prefix in prefixes:
-        mine = [n for n in files if n == f"{prefix}.index" or n.startswith(f"{prefix}.data-")]
-        taken.update(mine)
-        units.append(Unit(TENSORFLOW, os.path.join(folder, prefix), [os.path.join(folder, n) for n in mine]))
-    for name in files:
-        path = os.path.join(folder, name)
-        bare = name.removesuffix(".bkp")
-        if name in taken or name == POINTER or name.removesuffix(".bkp") == METADATA:
-            continue
-        if ".data-" in name and "-of-" in name:
-            passed.append((path, "its index is missing: the save was not finished"))
-        elif bare.endswith((".h5", ".hdf5")):
-            paths = [path]
-            if bare == WEIGHTS:
-                metadata = os.path.join(folder, METADATA + name[len(bare) :])
-                paths += [metadata] if os.path.isfile(metadata) else []
-            units.append(Unit(HDF5, path, paths))
-        elif bare.endswith(".keras"):
-            units.append(Unit(ARCHIVE, path, [path]))
-        else:
-            others.append(path)
-
-
-def _opened(path: str) -> IO[bytes]:
-    try:
-        return open(path, "rb")
     except OSError as e:
-        raise Torn(f"{os.path.basename(path)} cannot be read: {e.strerror}") from e
-
-
-def _glance_hdf5(file: IO[bytes]) -> None:
-    head = file.read(64)
-    size = file.seek(0, os.SEEK_END)
-    if head[:8] != _HDF5_SIGNATURE or len(head) < 48:
-        raise Torn(f"it is no HDF5 file ({size} bytes)")
-    # The superblock holds the file's length, at an offset that depends on the superblock's version.
-    at = {0: 40, 1: 44}.get(head[8], 28)
-    end = int.from_bytes(head[at : at + 8], "little")
-    if size < end:
-        raise Torn(f"it is cut off: {size} of {end} bytes")
-
-
-def _check_metadata(weights: str) -> None:
-    """Raise Torn where the file beside the weights is damaged: Keras reads the epoch from it, and would fail."""
-    folder, name = os.path.split(weights)
-    if name.removesuffix(".bkp") != WEIGHTS:
-        return
-    path = os.path.join(folder, name.replace(WEIGHTS, METADATA))
-    try:
-        with open(path, encoding="utf-8") as f:
-            int(json.load(f)["epoch"])
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise Torn(f"{os.path.basename(path)} beside it is torn: {e}") from e
-
-
-def _read_hdf5(file: Any, *, scalars_only: bool = False) -> int | None:
-    try:
-        import h5py
-    except ImportError:
-        return None  # a Python without h5py cannot restore the file either; its structure was checked
-    steps: dict[str, int] = {}
-    count = 0
-
-    def visit(name: str, item: Any) -> None:
-        nonlocal count
-        if isinstance(item, h5py.Dataset):
-            count += 1
-            if scalars_only and item.shape != ():
-                return
-            value = item[()]
-            if _is_integer(value):
-                steps[name] = int(value)
-
-    try:
-        with h5py.File(file, "r") as h5:
-            h5.visititems(visit)
-    except (OSError, RuntimeError, ValueError, KeyError) as e:
-        raise Torn(f"HDF5: {str(e).splitlines()[0] if str(e) else type(e).__name__}") from e
-    if not count:
-        raise Torn("it holds no data")
-    return choose_step(steps)
-
-
-def _is_integer(value: Any) -> bool:
-    """Return whether `value` is a NumPy integer: a scalar, or an array without dimensions."""
-    return getattr(value, "ndim", 1) == 0 and getattr(getattr(value, "dtype", None), "kind", "") in ("i", "u")
-
-
-def _read_archive(path: str) -> int | None:
-    step = None
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for member in archive.namelist():
-                with archive.open(member) as f:
-                    if member.endswith(".h5"):
-                        step = _read_hdf5(f)
-                    else:
-                        while f.read(1 << 20):  # zipfile compares the checksum at the end of the member
-                            pass
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError) as e:
-        raise Torn(f"zip: {e}") from e
-    return step
-
-
-def _read_bundle(prefix: str) -> int | None:
-    try:
-        bundle = Bundle(prefix)
-        if bundle.data_bytes > OWN_SUM_BYTES_MAX:
-            raise NotUnderstood("too large")
-        bundle.check_tensors()
-    except NotUnderstood:
-        return _read_by_tensorflow(prefix)
-    return _step_of(bundle)
-
-
-def _step_of(bundle: Bundle) -> int | None:
-    steps = {}
-    for name in bundle.entries:
-        value = bundle.integer(name) if "save_counter" not in name else None
-        if value is not None:
-            steps[name.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")] = value
-    return choose_step(steps)
-
-
-def _read_by_tensorflow(prefix: str) -> int | None:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    import tensorflow as tf
-
-    steps = {}
-    try:
-        reader = tf.train.load_checkpoint(prefix)
-        for name, shape in reader.get_variable_to_shape_map().items():
-            value = reader.get_tensor(name)
-            if not shape and _is_integer(value):
-                steps[name.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")] = int(value)
-    except (tf.errors.OpError, ValueError, OSError, RuntimeError) as e:
-        raise Torn(f"TensorFlow: {str(e).splitlines()[0]}") from e
-    return choose_step(steps)
-
-
-_STEP_NAMES = (
-    "_iterations",
-    "iterations",
-    "iteration:0",
-    "iteration",
-    "iter:0",
-    "iter",
-    "vars/0",
-    "_variables/0",
-)
-_OTHER_NAMES = ("global_step", "global_step:0", "_global_step", "step", "_step", "train_counter")
-
-
-def choose_step(integers: dict[str, int]) -> int | None:
-    """Choose, from a checkpoint's integer scalars by name, the one that counts the optimizer's steps."""
-    for names, within in ((_STEP_NAMES, "optimizer"), (_STEP_NAMES[:-2], ""), (_OTHER_NAMES, "")):
-        found = [
-            value
-            for name, value in integers.items()
-            if within in name.lower() and any(name == n or name.endswith("/" + n) for n in names)
-        ]
-        if found:
-            return max(found)
-    return None
+        if e.errno not in GONE:
+            raise
+        return 0.0, 0, 0
+    return found.st_mtime, found.st_size, found.st_ino

@@ -80,9 +80,9 @@ def release(context: Context, order: orders.Release, reply: Reply) -> None:
     source = seed
 
     def copy() -> dict[str, Any]:
-        from orchestrator.adapters.checkpoints import seed as checkpoints
+        from orchestrator.adapters.checkpoints import copying
 
-        return checkpoints.copy(source, scratch)
+        return copying.copy(source, scratch)
 
     def copied(result: Result) -> None:
         def forward() -> None:

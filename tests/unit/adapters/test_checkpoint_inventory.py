@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.checkpoints import inventory, places, records, seed, share, units, verify
+from orchestrator.adapters.checkpoints import (
+    copying,
+    discovery,
+    inventory,
+    places,
+    records,
+    seed,
+    share,
+    verify,
+)
 from orchestrator.adapters.checkpoints.places import SeedError
 from tests.contract.small_disk import mounted
 from tests.unit.adapters.test_checkpoints import answer_of, flip, generation, truncate
@@ -86,7 +95,7 @@ def test_records_of_what_is_gone_are_forgotten(tmp_path: Path) -> None:
     directory = generation(tmp_path, 1, "manager")
     inventory.listed(str(tmp_path), read=True)
     shutil.rmtree(directory)
-    (unit, *_), _, _ = units.find(str(generation(tmp_path, 2, "manager")))
+    unit, *_ = discovery.find(str(generation(tmp_path, 2, "manager"))).units
     kept = records.Records(str(tmp_path))
     kept.add(unit, None)
     kept.save()
@@ -329,11 +338,12 @@ def test_row_36_a_full_scratch_is_left_empty_and_filled_when_there_is_room(tmp_p
     with mounted(tmp_path / "disk") as disk:
         disk.fill()
         scratch = disk.path / "scratch"
-        with pytest.raises(OSError, match="No space left"):
-            seed.copy(given, str(scratch))
+        with pytest.raises(SeedError, match=r"\d+ bytes are free, \d{6} bytes are needed") as caught:
+            copying.copy(given, str(scratch))
+        assert caught.value.code == "no-space"
         assert not scratch.exists() or os.listdir(scratch) == []
         disk.empty()
-        assert seed.copy(given, str(scratch))["files"] > 0
+        assert copying.copy(given, str(scratch))["files"] > 0
 
 
 # Two at once

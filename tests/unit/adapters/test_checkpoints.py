@@ -10,10 +10,20 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.checkpoints import checkpoints_main, places, seed, units, verify
+from orchestrator.adapters.checkpoints import (
+    checkpoints_main,
+    copying,
+    discovery,
+    names,
+    places,
+    seed,
+    verify,
+)
 from orchestrator.adapters.checkpoints.crc32c import crc32c, masked
 from orchestrator.adapters.checkpoints.places import SeedError
-from orchestrator.adapters.checkpoints.tensor_bundle import Bundle, Torn
+from orchestrator.adapters.checkpoints.steps import choose_step
+from orchestrator.adapters.checkpoints.tensor_bundle import Bundle
+from orchestrator.adapters.checkpoints.torn import Torn
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "checkpoints"
 
@@ -119,7 +129,7 @@ def test_masking_is_not_the_sum_itself() -> None:
     ],
 )
 def test_number_in_a_name(name: str, number: int | None) -> None:
-    assert units.number_in(name) == number
+    assert names.step_in(name) == number
 
 
 @pytest.mark.parametrize(
@@ -135,7 +145,7 @@ def test_number_in_a_name(name: str, number: int | None) -> None:
     ],
 )
 def test_the_step_is_the_optimizers_count(integers: dict[str, int], step: int | None) -> None:
-    assert units.choose_step(integers) == step
+    assert choose_step(integers) == step
 
 
 # verify
@@ -173,7 +183,7 @@ def test_verify_goes_back_to_the_one_before_and_says_why(tmp_path: Path) -> None
 
 def test_a_checkpoint_that_goes_away_while_it_is_read_is_torn_and_no_crash(tmp_path: Path) -> None:
     directory = generation(tmp_path, 1, "manager", "keras3_backup", "model.keras")
-    found, _, _ = units.find(str(directory))
+    found = discovery.find(str(directory)).units
     shutil.rmtree(directory)
     for unit in found:
         with pytest.raises(Torn):
@@ -406,7 +416,7 @@ def test_links_are_not_followed_out_of_the_tree(tmp_path: Path) -> None:
     answer = seed.seed(str(tmp_path / "root"), 2)
     assert {Path(r["path"]).name for r in answer["rejected"]} == {"linked", "key"}
     assert not list(Path(answer["path"]).rglob("key"))
-    seed.copy(str(directory), str(tmp_path / "scratch"))
+    copying.copy(str(directory), str(tmp_path / "scratch"))
     assert not list((tmp_path / "scratch").rglob("key"))
 
 
@@ -414,9 +424,9 @@ def test_copy_fills_a_scratch_once(tmp_path: Path) -> None:
     generation(tmp_path / "root", 1, "manager")
     seeded = seed.seed(str(tmp_path / "root"), 2)
     scratch = tmp_path / "scratch"
-    assert seed.copy(seeded["path"], str(scratch))["files"] == 5
+    assert copying.copy(seeded["path"], str(scratch))["files"] == 5
     assert verify(str(scratch))["checkpoint"]["global_step"] == 32
-    assert seed.copy(seeded["path"], str(scratch))["files"] == 0
+    assert copying.copy(seeded["path"], str(scratch))["files"] == 0
 
 
 # The command

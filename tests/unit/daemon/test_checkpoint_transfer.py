@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from orchestrator.adapters.checkpoints import places, safe, seed, verify
+from orchestrator.adapters.checkpoints import copying, places, safe, seed, verify
 from orchestrator.adapters.checkpoints.places import SeedError
 from orchestrator.adapters.host import codestore
 from orchestrator.core.actions import SeedCheckpoint
@@ -150,7 +150,7 @@ def test_all_tasks_start_from_the_same_on_hosts_that_share_nothing(lab: Lab, tmp
     assert given.global_step == 32
     for host in (lab.a, lab.b):
         scratch = tmp_path / f"scratch-{host.root.parent.name}"
-        seed.copy(str(lab.copy_on(host, given)), str(scratch))
+        copying.copy(str(lab.copy_on(host, given)), str(scratch))
         assert verify(str(scratch))["checkpoint"]["global_step"] == 32
         assert 'model_checkpoint_path: "ckpt-2"' in (scratch / "manager" / "checkpoint").read_text()
 

@@ -234,7 +234,7 @@ def test_checkpoints_are_seeded_and_verified(rig: Rig) -> None:
     nothing = rig.wait(CheckpointVerified)
     assert (nothing.generation, nothing.path, nothing.global_step) == (2, "", None)
     assert nothing.rejected == (("p", "torn"),)
-    found = {"global_step": 95, "path": "ckpt-95", "saved_at": 1.7e9}
+    found = {"global_step": 95, "path": "ckpt-95", "saved_at": 1.7e9, "kind": "npz", "verified": True}
     rig.agent.answers["verify"] = always({"checkpoint": found, "rejected": []})
     rig.executor.execute(rig.run, VerifyCheckpoint("a", 2))
     until(lambda: rig.wait(CheckpointVerified).global_step == 95)

@@ -140,7 +140,7 @@ def checkpoint_line(checkpoint: Document | None) -> str:
     if checkpoint.get("removed"):
         facts.append("verified, then removed by the script at its end")
     else:
-        facts.append("verified" if checkpoint.get("verified") else "not verified")
+        facts.append("verified" if checkpoint.get("verified") else "complete, format unknown: not verified")
     if checkpoint.get("age_s") is not None:
         facts.append(f"{duration(checkpoint['age_s'])} old")
     if checkpoint.get("path"):

@@ -123,6 +123,8 @@ class CheckpointVerified:
     saved_time: float | None = None
     rejected: tuple[tuple[str, str], ...] = ()
     took_s: float = 0.0
+    verified: bool = True
+    """False: nothing could read it, and it seems complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,7 @@ class RolledBack:
     path: str
     set_aside: tuple[int, ...] = ()
     """The generations that count no more."""
+    verified: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,15 +209,27 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that was read whole."""
+    """The newest checkpoint: one that was read whole, or that nothing can read and that seems complete."""
 
     global_step: int | None
     path: str
     generation: int
     verified_at: Instant
     saved_time: float | None = None
+    verified: bool = True
+    """False: its format is not known. It is resumed from, but it is no progress that the budget counts."""
     removed: bool = False
     """The last look did not find it any more: scripts remove their backup when they have ended well."""
+
+    def is_same(self, path: str, global_step: int | None, saved_time: float | None) -> bool:
+        """Whether that is no newer one. Where no step is told, one that is written again has another time only.
+
+        >>> known = Checkpoint(None, "gen-000001/state.npz", 1, verified_at=0.0, saved_time=5.0)
+        >>> [known.is_same("gen-000001/state.npz", None, time) for time in (5.0, 6.0)]
+        [True, False]
+        """
+        known = (self.path, self.global_step) == (path, global_step)
+        return known and (global_step is not None or self.saved_time == saved_time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +245,8 @@ class Seed:
     """(path, why) of what did not read whole."""
     copy: str = ""
     """Where hosts share no directory: the same checkpoint, on every host; empty where there is none."""
+    verified: bool = True
+    """False: nothing could read it, and it seems complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +355,13 @@ class Run:
     def global_step(self) -> int | None:
         """The chief's."""
         return self.task(self.chief).progress.global_step
+
+    @property
+    def verified_step(self) -> int | None:
+        """Of the newest checkpoint, where it was read whole."""
+        return (
+            self.checkpoint.global_step if self.checkpoint is not None and self.checkpoint.verified else None
+        )
 
 
 def new_run(run_id: str, plan: Plan, *, epoch: int, at: float, from_scratch: bool = False) -> Run:

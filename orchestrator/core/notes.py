@@ -106,7 +106,11 @@ class NoteKind(Enum):
     MOVES_AGAIN = Row("moves-again", "The position moves again, before anything was stopped.")
 
     # checkpoints
-    CHECKPOINT = Row("checkpoint", "A checkpoint reads whole.", is_routine=True)
+    CHECKPOINT = Row(
+        "checkpoint",
+        "A checkpoint reads whole; or, `verified: false`, its format is unknown.",
+        is_routine=True,
+    )
     CHECKPOINT_REJECTED = Row("checkpoint-rejected", "A checkpoint does not read whole.", is_routine=True)
     CHECKPOINT_REMOVED = Row("checkpoint-removed", "The script removed its checkpoint at its end.")
     RESUMED = Row(

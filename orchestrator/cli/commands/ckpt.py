@@ -77,9 +77,16 @@ def _row(found: Document, is_newest: bool, now: float) -> list[str]:
 def _verified(found: Document, now: float) -> str:
     if found["whole"] is False:
         return f"no: {found['why']}"
+    if _is_unknown(found):
+        return "never: format unknown"
     if found["verified_at"] is None:
         return "not yet"
-    return f"{duration(max(0.0, now - found['verified_at']))} ago"
+    without = ", no checksums" if found.get("proof") == "structure" else ""
+    return f"{duration(max(0.0, now - found['verified_at']))} ago{without}"
+
+
+def _is_unknown(found: Document) -> bool:
+    return found.get("proof") == "names"
 
 
 def _newest(answer: Document) -> Document | None:
@@ -137,6 +144,11 @@ def verify(session: Session, name: str | None, as_json: bool) -> int:
     newest = _newest(answer)
     if newest is None:
         raise OrchestratorError(f"{answer['run_id']} has no checkpoint to resume from")
+    if _is_unknown(newest):
+        raise OrchestratorError(
+            f"the newest checkpoint cannot be verified: its format is unknown: {newest['name']}",
+            hint="a restart uses it all the same; docs/checkpoints.md lists the formats that can be verified",
+        )
     if not newest["whole"]:
         raise OrchestratorError(
             f"the newest checkpoint is broken: {newest['name']}: {newest['why']}",

@@ -15,6 +15,9 @@ from orchestrator.core.phases.stopping import stop_for
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
 
+UNREAD = "its format is unknown: it seems complete, and is not verified"
+"""What is said of a checkpoint that nothing can read."""
+
 
 def take(turn: Turn, event: CheckpointSeeded | SeedProgressed | CheckpointVerified | RolledBack) -> None:
     """Take an event about a checkpoint."""
@@ -32,14 +35,19 @@ def take(turn: Turn, event: CheckpointSeeded | SeedProgressed | CheckpointVerifi
 def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     seed, run = event.seed, turn.run
     _passed_over(turn, seed.rejected, seed.source, "is used instead")
-    turn.set(seed=seed, budget=restart.cleared(run.budget, seed.global_step), from_scratch=False)
+    progress = seed.global_step if seed.verified else None
+    turn.set(seed=seed, budget=restart.cleared(run.budget, progress), from_scratch=False)
     if seed.source is None:
         reached = f"; {_lost(run.best_step)}" if run.best_step and run.generation > 1 else ""
         sentence = f"no checkpoint yet: generation {seed.generation} starts at step 0{reached}"
         turn.note(NoteKind.FROM_START, sentence, None, **_done(turn, sentence))
         return
     known = Checkpoint(
-        global_step=seed.global_step, path=seed.source, generation=seed.generation, verified_at=turn.at
+        global_step=seed.global_step,
+        path=seed.source,
+        generation=seed.generation,
+        verified_at=turn.at,
+        verified=seed.verified,
     )
     turn.set(checkpoint=known)
     lost = (
@@ -50,7 +58,9 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     step = seed.global_step if seed.global_step is not None else "unknown"
     sentence = f"generation {seed.generation} resumes from step {step}"
     sentence += f"; {_lost(lost)}" if lost is not None else ""
-    facts = {"global_step": seed.global_step, "steps_lost": lost, "path": seed.source}
+    sentence += "" if seed.verified else f"; {UNREAD}"
+    facts: dict[str, object] = {"global_step": seed.global_step, "steps_lost": lost, "path": seed.source}
+    facts["verified"] = seed.verified
     turn.note(NoteKind.RESUMED, f"{sentence} ({seed.source})", None, **facts, **_done(turn, sentence))
 
 
@@ -83,11 +93,10 @@ def _done(turn: Turn, sentence: str) -> dict[str, object]:
 def verified(turn: Turn, event: CheckpointVerified) -> None:
     verification_ended(turn, event.took_s)
     final_verification.answered(turn, event)
-    _passed_over(turn, event.rejected, event.path, "does")
+    newest = "is the newest verified" if event.verified else "is the newest that seems complete"
+    _passed_over(turn, event.rejected, event.path, newest)
     known = turn.run.checkpoint
-    if not event.path or (
-        known is not None and known.global_step == event.global_step and known.path == event.path
-    ):
+    if not event.path or (known and known.is_same(event.path, event.global_step, event.saved_time)):
         return
     newer = Checkpoint(
         global_step=event.global_step,
@@ -95,9 +104,12 @@ def verified(turn: Turn, event: CheckpointVerified) -> None:
         generation=event.generation,
         verified_at=turn.at,
         saved_time=event.saved_time,
+        verified=event.verified,
     )
     turn.set(checkpoint=newer)
-    turn.note(NoteKind.CHECKPOINT, f"checkpoint of step {event.global_step} verified", path=event.path)
+    step = event.global_step if event.global_step is not None else "unknown"
+    sentence = f"checkpoint of step {step} " + ("verified" if event.verified else f"saved; {UNREAD}")
+    turn.note(NoteKind.CHECKPOINT, sentence, path=event.path, verified=event.verified)
     at_checkpoint(turn)
 
 
@@ -109,7 +121,11 @@ def rolled_back(turn: Turn, event: RolledBack) -> None:
     """
     run = turn.run
     known = Checkpoint(
-        global_step=event.global_step, path=event.path, generation=event.generation, verified_at=turn.at
+        global_step=event.global_step,
+        path=event.path,
+        generation=event.generation,
+        verified_at=turn.at,
+        verified=event.verified,
     )
     turn.set(
         checkpoint=known,

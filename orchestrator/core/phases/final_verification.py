@@ -78,8 +78,8 @@ def without_answer(turn: Turn) -> None:
     """End the final verification without an answer: it failed, or took too long."""
     if asked_at(turn.run) is None:
         return
-    known = turn.run.checkpoint
-    older = f"step {known.global_step}" if known is not None else "none"
+    step = turn.run.verified_step
+    older = f"step {step}" if step is not None else "none"
     warning = (
         f"the newest checkpoint was not verified at the end of the run (last verified: {older}); "
         f"`orch ckpt verify {turn.run.plan.name}` reads it"

@@ -135,7 +135,7 @@ def _restart(turn: Turn, task: Task) -> None:
         task.budget,
         run.plan.restart,
         blamed,
-        verified_step=run.checkpoint.global_step if run.checkpoint else None,
+        verified_step=run.verified_step,
         common=None,
         identity=f"{run.run_id}/{task.id}/{task.generation}",
     )

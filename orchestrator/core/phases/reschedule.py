@@ -20,8 +20,10 @@ _HAS_TASKS = (Phase.RENDEZVOUS, Phase.RUNNING)
 
 def at_checkpoint(turn: Turn) -> None:
     """Move tasks now, where any are to move: a newer checkpoint was just verified."""
-    if turn.run.phase is Phase.RUNNING and turn.run.checkpoint is not None:
-        move(turn, f"checkpoint of step {turn.run.checkpoint.global_step} is verified")
+    known = turn.run.checkpoint
+    if turn.run.phase is Phase.RUNNING and known is not None:
+        step = known.global_step if known.global_step is not None else "unknown"
+        move(turn, f"checkpoint of step {step} is {'verified' if known.verified else 'saved'}")
 
 
 def move(turn: Turn, occasion: str) -> None:

@@ -10,6 +10,7 @@ from orchestrator.core.diagnosis import cause
 from orchestrator.core.hosts import silence
 from orchestrator.core.instants import Deadline, Instant, is_due
 from orchestrator.core.model import FirstCause, Intent, Phase, Problem, Run, Running, Task
+from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import final_verification
 from orchestrator.core.phases.stopping import intent_after, stop_all, stop_for
 from orchestrator.core.restart_scope import gang, is_served
@@ -103,6 +104,9 @@ def _resumed_wrongly(turn: Turn) -> bool:
     given = run.seed.global_step if run.seed else None
     if given is None or chief.first_step is None or chief.first_step >= given:
         return False
+    if run.seed is not None and not run.seed.verified:
+        _warn_of_mismatch(turn, given, chief.first_step)
+        return False
     sentence = (
         f"resume-mismatch: {chief.id} was given the checkpoint of step {given} and reports step "
         f"{chief.first_step}: the script does not restore from ORCH_CHECKPOINT_DIR"
@@ -111,3 +115,15 @@ def _resumed_wrongly(turn: Turn) -> bool:
     turn.set(problem=Problem(code="resume-mismatch", message=sentence, hint=hint))
     stop_for(turn, FirstCause(chief.id, run.generation, Cause.RESUME_MISMATCH, sentence))
     return True
+
+
+def _warn_of_mismatch(turn: Turn, given: int, first_step: int) -> None:
+    """Where nobody could read what was given, the script may have had a reason to take an older one: say it once."""
+    run = turn.run
+    sentence = (
+        f"generation {run.generation} was given the checkpoint of step {given}, whose format is not known, and "
+        f"{run.chief} reports step {first_step}: does the script restore from ORCH_CHECKPOINT_DIR?"
+    )
+    if sentence not in run.warnings:
+        turn.set(warnings=(*run.warnings, sentence))
+        turn.note(NoteKind.WARNING, sentence)

@@ -166,7 +166,7 @@ def _rescheduled(turn: Turn) -> None:
 def _count_free(turn: Turn) -> None:
     """Count a restart of which no failure is counted."""
     run = turn.run
-    budget = restart.cleared(run.budget, run.checkpoint.global_step if run.checkpoint else None)
+    budget = restart.cleared(run.budget, run.verified_step)
     turn.set(budget=replace(budget, restarts=budget.restarts + 1))
 
 
@@ -189,7 +189,7 @@ def _wait_for_room(turn: Turn, full: Host) -> None:
 def _restart_or_give_up(turn: Turn) -> None:
     run = turn.run
     found = run.first_cause
-    step = run.checkpoint.global_step if run.checkpoint else None
+    step = run.verified_step
     host_state.charge(turn, progressed=restart.is_progress(run.budget, step))
     if (full := room.lacking(run, _blamed(run))) is not None:
         _wait_for_room(turn, full)

@@ -109,6 +109,7 @@ def seeded(ok: orders.Seeded, generation: int, *, copy: str = "") -> Seed:
         generation=generation,
         global_step=ok["global_step"],
         source=ok["source"],
+        verified=ok.get("verified") is not False,
         path=ok["path"],
         rejected=_rejected(ok["rejected"]),
         copy=copy,
@@ -124,6 +125,7 @@ def verified(ok: orders.Verified, generation: int, *, at: float, began_at: float
         global_step=found["global_step"] if found is not None else None,
         path=found["path"] if found is not None else "",
         saved_time=found["saved_at"] if found is not None else None,
+        verified=found["verified"] if found is not None else True,
         rejected=_rejected(ok["rejected"]),
         took_s=at - began_at,
     )

@@ -93,4 +93,5 @@ def rolled_back(answer: dict[str, Any], *, at: float) -> RolledBack:
         global_step=found["global_step"],
         path=str(found["path"]),
         set_aside=tuple(int(number) for number in answer["set_aside"]),
+        verified=found.get("proof") != "names",
     )

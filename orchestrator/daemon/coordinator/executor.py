@@ -353,4 +353,4 @@ class Executor:
 
 def _is_known(run: Run, verified: CheckpointVerified) -> bool:
     known = run.checkpoint
-    return known is not None and (known.path, known.global_step) == (verified.path, verified.global_step)
+    return known is not None and known.is_same(verified.path, verified.global_step, verified.saved_time)

@@ -114,7 +114,7 @@ def _checkpoint(run: Run, now: float) -> dict[str, Any] | None:
     return {
         "global_step": known.global_step,
         "path": known.path,
-        "verified": not known.removed,
+        "verified": known.verified and not known.removed,
         "removed": known.removed,
         "generation": known.generation,
         "age_s": round(now - known.verified_at, 1),

@@ -58,6 +58,19 @@ def test_the_list_is_data_and_its_headline_talk(orch: Desk, api: FakeApi) -> Non
     assert " ".join(rows[3]).startswith("- 80 5.0 MiB 1 min ago seed not yet pinned")
 
 
+def test_what_reading_cannot_prove_is_said(orch: Desk, api: FakeApi) -> None:
+    api.runs = [run_document(name="mnist", run_id="mnist-1")]
+    unknown = checkpoint(proof="names", kind="unknown", whole=None, verified_at=None)
+    api.checkpoints = answer(unknown, checkpoint(100, proof="structure"), checkpoint(80, proof="checksums"))
+    assert orch("ckpt", "ls") == 0
+    rows = [" ".join(line.split()) for line in orch.put_out.splitlines()]
+    assert "worker:0 on gpu-a never: format unknown newest" in rows[1]
+    assert "12 s ago, no checksums gen-000005/ckpt-100" in rows[2]
+    assert "12 s ago gen-000005/ckpt-80" in rows[3]
+    assert orch("ckpt", "verify") == 1
+    assert "cannot be verified: its format is unknown: gen-000005/ckpt-120" in orch.said
+
+
 def test_the_list_as_a_document_and_of_nothing(orch: Desk, api: FakeApi) -> None:
     api.runs = [run_document(name="mnist", run_id="mnist-1")]
     api.checkpoints = answer()

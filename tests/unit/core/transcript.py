@@ -43,6 +43,10 @@ def make_plan(hosts: list[str], *, checkpoint: bool, failures: int = 5, start_af
     )
 
 
+UNREAD = "unread-"
+"""Before the step of a checkpoint whose format is not known."""
+
+
 class Transcript:
     """One file."""
 
@@ -144,10 +148,11 @@ class Transcript:
                 return ev.CheckpointSeeded(at, seed)
             case "verified", ["nothing"]:
                 return ev.CheckpointVerified(at, self.run.generation, None, "", took_s=0.1)
-            case "verified", [step, *torn]:
+            case "verified", [what, *torn]:  # 120, or unread-120 of a format that is not known
                 passed = tuple((path, "torn") for path in torn)
+                step, generation = what.removeprefix(UNREAD), self.run.generation
                 return ev.CheckpointVerified(
-                    at, self.run.generation, int(step), f"ckpt-{step}", rejected=passed, took_s=0.1
+                    at, generation, int(step), f"ckpt-{step}", None, passed, 0.1, verified=what == step
                 )
             case "swept", [host, *left]:
                 return ev.HostSwept(at, host, Swept(left=tuple(left), by="cgroup"))
@@ -188,8 +193,8 @@ class Transcript:
         generation = self.run.generation
         if step == "nothing":
             return Seed(generation, path=f"/shared/t/gen-{generation:06d}", rejected=rejected)
-        path = f"/shared/t/gen-{generation:06d}"
-        return Seed(generation, int(step), f"ckpt-{step}", path, rejected)
+        path, number = f"/shared/t/gen-{generation:06d}", step.removeprefix(UNREAD)
+        return Seed(generation, int(number), f"ckpt-{number}", path, rejected, verified=number == step)
 
     def _report(self, at: float, host: str, changes: list[str]) -> ev.HostReported:
         """`worker:0=running,step=5` changes what the host says of a task from now on; `-worker:0` forgets it."""

@@ -82,6 +82,10 @@ def test_the_contract_of_the_design() -> None:
     assert {key: shown[key] for key in expected} == expected
     checkpoint = {"global_step": 100, "path": "gen-000002/ckpt", "verified": True, "age_s": 12.0}
     assert {key: shown["checkpoint"][key] for key in checkpoint} == checkpoint
+    assert run.checkpoint is not None
+    unread = replace(run, checkpoint=replace(run.checkpoint, verified=False))
+    (again,) = status.document([unread], now=NOW)["runs"]
+    assert again["checkpoint"]["verified"] is False
     task = {
         "task": "worker:0",
         "host": "a",

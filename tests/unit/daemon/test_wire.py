@@ -146,6 +146,9 @@ def test_answers() -> None:
         "rejected": [{"path": "ckpt-9", "why": "torn"}],
     }
     assert wire.seeded(seed, 2) == Seed(2, 5, "ckpt-5", "gen-000002", (("ckpt-9", "torn"),))
+    for verified in (True, None):  # None: there was nothing to verify
+        assert wire.seeded({**seed, "verified": verified}, 2).verified is True
+    assert wire.seeded({**seed, "verified": False}, 2).verified is False
     assert wire.swept(
         {"left": [{"pid": 5, "why": "D state"}], "ports_busy": [20000], "by": "marker"}
     ) == Swept(("pid 5: D state",), (20000,), "marker")

@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check format bench scaling faults docs release-check sim mutants docker-demo clean
+.PHONY: help demo test test-long check format bench scaling faults docs release-check sim fuzz mutants docker-demo clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## / - /'
@@ -30,6 +30,7 @@ $(VENV)/.dev: $(VENV)/.demo
 	@touch $@
 
 demo: $(VENV)/.demo  ## train on a real data set with two workers on this machine
+	@echo 'In another terminal, while it trains: $(BIN)/orch ui --open shows the page with its curves'
 	$(BIN)/orch up cluster_specs/local.yaml --follow
 
 test: check  ## unit, contract, cluster (real sshd) and real TensorFlow
@@ -46,6 +47,11 @@ $(HOROVOD)/.built: tests/horovod/build.sh constraints-horovod.txt
 .PHONY: test-horovod
 test-horovod: $(VENV)/.dev $(HOROVOD)/.built  ## the real Horovod, built once (minutes): needs g++ and Python 3.11 with headers
 	ORCH_HOROVOD_PYTHON=$(CURDIR)/$(HOROVOD)/bin/python $(BIN)/python -m pytest tests/horovod
+
+# The machine's own Python may be the one with torch and JAX for its GPU; orch's packages must be on its path then.
+.PHONY: test-gpu
+test-gpu: $(if $(GPU_PYTHON),,$(VENV)/.dev)  ## on a machine with an NVIDIA GPU: make test-gpu [GPU_PYTHON=/path/to/python with torch]
+	$(or $(GPU_PYTHON),$(BIN)/python) -m pytest tests/gpu -rs
 
 check: $(VENV)/.dev  ## formatting, lint, types, the direction of imports, unit tests
 	$(BIN)/ruff format --check .
@@ -74,10 +80,13 @@ docs: $(VENV)/.dev  ## write docs/protocol.md and docs/events.md from the tables
 	$(BIN)/python -m tests.protocol_page
 	$(BIN)/python -m tests.events_page
 
-sim: $(VENV)/.dev  ## the simulator: make sim SEEDS=200 [SEED=first] [TRACE=1]; exit 1 where a rule is broken
-	$(BIN)/python -m tests.sim $(or $(SEEDS),200) --first $(or $(SEED),0) $(if $(TRACE),--trace)
+sim: $(VENV)/.dev  ## the simulator: make sim SEEDS=200 [HOURS=10000] [SEED=first] [KIND=lies] [TRACE=1]; exit 1 where a rule is broken
+	$(BIN)/python -m tests.sim $(or $(SEEDS),200) --first $(or $(SEED),0) $(if $(HOURS),--hours $(HOURS)) $(if $(KIND),--kind $(KIND)) $(if $(TRACE),--trace)
 
-mutants: $(VENV)/.dev  ## that the simulator bites: each of some two dozen mistakes must be found; exit 1 with those that survive
+fuzz: $(VENV)/.dev  ## broken frames, banners, specs, journals and checkpoints for so long: make fuzz MINUTES=10; exit 1 with what was found
+	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5)
+
+mutants: $(VENV)/.dev  ## that the tests bite: each of some fifty mistakes must be found; exit 1 with those that survive
 	$(BIN)/python -m tests.sim.mutants
 
 docker-demo:  ## the same training across containers, one of which is killed on the way

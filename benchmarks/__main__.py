@@ -19,6 +19,8 @@ BENCHMARKS = {
     "adoption": "64 tasks on 16 hosts, by a new coordinator",
     "overhead": "step time under orch against the same script by hand",
     "idle": "the coordinator with three hosts and a run",
+    "core": "a heartbeat in the core alone, with 10 to 1,000 hosts",
+    "head": "start, heartbeat, status and kill of up to 1,000 simulated hosts, and of 96 over SSH",
     "agent": "CPU to start and memory of an agent",
 }
 

@@ -16,6 +16,7 @@ from typing import IO
 from benchmarks import proc
 from benchmarks.figure import Figure, NotMeasured
 from benchmarks.lab import DEFAULT_TIMING, cluster_of, lab_of
+from benchmarks.limits import LIMITS
 from orchestrator.adapters.head.client import Client
 from orchestrator.cli.handover import adopted
 from orchestrator.core.errors import CoordinatorUnreachable
@@ -24,9 +25,6 @@ from tests.cluster.cluster import Cluster
 HOSTS = 16
 SLOTS = 4
 REPEATS = 5
-LIMIT_S = 5.0
-CPU_LIMIT_S = 2.5
-"""Half of the limit. The rest is left for the hosts, and for a real network."""
 
 TIMEOUT_S = 120.0
 _LOOK_EVERY_S = 0.02
@@ -65,12 +63,17 @@ def measure() -> list[Figure]:
         Figure(
             f"adoption of {what}, after kill -9",
             "s",
-            LIMIT_S,
+            LIMITS["adoption: until all tasks are adopted"],
             tuple(killed),
             "from the new process's start to the last task heard",
         ),
-        Figure("CPU of the new coordinator until then", "s", CPU_LIMIT_S, tuple(cpu)),
-        Figure("the same by orch coordinator restart, its own end included", "s", LIMIT_S, tuple(handed)),
+        Figure("CPU of the new coordinator until then", "s", LIMITS["adoption: CPU"], tuple(cpu)),
+        Figure(
+            "the same by orch coordinator restart, its own end included",
+            "s",
+            LIMITS["adoption: until all tasks are adopted"],
+            tuple(handed),
+        ),
     ]
 
 

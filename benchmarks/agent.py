@@ -16,14 +16,13 @@ from pathlib import Path
 
 from benchmarks import proc
 from benchmarks.figure import Figure, NotMeasured
+from benchmarks.limits import LIMITS
 from orchestrator.adapters import bundle
 from orchestrator.adapters.local import LocalChannel, LocalTransport
 from orchestrator.core.plan import HostPlan
 from orchestrator.daemon.connection import bootstrap
 
 REPEATS = 21
-CPU_LIMIT_MS = 40.0
-RSS_LIMIT_MB = 16.0
 SETTLE_S = 0.3
 
 
@@ -35,8 +34,16 @@ def measure() -> list[Figure]:
         samples = [_one(python, Path(directory)) for _ in range(REPEATS)]
     note = f"Python {'.'.join(map(str, sys.version_info[:2]))}, bundle pushed before"
     return [
-        Figure("agent, CPU to its first heartbeat", "ms", CPU_LIMIT_MS, tuple(s[0] for s in samples), note),
-        Figure("agent, resident", "MB", RSS_LIMIT_MB, tuple(s[1] for s in samples), "without psutil"),
+        Figure(
+            "agent, CPU to its first heartbeat",
+            "ms",
+            LIMITS["agent: CPU"],
+            tuple(s[0] for s in samples),
+            note,
+        ),
+        Figure(
+            "agent, resident", "MB", LIMITS["agent: resident"], tuple(s[1] for s in samples), "without psutil"
+        ),
     ]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.figure import Figure, NotMeasured
 from benchmarks.lab import cluster_of, lab_of
+from benchmarks.limits import LIMITS
 from benchmarks.recovery import has_progress
 from tests.cluster.lab import LabHost
 
@@ -27,7 +28,6 @@ itself."""
 
 REPEATS = 4
 LOST_AFTER_S = 4.0
-LIMIT_S = 1.0
 TIMING = {
     "heartbeat": "0.5s",
     "unreachable_after": "2s",
@@ -55,7 +55,7 @@ def measure() -> list[Figure]:
         Figure(
             f"a frozen host is given up, over lost_after ({LOST_AFTER_S:g} s)",
             "s",
-            LIMIT_S,
+            LIMITS["frozen: late"],
             tuple(late),
             f"heartbeat {TIMING['heartbeat']}",
         )

@@ -7,12 +7,11 @@ import time
 from benchmarks import proc
 from benchmarks.figure import Figure
 from benchmarks.lab import DEFAULT_TIMING, cluster_of, lab_of
+from benchmarks.limits import LIMITS
 
 HOSTS = 3
 WINDOWS = 5
 WINDOW_S = 20.0
-CPU_LIMIT_PERCENT = 1.0
-RSS_LIMIT_MB = 90.0
 SETTLE_S = 5.0
 
 
@@ -33,6 +32,6 @@ def measure() -> list[Figure]:
             rss.append(proc.rss_mb(pid))
     note = f"{HOSTS} hosts, a run, checkpoints verified; heartbeat 2 s"
     return [
-        Figure("coordinator idle, CPU", "% core", CPU_LIMIT_PERCENT, tuple(cpu), note),
-        Figure("coordinator idle, resident", "MB", RSS_LIMIT_MB, tuple(rss)),
+        Figure("coordinator idle, CPU", "% core", LIMITS["idle: CPU"], tuple(cpu), note),
+        Figure("coordinator idle, resident", "MB", LIMITS["idle: resident"], tuple(rss)),
     ]

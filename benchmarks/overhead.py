@@ -21,10 +21,10 @@ from typing import Any
 from benchmarks import proc
 from benchmarks.figure import Figure, NotMeasured
 from benchmarks.lab import DEFAULT_TIMING, cluster_of
+from benchmarks.limits import LIMITS
 from tests.cluster.cluster import Cluster
 
 BLOCKS = 50
-LIMIT_PERCENT = 2.0
 TIMEOUT_S = 900.0
 WORKDIR = Path(__file__).parent / "workdir"
 
@@ -83,7 +83,11 @@ def _figures(orch: dict[str, Any], by_hand: dict[str, Any], beside_s: float) -> 
         error = 1.25 * stdev(samples) / len(samples) ** 0.5
         each_ms = median(theirs) / by_hand["steps"] * 1000
         note = f"± {error:.1f} (standard error); {each_ms:.0f} ms a step by hand; agent and shim {beside:.2f}"
-        figures.append(Figure(f"{what} under orch, over by hand", "%", LIMIT_PERCENT, samples, note, error))
+        figures.append(
+            Figure(
+                f"{what} under orch, over by hand", "%", LIMITS["overhead: of a step"], samples, note, error
+            )
+        )
     return figures
 
 

@@ -17,11 +17,10 @@ from typing import Any
 from benchmarks import proc
 from benchmarks.figure import Figure, NotMeasured
 from benchmarks.lab import DEFAULT_TIMING, cluster_of, lab_of
+from benchmarks.limits import LIMITS
 
 TASKS = 3
 REPEATS = 7
-PEERS_LIMIT_MS = 150.0
-STARTED_LIMIT_MS = 500.0
 TIMEOUT_S = 60.0
 
 
@@ -44,11 +43,16 @@ def measure() -> list[Figure]:
     if backoffs:
         raise NotMeasured(f"a restart waited: {backoffs[0]}")
     return [
-        Figure("kill -9 of a task to the end of its last peer", "ms", PEERS_LIMIT_MS, tuple(peers)),
+        Figure(
+            "kill -9 of a task to the end of its last peer",
+            "ms",
+            LIMITS["recovery: until the peers have ended"],
+            tuple(peers),
+        ),
         Figure(
             "kill -9 of a task to all processes of the next generation",
             "ms",
-            STARTED_LIMIT_MS,
+            LIMITS["recovery: until the next generation starts"],
             tuple(started),
             "the kernel's start times are 10 ms fine",
         ),

@@ -6,14 +6,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.runtime.parallel import make_parallel
+    from orchestrator.runtime.parallel import make_parallel, multi_gpu_model
 
-__all__ = ["make_parallel"]
+__all__ = ["make_parallel", "multi_gpu_model"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "make_parallel":
-        from orchestrator.runtime.parallel import make_parallel
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from orchestrator.runtime import parallel
 
-        return make_parallel
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(parallel, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -77,13 +78,17 @@ def _ended(report: pytest.TestReport) -> tuple[str, str]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Leave the outcomes to `make faults`."""
+    """Leave the outcomes to `make faults`. Each of several processes leaves its own."""
     path = session.config.getoption("--fault-report")
     if path:
-        Path(path).write_text(json.dumps(session.config.stash[REPORT]), encoding="utf-8")
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+        Path(path + worker).write_text(json.dumps(session.config.stash[REPORT]), encoding="utf-8")
 
 
 def _rows_of(item: pytest.Item) -> list[int]:
+    function = getattr(item, "function", None)
+    if function is not None and function.__module__ != getattr(item, "module", function).__name__:
+        return []  # the simulator's agent plays the tests of the real one, and proves no row
     return sorted({number for mark in item.iter_markers("fault") for number in mark.args})
 
 

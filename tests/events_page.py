@@ -34,8 +34,8 @@ _FAULT = {
 
 def page() -> str:
     """Return the whole page."""
-    own = [kind for kind in NoteKind if not kind.row.by_runtime]
-    said = [kind for kind in NoteKind if kind.row.by_runtime]
+    own = [kind for kind in NoteKind if not kind.row.by_task]
+    said = [kind for kind in NoteKind if kind.row.by_task]
     return "\n".join(
         [
             HEAD,
@@ -43,7 +43,7 @@ def page() -> str:
             "",
             *_kinds(own),
             "",
-            "## Said by the runtime within a task",
+            "## Said by a task",
             "",
             *_kinds(said),
             CAUSES,

@@ -1,5 +1,7 @@
 """The archives that the head pushes to hosts: our own code, and psutil where a host's platform equals the head's.
 
+With our code goes the C library that checks the sums of TensorFlow's checkpoints, which needs no Python to fit.
+
 An archive is named by the SHA-256 of its bytes, so looking for one file name tells whether a host has it. Both are
 built from what is installed on the head, so head and hosts cannot differ in version. Building is reproducible: the
 same sources give the same bytes.
@@ -8,12 +10,15 @@ same sources give the same bytes.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import io
+import threading
 import zipfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from orchestrator.adapters.checkpoints.crc32c import LIBRARY
 from orchestrator.adapters.host import hostdir
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -27,6 +32,7 @@ CONTENT = (
     "adapters/__init__.py",
     "adapters/channel.py",
     "adapters/durable.py",
+    "adapters/private_socket.py",
     "adapters/host/*.py",
     "adapters/checkpoints/*.py",
     "protocol/__init__.py",
@@ -59,9 +65,17 @@ class Bundle:
     """The platform that `psutil` was built for."""
 
 
-@cache
+_BUILDING = threading.Lock()
+
+
 def load() -> Bundle:
-    """Return the bundle of the installed package. It is built once per process."""
+    """Return the bundle of the installed package. It is built once per process, however many threads ask at once."""
+    with _BUILDING:
+        return _built()
+
+
+@cache
+def _built() -> Bundle:
     return Bundle(code=build(), psutil=build_psutil(), platform=hostdir.platform())
 
 
@@ -76,7 +90,19 @@ def members(package: Path = PACKAGE) -> list[tuple[str, Path]]:
 
 def build(package: Path = PACKAGE) -> Archive:
     """Build the archive of our own code. It holds sources: each host compiles them with its own Python."""
-    return _zip([(name, file.read_bytes()) for name, file in members(package)])
+    files = members(package)
+    if (library := crc32c_library()) is not None:
+        files = sorted([*files, (f"{package.name}/adapters/checkpoints/{LIBRARY}", library)])
+    return _zip([(name, file.read_bytes()) for name, file in files])
+
+
+def crc32c_library() -> Path | None:
+    """Return the C library in the wheel of google-crc32c; None where that was built without one."""
+    found = importlib.util.find_spec("google_crc32c")
+    if found is None or found.origin is None:
+        return None
+    libraries = Path(found.origin).parent.with_name("google_crc32c.libs")
+    return next(iter(sorted(libraries.glob("libcrc32c*.so*"))), None)
 
 
 def build_psutil() -> Archive | None:

@@ -8,6 +8,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
+from orchestrator.adapters.host.repetition import excerpt
 from orchestrator.cli import render
 from orchestrator.cli.session import Paint
 from orchestrator.cli.terminal import cut, fold, printable
@@ -33,10 +34,26 @@ def why(document: Document, paint: Paint, *, width: int | None = None) -> str:
         "\n".join(render.indent(block(alike[-1], paint, width, again=alike[:-1])))
         for alike in _grouped(causes)
     ]
+    spent = goodput(document.get("time_use"))
+    if spent:
+        blocks += ["\n".join(render.indent(_wrapped("goodput", spent, paint, width)))]
     now = "\n".join(render.indent(_now(document, causes, paint, width)))
     if now:
         blocks.insert(1 if not causes else len(blocks), now)
     return "\n\n".join(blocks) if causes else "\n".join(blocks)
+
+
+def goodput(told: Document | None) -> str:
+    """Say which part of the run's time counts, and what the rest was spent on, the most first.
+
+    >>> goodput({"value": 0.91, "badput": {"start": 3.0, "lost": 12.0}})
+    '91% of the time counts; lost 12 s, start 3 s'
+    """
+    if not told or told.get("value") is None:
+        return ""
+    badput = sorted((told.get("badput") or {}).items(), key=lambda each: -each[1])
+    spent = ", ".join(f"{name} {duration(seconds)}" for name, seconds in badput if seconds >= 0.5)
+    return f"{told['value']:.0%} of the time counts" + (f"; {spent}" if spent else "")
 
 
 def _now(document: Document, causes: list[Any], paint: Paint, width: int | None) -> list[str]:
@@ -82,6 +99,7 @@ def block(
     lines += _wrapped("means", cause.get("means"), paint, width)
     lines += _wrapped("others", _followed(cause), paint, width)
     lines += _wrapped("then", cause.get("done"), paint, width)
+    lines += _wrapped("cost", cause.get("cost"), paint, width)
     lines += _wrapped("hint", cause.get("advice"), paint, width)
     shown = last_lines(cause, paint, width)
     return [*lines, *([""] if shown else []), *shown]
@@ -91,7 +109,7 @@ def last_lines(cause: Document, paint: Paint, width: int | None = None) -> list[
     """Return the last log lines as `worker:1 | text`, cut to the terminal."""
     who = paint(f"{cause['task']} |", "dim") + " " if cause.get("task") else ""
     taken = len(f"{cause.get('task')} | ") + 2 if who else 2
-    texts = [printable(line) for line in cause.get("last_lines") or []]
+    texts = [printable(line) for line in excerpt(cause.get("last_lines") or [])]
     return [f"{who}{cut(text, width and width - taken)}".rstrip() for text in texts]
 
 

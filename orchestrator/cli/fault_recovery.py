@@ -12,7 +12,7 @@ from orchestrator.cli.run_choice import status_of
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable
 from orchestrator.core.faults import KINDS
-from orchestrator.core.notes import kind_of
+from orchestrator.core.notes import NoteKind, kind_of
 
 LOOK_EVERY_S = 0.05
 
@@ -72,15 +72,14 @@ def watch_recovery(
             over = elapsed >= for_s and not KINDS[kind].restarts
             outcome = _conclusion(seen, before, run, elapsed, over=over)
             if outcome is not None:
-                return outcome
+                return replace(outcome, lost=_lost(client, before, after)) if outcome.recovered else outcome
             if late:
                 return replace(seen, done=str(run["reason"]))
         session.pause(LOOK_EVERY_S)
 
 
 def _notice(seen: Outcome, client: Client, run: Mapping[str, Any], after: int, elapsed: float) -> Outcome:
-    found = client.get("/v1/events", {"name": str(run["run_id"]), "after": after}).get("events") or []
-    for event in found:
+    for event in _events(client, run, after):
         kind = kind_of(event["kind"])
         if kind is None or not kind.row.is_routine:
             return replace(seen, noticed_s=elapsed, done=str(event.get("message") or event["kind"]))
@@ -99,10 +98,10 @@ def _conclusion(
     if not _trains(run, elapsed - HEARD_AFTER_S):
         return None
     if _restarted(before, run):
-        return replace(seen, recovered=True, again_s=elapsed, lost=_lost(before, run, seen.step))
+        return replace(seen, recovered=True, again_s=elapsed)
     if over and int(run["global_step"]) > seen.step:
         done = seen.done or "no action was needed"
-        return replace(seen, recovered=True, again_s=0.0, lost=0, done=done)
+        return replace(seen, recovered=True, again_s=0.0, done=done)
     return None
 
 
@@ -121,8 +120,18 @@ def _trains(run: Mapping[str, Any], within_s: float) -> bool:
     )
 
 
-def _lost(before: Mapping[str, Any], run: Mapping[str, Any], step: int) -> int:
-    """Return the steps between the fault and the checkpoint from which the group restarted."""
-    if run["generation"] == before["generation"]:
-        return 0  # only individual tasks were restarted
-    return max(0, step - int((run.get("seed") or {}).get("global_step") or 0))
+def _lost(client: Client, run: Mapping[str, Any], after: int) -> int | None:
+    """Return the steps that all restarts since then went back by; None where one of them is unknown.
+
+    The run's own events say it: what the last status showed before the fault was reported a moment before.
+    """
+    told = [
+        event["data"].get("steps_lost")
+        for event in _events(client, run, after)
+        if event["kind"] in (NoteKind.RESUMED.value, NoteKind.FROM_START.value)
+    ]
+    return None if None in told else sum(told)
+
+
+def _events(client: Client, run: Mapping[str, Any], after: int) -> list[dict[str, Any]]:
+    return client.get("/v1/events", {"name": str(run["run_id"]), "after": after}).get("events") or []

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.adapters.head.client import Client
 from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.cli import render
+from orchestrator.cli.grpc_folding import GrpcFolder
 from orchestrator.cli.log_lines import LogPainter
 from orchestrator.cli.session import Session
 from orchestrator.cli.terminal import fold, screen
-from orchestrator.cli.watching import Watch, wait_for_the_last_lines
+from orchestrator.cli.watching import Watch
+from orchestrator.client.waiting import wait_for_the_last_lines
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -53,8 +55,11 @@ def follow(
     logs = RunLogs(session.paths.state_dir)
     painter = LogPainter(session.paint, columns=None if logs_on_stderr else session.width)
 
+    folder = GrpcFolder(lambda line: put(painter.line(line)))
+
     def pause() -> bool:
         going = watch.look()
+        folder.flush(session.time())
         if live is not None:
             _show(live, watch, session)
         if not going:
@@ -65,7 +70,8 @@ def follow(
     with screen:
         tail = _ATTACHED_TAIL if attached else None
         for line in logs.follow(str(run["run_id"]), tail=tail, pause=pause):
-            put(painter.line(line))
+            folder.add(line)
+        folder.flush()
     return watch.run
 
 

@@ -15,7 +15,7 @@ from orchestrator import __version__
 from orchestrator.adapters.head.systemd import Systemd
 from orchestrator.cli import render
 from orchestrator.cli.session import Session, is_not_running
-from orchestrator.cli.starting import (
+from orchestrator.client.starting import (
     START_TIMEOUT_S,
     another_runs,
     coordinator_command,

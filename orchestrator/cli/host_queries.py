@@ -33,12 +33,12 @@ def asker(session: Session) -> Asker:
 
 
 def say_problems(session: Session, answers: Sequence[Answer[Any]]) -> list[str]:
-    """Print why hosts could not be queried, and return their names."""
+    """Print why it is not known what hosts have, and return their names."""
     failed = []
     for answer in answers:
-        if answer.problem is not None:
-            session.warn(str(answer.problem))
-            session.hint(answer.problem.hint)
+        if answer.unheard is not None:
+            session.warn(str(answer.unheard))
+            session.hint(answer.unheard.hint)
             failed.append(answer.host.name)
     return failed
 
@@ -48,7 +48,8 @@ def is_interactive(session: Session) -> bool:
     return sys.stdin.isatty() and session.err.isatty()
 
 
-def confirm(session: Session, question: str) -> bool:
-    """Ask on the terminal. Everything but yes is a no."""
-    session.prompt(f"{question} [y/N] ")
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+def confirm(session: Session, question: str, *, word: str = "") -> bool:
+    """Ask on the terminal. Everything but yes, or but that word, is a no."""
+    session.prompt(f"{question} [{f'type {word}' if word else 'y/N'}] ")
+    said = sys.stdin.readline().strip()
+    return said == word if word else said.lower() in ("y", "yes")

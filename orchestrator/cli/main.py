@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 from typing import TYPE_CHECKING
 
 import click
@@ -29,11 +30,18 @@ PURPOSES = {
     },
     "Inspect": {
         "status": "Show runs, their progress, and what they wait for.",
+        "top": "Show a run live, in this terminal.",
         "why": "Show why a run failed or restarted, and what to do.",
         "logs": "Show the output of the tasks, merged by time.",
+        "hosts": "Show what the hosts have, and who uses it.",
         "events": "Show what happened to a run, and when.",
+        "metrics": "Serve the numbers of the runs to Prometheus.",
         "stacks": "Show the Python stacks of the tasks.",
         "replay": "Play a run's journal through this orch: what would it decide?",
+        "ui": "Serve a page with plots, timeline and logs of the runs.",
+        "report": "Write all of a run into one HTML file.",
+        "scale": "Train with several numbers of replicas, and compare.",
+        "fetch": "Fetch what a run's tasks left: models, tables, plots.",
         "tensorboard": "Fetch a run's TensorBoard files and serve them here.",
     },
     "Repair": {
@@ -48,6 +56,7 @@ PURPOSES = {
         "trust": "Show the hosts' SSH keys, and add them to known_hosts.",
         "coordinator": "Run, start, stop, restart or show the coordinator.",
         "service": "Run the coordinator as a systemd unit.",
+        "import": "Write a cluster.yaml from horovodrun, TF_CONFIG or an inventory.",
         "schema": "Print the JSON Schema of cluster.yaml, for editors.",
         "completion": "Print the completion script of a shell.",
     },
@@ -82,7 +91,8 @@ class LazyGroup(Group):
         """Import the command of this name."""
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(f"orchestrator.cli.commands.{cmd_name}").command
+        module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command = import_module(f"orchestrator.cli.commands.{module}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -12,6 +12,7 @@ from orchestrator.adapters.head.checkpoint_store import Holding, holdings, root_
 from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import JournalError, Refused
+from orchestrator.core.owner import Owner
 from orchestrator.core.words import counted
 
 if TYPE_CHECKING:
@@ -38,11 +39,13 @@ class Item:
     what: str
     state: str
     """`dead`; `alive`: it has processes, and no coordinator watches them; `driven`: a coordinator drives it or did so
-    a moment ago; `kept`: checkpoints from which the next `orch up` resumes."""
+    less than 15 minutes ago; `kept`: checkpoints from which the next `orch up` resumes."""
     bytes: int = 0
     age_s: float | None = None
     epoch: int = 0
     pids: tuple[int, ...] = ()
+    owner: Owner | None = None
+    """Who began or took over the run; None if unknown."""
     plan: HostPlan | None = None
     path: str = ""
     """Of what is in our own state directory."""
@@ -57,6 +60,7 @@ class Item:
             "bytes": self.bytes,
             "age_s": None if self.age_s is None else round(self.age_s, 1),
             "pids": list(self.pids),
+            "owner": str(self.owner) if self.owner is not None else None,
         }
 
 
@@ -66,6 +70,10 @@ class Known:
 
     contents: Contents
     there: bool
+
+    def owns(self, item: Item) -> bool:
+        """Return whether this head node's coordinator, which knows the run no more, began it."""
+        return self.there and item.owner is not None and item.owner.id == self.contents.owner_id
 
     @property
     def run_ids(self) -> frozenset[str]:

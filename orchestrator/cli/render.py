@@ -6,11 +6,15 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from orchestrator.adapters.host.repetition import excerpt
+from orchestrator.cli.left_files import left_lines
 from orchestrator.cli.session import Paint
+from orchestrator.cli.tables import fitting
 from orchestrator.cli.terminal import cut, fold, printable
-from orchestrator.core.words import counted, duration, pace, size
-
-TERMINAL_PHASES = ("SUCCEEDED", "FAILED", "KILLED")
+from orchestrator.cli.times import shown
+from orchestrator.client.choice import is_active as is_active
+from orchestrator.client.killing import left_text
+from orchestrator.core.words import counted, duration, pace, proof_by, size
 
 _PHASE_STYLE = {
     "RUNNING": ("green",),
@@ -37,11 +41,6 @@ ENDED_MAX = 5
 Document = Mapping[str, Any]
 
 
-def is_active(run: Document) -> bool:
-    """Return whether the run has not ended."""
-    return run.get("phase") not in TERMINAL_PHASES
-
-
 def status(document: Document, paint: Paint, *, width: int | None = None) -> str:
     """Format a status document: the active runs (or the last ended one) in full, the others on a line each."""
     runs = list(document.get("runs") or [])
@@ -66,14 +65,16 @@ def run(run: Document, paint: Paint, *, width: int | None = None) -> str:
     `width`: the terminal's columns; None leaves sentences on one line.
     """
     lines = [*fold(headline(run, paint), width, indent="  "), *indent(sentences(run, paint, width))]
-    checkpoint = checkpoint_line(run.get("checkpoint"))
-    if checkpoint:
-        lines += indent(fold(checkpoint, width and width - 2, indent="  "))
+    facts = (times_line(run), checkpoint_line(run.get("checkpoint")), standby_line(run.get("standby")))
+    for line in filter(None, facts):
+        lines += indent(fold(line, width and width - 2, indent="  "))
     if is_active(run):
-        lines += ["", *indent(task_table(run.get("tasks") or [], paint))]
+        lines += ["", *indent(task_table(run, paint, width and width - 2))]
     else:
         lines += indent(ended_tasks(run.get("tasks") or []))
-    troubles = [*trouble_lines(run, paint, width)]
+        lines += indent(left_lines(run, paint, width))
+    said = {line.strip() for line in lines}
+    troubles = [line for line in dict.fromkeys(trouble_lines(run, paint, width)) if line not in said]
     if troubles:
         lines += ["", *indent(troubles)]
     return "\n".join(lines)
@@ -111,13 +112,37 @@ def headline(run: Document, paint: Paint) -> str:
     if run.get("restarts"):
         facts.append(counted(run["restarts"], "restart"))
     if run.get("global_step") is not None:
-        facts.append(f"step {run['global_step']}")
+        total = f" of {run['steps_total']}" if run.get("steps_total") else ""
+        facts.append(f"step {run['global_step']}{total}")
     if is_active(run) and run.get("steps_per_s") is not None:
         facts.append(f"{pace(run['steps_per_s'])} steps/s")
     facts += metrics(run)
     return "  ".join(
         filter(None, [paint(title(run), "bold"), phase(run.get("phase"), paint), ", ".join(facts)])
     )
+
+
+def times_line(run: Document) -> str:
+    """Return `started 2026-11-20 12:00:00 CET, 2 h 5 min; 41 min left; goodput 91%`, as far as that is known."""
+    started, elapsed = run.get("started_at"), run.get("elapsed_s")
+    parts = []
+    if isinstance(started, (int, float)):
+        since = f"started {shown(started)}"
+        parts.append(since if elapsed is None else f"{since}, {duration(elapsed)}")
+    elif elapsed is not None:
+        parts.append(f"elapsed {duration(elapsed)}")
+    if is_active(run) and run.get("eta_s") is not None:
+        parts.append(f"{duration(run['eta_s'])} left")
+    share = goodput(run)
+    if share is not None:
+        parts.append(f"goodput {share:.0%}")
+    return "; ".join(parts)
+
+
+def goodput(run: Document) -> float | None:
+    """Return which share of its time the run has kept; None where that is not known."""
+    value = run.get("goodput")
+    return value if isinstance(value, (int, float)) else None
 
 
 def title(run: Document) -> str:
@@ -129,6 +154,17 @@ def phase(name: object, paint: Paint) -> str:
     """Return the phase in its colour; yellow for phases that pass."""
     text = str(name or "?")
     return paint(text, *_PHASE_STYLE.get(text, ("yellow",)))
+
+
+def standby_line(standby: Document | None) -> str:
+    """Return `standby: generation 3 is ready, 2 tasks, 1.3 GiB`, or nothing where there is none."""
+    if not standby or standby.get("generation") is None:
+        return ""
+    facts = [f"generation {standby['generation']} is {standby['state']}"]
+    facts.append(counted(len(standby.get("tasks") or []), "task"))
+    if standby.get("memory_bytes"):
+        facts.append(size(standby["memory_bytes"]))
+    return "standby: " + ", ".join(facts)
 
 
 def checkpoint_line(checkpoint: Document | None) -> str:
@@ -148,37 +184,56 @@ def checkpoint_line(checkpoint: Document | None) -> str:
     return "checkpoint: " + ", ".join(facts)
 
 
-_COLUMNS = ("TASK", "HOST", "PHASE", "PID", "STEP", "STEPS/S", "CPU", "MEM", "HEARTBEAT")
-_RIGHT = frozenset({"PID", "STEP", "STEPS/S", "CPU", "MEM", "HEARTBEAT"})
+_COLUMNS = ("TASK", "HOST", "PHASE", "PID", "STEP", "STEPS/S", "CPU", "MEM", "GPU", "HEARTBEAT")
+_RIGHT = frozenset({"PID", "STEP", "STEPS/S", "CPU", "MEM", "GPU", "HEARTBEAT"})
 _ALWAYS = frozenset({"TASK", "HOST", "PHASE", "PID", "STEP"})
+_DROP = ("PID", "MEM", "CPU", "HEARTBEAT", "STEPS/S", "GPU", "HOST", "STEP")
+"""What a narrow terminal does without: the first one first."""
 
 
-def task_table(tasks: Sequence[Document], paint: Paint) -> list[str]:
-    """Return the table of tasks, one line each. Empty columns are left out, except for the essential ones."""
-    rows = [_task_row(task) for task in tasks]
-    shown = [c for i, c in enumerate(_COLUMNS) if c in _ALWAYS or any(row[i] != "-" for row in rows)]
-    keep = [_COLUMNS.index(c) for c in shown]
-    phase_at = shown.index("PHASE")
-    styles = {
-        (number, phase_at): _PHASE_STYLE.get(row[2], ("yellow",)) for number, row in enumerate(rows, start=1)
-    }
-    styles |= {(0, i): ("dim",) for i in range(len(shown))}
-    return table([shown, *([row[i] for i in keep] for row in rows)], paint, right=_RIGHT, styles=styles)
+def task_table(run: Document, paint: Paint, width: int | None = None) -> list[str]:
+    """Return the table of tasks, one line each, none wider than `width`. Empty columns are left out."""
+    hosts = {host.get("host"): host for host in run.get("hosts") or []}
+    tasks = run.get("tasks") or []
+    rows = [task_row(task, hosts.get(task.get("host")) or {}) for task in tasks]
+    styles = {(n, "PHASE"): _PHASE_STYLE.get(row["PHASE"], ("yellow",)) for n, row in enumerate(rows)}
+    return fitting(
+        _COLUMNS, rows, paint, width=width, right=_RIGHT, always=_ALWAYS, drop=_DROP, styles=styles
+    )
 
 
-def _task_row(task: Document) -> list[str]:
+def task_row(task: Document, host: Document) -> dict[str, str]:
+    """Return the cells of a task by column; `-` for what is not known."""
     heard = task.get("heartbeat_age_s")
-    return [
-        str(task.get("task")),
-        str(task.get("host")),
-        str(task.get("phase")),
-        _or_dash(task.get("pid")),
-        _or_dash(task.get("global_step")),
-        "-" if task.get("steps_per_s") is None else pace(task["steps_per_s"]),
-        "-" if task.get("cpu_percent") is None else f"{task['cpu_percent']:.0f}%",
-        "-" if task.get("rss_bytes") is None else size(task["rss_bytes"]),
-        "-" if heard is None else f"{duration(heard)} ago",
-    ]
+    return {
+        "TASK": str(task.get("task")),
+        "HOST": str(task.get("host")),
+        "PHASE": str(task.get("phase")),
+        "PID": _or_dash(task.get("pid")),
+        "STEP": _or_dash(task.get("global_step")),
+        "STEPS/S": "-" if task.get("steps_per_s") is None else pace(task["steps_per_s"]),
+        "CPU": "-" if task.get("cpu_percent") is None else f"{task['cpu_percent']:.0f}%",
+        "MEM": "-" if task.get("rss_bytes") is None else size(task["rss_bytes"]),
+        "GPU": gpu_text(gpus_of(task, host)),
+        "HEARTBEAT": "-" if heard is None else f"{duration(heard)} ago",
+    }
+
+
+def gpus_of(task: Document, host: Document) -> list[Document]:
+    """Return those GPUs of the host that the task has."""
+    return [gpu for gpu in host.get("gpus") or [] if gpu.get("index") in (task.get("gpus") or [])]
+
+
+def gpu_text(gpus: Sequence[Document]) -> str:
+    """Return the use of some GPUs: the mean of their utilization, and their memory together.
+
+    >>> gpu_text([{"utilization_percent": 96, "memory_used_bytes": 8 << 30}, {"utilization_percent": 98}])
+    '97% 8.0 GiB'
+    """
+    used = [gpu["utilization_percent"] for gpu in gpus if gpu.get("utilization_percent") is not None]
+    memory = [gpu["memory_used_bytes"] for gpu in gpus if gpu.get("memory_used_bytes") is not None]
+    parts = [f"{sum(used) / len(used):.0f}%"] if used else []
+    return " ".join([*parts, *([size(sum(memory))] if memory else [])]) or "-"
 
 
 def ended_tasks(tasks: Iterable[Document]) -> list[str]:
@@ -213,23 +268,29 @@ def _signal_name(number: int) -> str:
 def trouble_lines(run: Document, paint: Paint, width: int | None = None) -> list[str]:
     """Return what is wrong: unreachable hosts, warnings, the problem, the hint, and of a failed run its first cause."""
     hosts = run.get("hosts") or [] if is_active(run) else []
-    lines = [line for host in hosts if (line := host_line(host, paint))]
+    lines = _folded((line for host in hosts if (line := host_line(host, paint))), width)
     proof = run.get("proof") or {}
     if not is_active(run) and proof.get("unreachable"):
         lines.append(
             f"{', '.join(proof['unreachable'])} {paint('unreachable', 'yellow')}: processes may be left there"
         )
+    for host, why in (proof.get("gone") or {}).items():
+        lines.append(f"{host} {paint('not checked', 'yellow')}: {printable(str(why))}")
     warnings = [*(run.get("warnings") or []), *_dropped(run)]
-    lines += [f"{paint('warning:', 'yellow')} {warning}" for warning in warnings]
+    lines += _folded((f"{paint('warning:', 'yellow')} {warning}" for warning in warnings), width)
     problem = run.get("problem") or {}
     if problem.get("message") not in (None, run.get("reason")):
         lines += labelled("problem:", problem["message"], paint, "red", width)
-    if problem.get("hint"):
+    if problem.get("table"):
+        lines += indent(cut(line, width and width - 4) for line in table(problem["table"], paint))
+    cause = (run.get("first_cause") or {}) if run.get("phase") == "FAILED" else {}
+    if problem.get("hint") not in (None, cause.get("advice")):
         lines += labelled("hint:", problem["hint"], paint, "cyan", width)
-    cause = run.get("first_cause")
-    if cause and run.get("phase") == "FAILED":
-        lines += explanation(cause, paint, width)
-    return lines
+    return lines + (explanation(cause, paint, width) if cause else [])
+
+
+def _folded(lines: Iterable[str], width: int | None) -> list[str]:
+    return [part for line in lines for part in fold(line, width and width - 2, indent="  ")]
 
 
 def _dropped(run: Document) -> list[str]:
@@ -252,6 +313,7 @@ def host_line(host: Document, paint: Paint) -> str:
     since = f", last heartbeat {duration(silent_s)} ago" if silent_s is not None else ""
     reason = host.get("reason") or host.get("problem")
     why = f": {printable(str(reason))}" if reason else ""
+    why += f"; {host['hint']}" if host.get("hint") else ""
     if style is None and link == "UNREACHABLE":
         state, style = "unreachable", "yellow"
         since = f" for {duration(silent_s)}" if silent_s is not None else ""
@@ -276,7 +338,8 @@ def explanation(cause: Document, paint: Paint, width: int | None = None) -> list
 
 
 def telling(lines: Sequence[str]) -> Sequence[str]:
-    """Return the lines of the last traceback, else the last few lines."""
+    """Return the lines of the last traceback, else the last few lines that are no banners and no repetition."""
+    lines = excerpt(lines)
     begin = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     return lines[begin[-1] :] if begin else lines[-_LINES_MAX:]
 
@@ -289,7 +352,7 @@ def first_cause(cause: Document, paint: Paint) -> str:
 
 def outcome(run: Document, paint: Paint, *, width: int | None = None) -> str:
     """Return how a run ended, for `orch up`."""
-    lines = [*sentences(run, paint, width), *trouble_lines(run, paint, width)]
+    lines = [*sentences(run, paint, width), *left_lines(run, paint, width), *trouble_lines(run, paint, width)]
     return "\n".join([*fold(headline(run, paint), width, indent="  "), *indent(lines)])
 
 
@@ -307,12 +370,20 @@ def progress(run: Document) -> str:
     return f"RUNNING: {', '.join(facts)} ({tasks})"
 
 
+_FOR_SCALE = "measured/"
+"""What `orch scale` reads, in a table of its own."""
+
+
 def metrics(run: Document) -> list[str]:
     """Return `epoch 2`, `loss 0.1234` and what else the chief reports. Epochs count from 1, as Keras prints them."""
     epoch = run.get("training_epoch")
     shown = [] if epoch is None else [f"epoch {epoch + 1}"]
     found = run.get("metrics") or {}
-    return shown + [f"{name} {value:.4g}" for name, value in found.items() if isinstance(value, (int, float))]
+    return shown + [
+        f"{name} {value:.4g}"
+        for name, value in found.items()
+        if isinstance(value, (int, float)) and not name.startswith(_FOR_SCALE)
+    ]
 
 
 def event(event: Document, paint: Paint) -> str:
@@ -334,18 +405,17 @@ def proof(run: Document, paint: Paint) -> str:
         lines += [f"  {host}: {paint('cannot be killed:', 'red')} {left_text(item)}" for item in left]
         if ports:
             lines.append(f"  {host}: {paint('ports busy:', 'red')} {', '.join(map(str, ports))}")
+    for host, why in (document.get("gone") or {}).items():
+        lines.append(f"  {host}: {paint('not checked', 'yellow')}, {why}")
     for host in document.get("unreachable") or []:
         lines.append(
             f"  {host}: {paint('unreachable', 'yellow')}, not checked; its tasks are killed once it answers"
         )
+    hosts = (document.get("hosts") or {}).values()
+    lines += [
+        f"  {by}: {proof_by(by)}" for by in sorted({str(found["by"]) for found in hosts if found.get("by")})
+    ]
     return "\n".join(lines)
-
-
-def left_text(item: object) -> str:
-    """Return what could not be killed: `pid 4242: uninterruptible sleep`."""
-    if isinstance(item, Mapping):
-        return f"pid {item.get('pid')}: {item.get('why')}"
-    return str(item)
 
 
 def table(

@@ -1,104 +1,49 @@
-"""Choose the run of a command: by name, by id, or the only one there is."""
+"""The arguments of commands that name a run, a task or a host, and their completion in the shell."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import click
 
-from orchestrator.cli.render import is_active
+from orchestrator.client.choice import (
+    START_ONE as START_ONE,
+)
+from orchestrator.client.choice import (
+    find as find,
+)
+from orchestrator.client.choice import (
+    find_or_newest as find_or_newest,
+)
+from orchestrator.client.choice import (
+    hosts_of as hosts_of,
+)
+from orchestrator.client.choice import (
+    is_active as is_active,
+)
+from orchestrator.client.choice import (
+    no_such_run as no_such_run,
+)
+from orchestrator.client.choice import (
+    only_active as only_active,
+)
+from orchestrator.client.choice import (
+    runs_of as runs_of,
+)
+from orchestrator.client.choice import (
+    status_of as status_of,
+)
+from orchestrator.client.choice import (
+    with_host as with_host,
+)
 from orchestrator.core.errors import OrchestratorError, UsageError
 
-if TYPE_CHECKING:
-    from orchestrator.adapters.head.client import Client
-
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_HOST_PATIENCE_S = 3.0
+"""Of a person who pressed Tab, where a host has to be asked too."""
+
 _Complete = Callable[[click.Context, click.Parameter, str], list[str]]
-
-START_ONE = "`orch up FILE` starts one"
-"""The hint where there is no run yet."""
-
-
-def runs_of(client: Client) -> list[dict[str, Any]]:
-    """Return all runs that the coordinator knows, oldest first."""
-    runs = client.get("/v1/status").get("runs")
-    return [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
-
-
-def find(runs: Iterable[Mapping[str, Any]], name: str) -> dict[str, Any]:
-    """Return the run of this id, or the newest run of this name. UsageError with a suggestion where there is none."""
-    candidates = [dict(run) for run in runs if name in (run.get("run_id"), run.get("name"))]
-    if not candidates:
-        raise no_such_run(name, [str(run.get("name")) for run in runs])
-    # An active run is always newer than an ended one of its name.
-    active = [run for run in candidates if is_active(run)]
-    return (active or candidates)[-1]
-
-
-def find_or_newest(runs: Sequence[Mapping[str, Any]], name: str | None) -> dict[str, Any]:
-    """Return the run of this name; without a name the newest active run, or the newest one."""
-    if name is not None:
-        return find(runs, name)
-    if not runs:
-        raise OrchestratorError("there are no runs yet", hint=START_ONE)
-    return dict(([run for run in runs if is_active(run)] or list(runs))[-1])
-
-
-def only_active(runs: Iterable[Mapping[str, Any]], command: str) -> dict[str, Any]:
-    """Return the one active run. UsageError where several are active and `command` must name one."""
-    active = [dict(run) for run in runs if is_active(run)]
-    if not active:
-        raise OrchestratorError("no run is active", hint="`orch status` shows the runs that have ended")
-    if len(active) > 1:
-        names = [str(run.get("name")) for run in active]
-        raise UsageError(
-            f"{len(active)} runs are active: {', '.join(names)}",
-            hint=f"name one: `orch {command} {names[0]}`",
-        )
-    return active[0]
-
-
-def with_host(runs: Iterable[Mapping[str, Any]], host: str, command: str) -> dict[str, Any]:
-    """Return the one active run that has this host. UsageError where there is none, or more than one."""
-    active = [dict(run) for run in runs if is_active(run)]
-    having = [run for run in active if host in hosts_of(run)]
-    if active and not having:
-        known = ", ".join(sorted({name for run in active for name in hosts_of(run)}))
-        raise UsageError(f"no active run has a host {host!r}", hint=f"hosts of the active runs: {known}")
-    if len(having) > 1:
-        names = [str(run.get("name")) for run in having]
-        raise UsageError(
-            f"{len(having)} active runs have the host {host}: {', '.join(names)}",
-            hint=f"name one: `orch {command} {names[0]} {host}`",
-        )
-    return only_active(having, command)
-
-
-def hosts_of(run: Mapping[str, Any]) -> list[str]:
-    """Return the names of the run's hosts, spares included."""
-    return [str(host.get("host")) for host in run.get("hosts") or []]
-
-
-def no_such_run(name: str, known: Iterable[str]) -> UsageError:
-    """Return the error for an unknown name, with the closest known one."""
-    from difflib import get_close_matches
-
-    names = sorted(set(known))
-    close = get_close_matches(name, names, n=1)
-    hint = (
-        f"did you mean {close[0]!r}?" if close else f"known runs: {', '.join(names)}" if names else START_ONE
-    )
-    return UsageError(f"no run is named {name!r}", hint=hint)
-
-
-def status_of(client: Client, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask the coordinator for the current status of this very run."""
-    found = client.get("/v1/status", {"name": str(run["run_id"])}).get("runs")
-    return find(found if isinstance(found, list) else [], str(run["run_id"]))
-
-
-# The arguments NAME, TASK and HOST, and their completion in the shell.
 
 
 def run_argument(*, nargs: int = 1) -> Callable[[_Command], _Command]:
@@ -181,6 +126,33 @@ def complete_task(
     """Complete the tasks of active runs. None where no coordinator answers at once."""
     tasks = [str(task["task"]) for run in _runs_now(ctx) or [] if is_active(run) for task in run["tasks"]]
     return [name for name in dict.fromkeys(tasks) if name.startswith(incomplete)]
+
+
+def complete_checkpoint(
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001 (click's signature)
+    incomplete: str,
+) -> list[str]:
+    """Complete the checkpoints of a run by what names them: generations, steps and names. Its host is asked."""
+    from orchestrator.cli.session import Session
+
+    session = ctx.find_object(Session) or Session.of_process()
+    # Where a word is there already, click may have taken the run's name for the checkpoint.
+    name = ctx.params.get("name") or ctx.params.get("checkpoint")
+    try:
+        run = find_or_newest(_runs_now(ctx) or [], name)
+        path = f"/v1/runs/{run['run_id']}/checkpoints"
+        found = session.client().get(path, timeout_s=_HOST_PATIENCE_S).get("checkpoints") or []
+    except OrchestratorError:
+        return []
+    words = [word for one in found for word in _words_for(one)]
+    return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
+
+
+def _words_for(checkpoint: Mapping[str, Any]) -> list[str]:
+    generation, step = checkpoint.get("generation"), checkpoint.get("global_step")
+    named = [f"gen-{generation}"] if generation is not None else []
+    return [*named, *([str(step)] if step is not None else []), str(checkpoint.get("name"))]
 
 
 def _runs_now(ctx: click.Context) -> list[Mapping[str, Any]] | None:

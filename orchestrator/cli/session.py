@@ -8,14 +8,13 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from orchestrator.adapters.head.client import Client
-from orchestrator.adapters.head.paths import Paths
 from orchestrator.cli.terminal import fold, inert
-from orchestrator.core.errors import CoordinatorUnreachable
+from orchestrator.client.environment import Environment, is_not_running
+
+__all__ = ["Paint", "Session", "StdoutClosed", "discard", "is_not_running"]
 
 _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34"}
 _COLOURS |= {"magenta": "35", "cyan": "36", "bright_blue": "94", "bright_magenta": "95", "bright_cyan": "96"}
@@ -47,18 +46,17 @@ class StdoutClosed(Exception):
         self.reason = reason
 
 
-class Session:
+class Session(Environment):
     """One call of the command line. stdout is for data, stderr for messages."""
 
     def __init__(self, out: TextIO, err: TextIO, environ: Mapping[str, str]) -> None:
+        super().__init__(environ)
         self.out = out
         self.err = err
-        self.environ = environ
         self.out_is_terminal = out.isatty()
         colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
         self.paint = Paint(on=colour and self.out_is_terminal)
         self.paint_err = Paint(on=colour and err.isatty())
-        self.paths = Paths.from_environment(environ)
 
     @property
     def width(self) -> int | None:
@@ -74,12 +72,6 @@ class Session:
     def of_process() -> Session:
         """Return the session of this process's own streams and environment."""
         return Session(sys.stdout, sys.stderr, os.environ)
-
-    def client(self) -> Client:
-        """Return a client of the coordinator of these paths. It connects with the first request."""
-        self.paths.check_socket_path()
-        self.paths.check()
-        return Client(self.paths.socket)
 
     def put(self, text: str) -> None:
         """Write data to stdout. Raises StdoutClosed where that fails."""
@@ -117,23 +109,6 @@ class Session:
         """Write what the user can do to stderr; nothing for None."""
         if text:
             self.say(f"{self.paint_err('hint:', 'cyan', 'bold')} {text}")
-
-    def pause(self, seconds: float) -> None:
-        """Sleep. No other place of the command line does."""
-        time.sleep(seconds)
-
-    def now(self) -> float:
-        """Return seconds of a monotonic clock, for deadlines."""
-        return time.monotonic()
-
-    def time(self) -> float:
-        """Return Unix time."""
-        return time.time()
-
-
-def is_not_running(error: CoordinatorUnreachable) -> bool:
-    """Return whether there is no coordinator at all, rather than one that does not answer."""
-    return isinstance(error.__cause__, (FileNotFoundError, ConnectionRefusedError))
 
 
 def _columns(stream: TextIO) -> int | None:

@@ -45,6 +45,8 @@ class StartTask:
     generation: int
     port: int | None = None
     """Of a task that is restarted alone: its peers know it by this port."""
+    standby: bool = False
+    """Whether it is started in advance, while another generation trains."""
 
 
 @dataclass(frozen=True, slots=True)

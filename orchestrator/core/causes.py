@@ -160,7 +160,21 @@ class Cause(Enum):
         is_found_first=True,
         disowns=True,
         means="the script does not go on from the checkpoint that it was given",
-        advice="restore from $ORCH_CHECKPOINT_DIR, or start over with `orch up --from-scratch`",
+        advice="restore from $ORCH_CHECKPOINT_DIR in the script, or start over with `orch up --from-scratch`",
+    )
+    OWN_PLACE = Row(
+        "own-place",
+        ends_the_run=True,
+        is_found_first=True,
+        disowns=True,
+        means="the script restored training from a place that orch does not know, and was to start from scratch",
+        advice="remove what it restored from, or have the script save and restore in $ORCH_CHECKPOINT_DIR",
+    )
+    UNSUPPORTED = Row(
+        "unsupported",
+        ends_the_run=True,
+        means="the script does what this strategy cannot do; another start would meet the same",
+        advice="the message names the place in the script, and the way out",
     )
     STALLED = Row(
         "stalled",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from orchestrator.core.errors import Refused
-from orchestrator.core.model import Run
+from orchestrator.core.model import Problem, Run
+from orchestrator.core.owner import Driven, Owner
 from orchestrator.core.plan import Plan
 
 _SPARE = "a spare"
 
+DRIVEN = "driven"
+"""The code of the problem that somebody else drives what a run wants for itself."""
+
+DRIVEN_EXIT_CODE = 6
 
 WAY_BACK = (
     "`orch coordinator stop` and `orch recover --hosts cluster.yaml` take up what of it lives on its hosts, or give it "
@@ -47,6 +52,57 @@ def refuse_start(
                 hint="give each run its own checkpoint directory",
             )
         _refuse_gpus(plan, run)
+
+
+def refuse_scratch(run: Run, *, from_scratch: bool) -> None:
+    """Raise Refused where an active run is to start from scratch, but for one of which that is still to be done."""
+    if from_scratch and not run.from_scratch:
+        raise Refused(
+            f"{run.run_id} is active, and goes on from its checkpoints: --from-scratch has changed nothing",
+            hint=f"`orch kill {run.plan.name}` first, then `orch up --from-scratch`",
+        )
+
+
+def of_others(plan: Plan, run_id: str | None, owner: Owner | None, told: Iterable[Driven]) -> list[Driven]:
+    """Return the runs of other owners that this plan would run beside: of its name, or in its checkpoint directory.
+
+    What the own journal knows is judged by `refuse_start`. A run of an unknown owner is another's: if the journal was
+    lost, it may have been the own one.
+
+    Args:
+        plan: what is to begin.
+        run_id: its id; None where it has none yet.
+        owner: who asks.
+        told: what goes on, as the hosts tell.
+    """
+    mine = owner.id if owner is not None else None
+    directory = plan.checkpoint.dir if plan.checkpoint is not None else None
+    return [
+        one
+        for one in told
+        if one.evidence
+        and one.run_id != run_id
+        and (one.owner is None or one.owner.id != mine)
+        and (one.name == plan.name or (directory is not None and one.checkpoint_dir == directory))
+    ]
+
+
+def driven(plan: Plan, others: Sequence[Driven]) -> Problem | None:
+    """Return why a run must not begin beside those; None where there are none."""
+    if not others:
+        return None
+    first = others[0]
+    head = first.owner.head if first.owner is not None else "its head node"
+    return Problem(
+        DRIVEN,
+        first.sentence,
+        f"`orch kill {first.name}` on {head} ends it; `orch up FILE --take-over` ends it from here, after showing it; "
+        "if it was driven from here and the journal is lost, `orch recover --hosts FILE` adopts it"
+        if first.name == plan.name
+        else f"give each run its own checkpoint directory; or end it: `orch kill {first.name}` on {head}, or "
+        "`orch up FILE --take-over` from here",
+        exit_code=DRIVEN_EXIT_CODE,
+    )
 
 
 def refuse_rollback(run: Run, others: Iterable[Run], *, restart: bool) -> None:

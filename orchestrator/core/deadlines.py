@@ -7,13 +7,13 @@ one by one, and demands that it is found here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import MappingProxyType
 
 from orchestrator.core.hosts import lifecycle, silence
 from orchestrator.core.instants import Deadline, Kind, instants_of
 from orchestrator.core.model import Run, Running
-from orchestrator.core.phases import room
+from orchestrator.core.phases import room, standby
 from orchestrator.core.phases.individual import may_start_individually, overdue_at
 from orchestrator.core.phases.stall import stalled_at
 
@@ -30,23 +30,25 @@ def _individual_starts(run: Run) -> _Due:
     """Of a task that waits for its host too, the host's return is an event."""
     if not isinstance(run.phase_state, Running):
         return []
-    return [task.start_at for task in run.tasks if may_start_individually(run, task)]
+    waiting = [task for task in run.tasks if task.start_at is not None]
+    return [task.start_at for task in waiting if may_start_individually(run, task)]
 
 
 def _individual_waits(run: Run) -> _Due:
-    return [overdue_at(task) for task in run.tasks] if isinstance(run.phase_state, Running) else []
+    if not isinstance(run.phase_state, Running):
+        return []
+    return [overdue_at(task) for task in run.tasks if task.deadline_at is not None]
 
 
 DEADLINES: MappingProxyType[str, Callable[[Run], _Due]] = MappingProxyType(
     {
         "what the phase waits for is over": _of_the_phase,
-        "a silent host is lost": lambda run: [silence.lost_at(run, host) for host in run.hosts],
+        "a silent host is lost": lambda run: [at for _, at in silence.lost_at(run)],
         "the chief's position stands still for too long": lambda run: [stalled_at(run)],
         "it is known whether the checkpoint directory is full": lambda run: [room.known_at(run)],
-        "a host is displayed as unreachable": lambda run: [
-            lifecycle.silent_at(run, host.name) for host in run.hosts
-        ],
+        "a host is displayed as unreachable": lambda run: [at for _, at in lifecycle.silent_at(run)],
         "a host that could not be prepared is asked again": lambda run: [h.retry_at for h in run.hosts],
+        "a standby is started, or has not joined": standby.due,
         "a task is restarted by itself": _individual_starts,
         "a task that was restarted by itself has not joined, or does not end": _individual_waits,
     }
@@ -58,4 +60,13 @@ def next_deadline(run: Run) -> Deadline | None:
     """Return when the state changes by itself: the loop sleeps until then. None: only an event can change it."""
     if run.phase.is_terminal:
         return None
-    return min((at for due in DEADLINES.values() for at in due(run) if at is not None), default=None)
+    return min(_known(run), default=None)
+
+
+def ends_by_itself(run: Run) -> bool:
+    """Return whether there is any deadline, without a look at them all."""
+    return not run.phase.is_terminal and next(_known(run), None) is not None
+
+
+def _known(run: Run) -> Iterator[Deadline]:
+    return (at for due in DEADLINES.values() for at in due(run) if at is not None)

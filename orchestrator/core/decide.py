@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from orchestrator.core import invariants
+from orchestrator.core import conflicts, invariants
 from orchestrator.core.actions import Action
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.events import (
@@ -36,6 +36,7 @@ from orchestrator.core.events import (
     HostSwept,
     HostUp,
     KillRequested,
+    LimitReached,
     OrderFailed,
     RolledBack,
     SeedProgressed,
@@ -67,8 +68,9 @@ from orchestrator.core.model import (
     TaskPhase,
 )
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import checkpoints, final_verification, room
+from orchestrator.core.phases import checkpoints, final_verification, room, standby
 from orchestrator.core.phases.individual import advance_individual, end_individually
+from orchestrator.core.phases.quiet import is_quiet
 from orchestrator.core.phases.reports import absorb
 from orchestrator.core.phases.reschedule import handle
 from orchestrator.core.phases.running import advance_running, verification_failed
@@ -96,7 +98,7 @@ from orchestrator.core.turn import Turn
 _TURNS_MAX = 20
 """More changes of state than this within one step are a loop of ours."""
 
-SEED_REFUSALS = ("no-readable-checkpoint", "superseded")
+SEED_REFUSALS = ("no-readable-checkpoint", "superseded", conflicts.DRIVEN)
 """Of seeding: trying again gives the same answer."""
 
 
@@ -110,11 +112,13 @@ def step(run: Run, event: Event) -> tuple[Run, list[Action]]:
         return run, []
     turn = Turn(run, event.at)
     _take(turn, event)
+    if not turn.actions and is_quiet(run, turn.run, event):
+        return turn.run, []
     for _ in range(_TURNS_MAX):
         before = turn.run
         _advance(turn)
         if turn.run == before:
-            invariants.check(turn.run)
+            invariants.check(turn.run, run)
             return turn.run, turn.actions
     raise InvariantViolated(f"{run.run_id} does not settle after {event}")
 
@@ -140,8 +144,10 @@ def _is_stale(run: Run, event: Event) -> bool:
             return run.phase.is_terminal
         case EpochBegan(epoch=epoch):
             return epoch <= run.epoch or (run.phase.is_terminal and not unproven(run))
-        case DrainRequested() | UndrainRequested():
-            return run.phase.is_terminal
+        case DrainRequested(host=host, gone=gone):
+            return run.phase.is_terminal and not (gone and host in unproven(run))
+        case UndrainRequested(host=host):
+            return run.phase.is_terminal and not run.host(host).gone
         case HostSwept(host=host):
             return host not in unproven(run) if run.phase.is_terminal else run.proof is None
         case _:
@@ -149,8 +155,9 @@ def _is_stale(run: Run, event: Event) -> bool:
 
 
 def _generations(run: Run, task: TaskId) -> list[int]:
-    """Return the generation that the task has now; none where a smaller gang goes on without it."""
-    return [known.generation for known in run.tasks if known.id == task]
+    """Return the generations that the task has now, its standby's too; none where a gang goes on without it."""
+    known = (run.find_task(task), run.standby.find(task, run.standby.generation))
+    return [one.generation for one in known if one is not None]
 
 
 def _take(turn: Turn, event: Event) -> None:
@@ -170,6 +177,8 @@ def _take(turn: Turn, event: Event) -> None:
             lifecycle.host_prepared(turn, event)
         case HostReported():
             absorb(turn, event)
+        case LimitReached(message=message, task=task):
+            turn.note(NoteKind.LIMIT_REACHED, message, task)
         case CheckpointSeeded() | SeedProgressed() | CheckpointVerified() | RolledBack():
             checkpoints.take(turn, event)
         case OrderFailed():
@@ -204,6 +213,7 @@ def _advance(turn: Turn) -> None:
     if not turn.run.phase.is_terminal:
         lifecycle.note_silence(turn)
         lifecycle.prepare_again(turn)
+        standby.advance(turn)
     match turn.run.phase_state:
         case Pending():
             advance_pending(turn)
@@ -228,7 +238,7 @@ def _begin_epoch(turn: Turn, event: EpochBegan) -> None:
         for host in turn.run.hosts
     )
     tasks = tuple(replace(task, heard_at=None) for task in turn.run.tasks)
-    turn.set(epoch=event.epoch, hosts=forgotten, tasks=tasks)
+    turn.set(epoch=event.epoch, hosts=forgotten, tasks=tasks, owner=event.owner or turn.run.owner)
     waiting = turn.run.phase_state
     if isinstance(waiting, Pending | Rendezvous | Stopping) and waiting.deadline_at is not None:
         # What was left of the wait may be a moment, and the hosts must be connected first.
@@ -247,7 +257,10 @@ def _order_failed(turn: Turn, event: OrderFailed) -> None:
     """Note that a host could not carry out an order. A failed start ends its task."""
     what = event.order if event.task is None else f"{event.order} of {event.task}"
     turn.note(NoteKind.ORDER_FAILED, f"{event.host}: {what}: {event.problem.message}", event.task)
-    if event.order == "start" and event.task is not None:
+    waiting = turn.run.standby.find(event.task, event.generation) if event.task is not None else None
+    if waiting is not None:
+        standby.order_failed(turn, waiting, event)
+    elif event.order == "start" and event.task is not None:
         task = turn.run.task(event.task)
         if not task.phase.is_gone:
             ended = Exit(cause=Cause.START, at=turn.at, error=event.problem.message)
@@ -266,6 +279,8 @@ def _order_failed(turn: Turn, event: OrderFailed) -> None:
 
 def _seed_failed(turn: Turn, host: str, problem: Problem) -> None:
     """Without a good checkpoint a person must act; a disk or a share that failed may be better the next time."""
+    if problem.code == conflicts.DRIVEN:
+        problem = replace(problem, exit_code=conflicts.DRIVEN_EXIT_CODE)
     if problem.code in SEED_REFUSALS:
         turn.set(problem=problem)
         stop_all(turn, Intent.FAIL, problem.message)

@@ -72,6 +72,8 @@ def in_words(action: Action) -> str:
             return f"{name} {host}"
         case StopTask(host=host, task=task, generation=generation, grace_s=grace_s):
             return f"{name} {task} gen {generation} on {host}, grace {grace_s:g} s"
+        case StartTask(standby=True):
+            return f"{name} {action.task} gen {action.generation} on {action.host}, as a standby"
         case StartTask() | ReleaseTask():
             return f"{name} {action.task} gen {action.generation} on {action.host}"
         case _:
@@ -101,7 +103,7 @@ def is_worth_keeping(before: Run, after: Run, event: Event, actions: Sequence[Ac
         return not _only_looks(before, after, actions)
     if actions or not isinstance(event, HostReported):
         return True
-    return _beliefs(before) != _beliefs(after)
+    return _beliefs(before, event.host) != _beliefs(after, event.host)
 
 
 def _only_looks(before: Run, after: Run, actions: Sequence[Action]) -> bool:
@@ -113,7 +115,8 @@ def _only_looks(before: Run, after: Run, actions: Sequence[Action]) -> bool:
     return ordered and replace(after, phase_state=replace(new, verify_at=old.verify_at)) == before
 
 
-def _beliefs(run: Run) -> tuple[object, ...]:
-    """Return the part of a state that the next coordinator needs."""
-    tasks = [(t.id, t.phase, t.pid, t.port, t.first_step is None) for t in run.tasks]
-    return run.phase, run.generation, run.reason, tasks, [host.link for host in run.hosts]
+def _beliefs(run: Run, host: str) -> tuple[object, ...]:
+    """Return what the next coordinator needs of what a report may change without an order or a note."""
+    tasks = [(t.id, t.phase, t.pid, t.port, t.first_step is None) for t in run.tasks_on(host)]
+    waiting = [(t.id, t.phase, t.pid, t.port) for t in run.standby.tasks_on(host)]
+    return run.phase, run.generation, run.reason, tasks, waiting, run.host(host).link

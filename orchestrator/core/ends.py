@@ -86,3 +86,5 @@ class FirstCause:
     """How many tasks were stopped because of it."""
     done: str = ""
     """What was done: started again, from where; or given up, and why."""
+    cost: str = ""
+    """How long no step was made, and where that time went; empty until the training goes on."""

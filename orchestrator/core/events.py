@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.faults import Fault
 from orchestrator.core.instants import Instant
-from orchestrator.core.model import Exit, Facts, Problem, Progress, Seed, Swept
+from orchestrator.core.model import Exit, Facts, GpuLoad, Owner, Problem, Progress, Seed, Swept, Unkillable
 from orchestrator.core.plan import TaskId
 
 
@@ -23,6 +23,7 @@ class EpochBegan:
 
     at: Instant
     epoch: int
+    owner: Owner | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +91,22 @@ class HostReported:
     tasks: tuple[TaskReport, ...]
     cpu_percent: float | None = None
     memory_percent: float | None = None
+    memory_available_bytes: int | None = None
     dir_silent_s: float = 0.0
     """How long the checkpoint directory has been asked and has not answered."""
     dir_free_bytes: int | None = None
+    unkillable: tuple[Unkillable, ...] = ()
+    gpu_loads: tuple[GpuLoad, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReached:
+    """A host sends more than is taken or kept, and the rest is left out or read more slowly."""
+
+    at: Instant
+    host: str
+    message: str
+    task: TaskId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +137,7 @@ class CheckpointVerified:
     saved_time: float | None = None
     rejected: tuple[tuple[str, str], ...] = ()
     took_s: float = 0.0
+    bytes: int | None = None
     verified: bool = True
     """False: nothing could read it, and it seems complete."""
 
@@ -146,6 +161,8 @@ class HostSwept:
     at: Instant
     host: str
     swept: Swept
+    generation: int | None = None
+    """Up to which generation was looked; None in a journal that did not keep it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +189,8 @@ class DrainRequested:
     at: Instant
     host: str
     now: bool = False
+    gone: str = ""
+    """When the user said that the host is gone for good, for people; empty where nobody did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +238,7 @@ Event = (
     | HostRefused
     | HostPrepared
     | HostReported
+    | LimitReached
     | CheckpointSeeded
     | SeedProgressed
     | CheckpointVerified

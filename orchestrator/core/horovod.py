@@ -52,13 +52,15 @@ def slots(plan: Plan) -> dict[TaskId, Slot]:
     return found
 
 
-def environment(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict[str, str]:
+def environment(
+    plan: Plan, addresses: Mapping[TaskId, str], task: TaskId, places: Mapping[TaskId, Slot]
+) -> dict[str, str]:
     """HOROVOD_*, which Horovod reads when it begins, and ORCH_HOROVOD for the runtime, which does the rest before.
 
     Args:
         addresses: `host:port` of every task.
+        places: what `slots` returns.
     """
-    places = slots(plan)
     place = places[task]
     address, _, port = addresses[min(places)].rpartition(":")
     wish = {

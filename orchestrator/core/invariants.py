@@ -1,33 +1,55 @@
-"""What is true in every state. Checked at the end of every step, in production too: it costs a fraction of the step."""
+"""What is true in every state. Checked at the end of every step, in production too: of tasks, those that it changed."""
 
 from __future__ import annotations
 
-from orchestrator.core.deadlines import next_deadline
+from collections.abc import Sequence
+
+from orchestrator.core.deadlines import ends_by_itself, next_deadline
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.hosts import slots
-from orchestrator.core.model import Intent, Phase, Run, TaskPhase
-from orchestrator.core.phases import final_verification
+from orchestrator.core.model import Intent, Phase, Run, Task, TaskPhase
+from orchestrator.core.phases import final_verification, standby
 from orchestrator.core.phases.restart import IN_A_ROW_FACTOR
 from orchestrator.core.restart_scope import is_individual
 
 
-def check(run: Run) -> None:
-    """Raise InvariantViolated with the sentence that does not hold."""
+def check(run: Run, before: Run | None = None) -> None:
+    """Raise InvariantViolated with the sentence that does not hold.
+
+    Args:
+        run: the state.
+        before: one in which all held, if any is known: what both share is not checked again.
+    """
     if run.phase.is_terminal:
         _check_end(run)
         return
     _check_phase(run)
-    _check_tasks(run)
-    _check_slots(run)
+    for task in _changed(run, before):
+        _check_task(run, task)
+    if before is None or run.replacements is not before.replacements or not run.is_placed_as(before):
+        _check_slots(run)
     budget, policy = run.budget, run.plan.restart
-    _demand(budget.without_progress < policy.without_progress_max, "restarts stay within the budget")
-    _demand(budget.in_a_row < IN_A_ROW_FACTOR * policy.without_progress_max, "so do those without fault")
+    most = max(1, policy.without_progress_max)  # of 0 restarts, too, one failure is allowed: the last
+    _demand(budget.without_progress < most, "restarts stay within the budget")
+    _demand(budget.in_a_row < IN_A_ROW_FACTOR * most, "so do those without fault")
+
+
+def _changed(run: Run, before: Run | None) -> Sequence[Task]:
+    """Return the tasks to check: all of them after a change of what each is compared with."""
+    if before is None or _compared(run) != _compared(before):
+        return run.tasks
+    return [task for old, task in zip(before.tasks, run.tasks, strict=True) if task is not old]
+
+
+def _compared(run: Run) -> tuple[object, ...]:
+    return run.phase, run.generation, run.generation_last, len(run.tasks)
 
 
 def _check_end(run: Run) -> None:
     """Hold an ended run to its end alone: it can be ended whatever else was wrong with it."""
     _demand(next_deadline(run) is None, "a terminal phase is for ever")
     _demand(not any(task.phase.may_live for task in run.tasks), "a run ends after its tasks")
+    _demand(not standby.is_living(run), "a run ends after its standby")
     _demand(run.phase is not Phase.FAILED or run.problem is not None, "a failed run says why")
     _demand(run.phase is not Phase.SUCCEEDED or _has_succeeded(run), "only the chief's exit 0 is success")
 
@@ -41,23 +63,22 @@ def _check_phase(run: Run) -> None:
     is_verifying = final_verification.asked_at(run) is not None
     _demand(not is_verifying or run.proof is not None, "the last look is beside the proof")
     if run.phase in (Phase.PENDING, Phase.RENDEZVOUS, Phase.STOPPING):
-        _demand(next_deadline(run) is not None, f"{run.phase.value} ends within a bound")
+        _demand(ends_by_itself(run), f"{run.phase.value} ends within a bound")
     _demand(run.intent is not Intent.SUCCEED or _has_succeeded(run), "only the chief's exit 0 is success")
 
 
 _NOT_JOINED = (TaskPhase.WAITING, TaskPhase.STARTING)
 
 
-def _check_tasks(run: Run) -> None:
-    for task in run.tasks:
-        is_alone = is_individual(run, task)
-        if run.phase is Phase.RUNNING and task.phase in _NOT_JOINED and not is_alone:
-            _demand(task.pid is not None, "none runs before all have joined")
-        if task.phase is TaskPhase.WAITING:
-            continue
-        newest = run.generation_last if is_alone else run.generation
-        _demand(run.generation <= task.generation <= newest, "all tasks are of the run's generation")
-        _demand(task.phase is not TaskPhase.EXITED or task.exit is not None, "an end has its record")
+def _check_task(run: Run, task: Task) -> None:
+    is_alone = is_individual(run, task)
+    if run.phase is Phase.RUNNING and task.phase in _NOT_JOINED and not is_alone:
+        _demand(task.pid is not None, "none runs before all have joined")
+    if task.phase is TaskPhase.WAITING:
+        return
+    newest = run.generation_last if is_alone else run.generation
+    _demand(run.generation <= task.generation <= newest, "all tasks are of the run's generation")
+    _demand(task.phase is not TaskPhase.EXITED or task.exit is not None, "an end has its record")
 
 
 def _check_slots(run: Run) -> None:

@@ -13,11 +13,16 @@ from dataclasses import asdict
 from typing import Any
 
 from orchestrator.core.plan import Options, Plan, TaskId, TaskPlan
-from orchestrator.core.strategy import STRATEGIES, Strategy, chief_of
+from orchestrator.core.strategy import STRATEGIES, Strategy
+from orchestrator.core.wiring import Addresses
 
 PORT_CANDIDATES_MAX = 16
 """How many ports a task may try. More than a few are never taken by strangers at once."""
 
+
+GENERATION_TOLD_MAX = 10**8
+"""The highest generation that a host is believed to have of somebody else's. One above the wire's limit would make
+every later report of every host unreadable, so a host could end the run, and all that follow in its directory."""
 
 TPU_WAIT_SHARE = 0.4
 """Of the start deadline: a run is given up when it fails twice alike, and both times fit into the deadline."""
@@ -37,9 +42,10 @@ def wiring(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict[st
     """Return the environment that names a task's peers. It is known only when all tasks have joined.
 
     Args:
-        addresses: `host:port` of every task.
+        addresses: `host:port` of every task; as `Addresses`, what all are told alike is made once.
     """
-    return STRATEGIES[plan.strategy].wiring(plan, addresses, task)
+    shared = addresses if isinstance(addresses, Addresses) else Addresses(addresses)
+    return STRATEGIES[plan.strategy].wiring(plan, shared, task)
 
 
 def runtime_options(plan: Plan) -> str:
@@ -83,19 +89,48 @@ def port_candidates(plan: Plan, run_id: str, generation: int, task: TaskId) -> t
     machine = machines[plan.task(task).host]
     neighbours = sorted(other.id for other in plan.tasks if machines[other.host] == machine)
     slots = sum(host.slots for host in plan.hosts if machines[host.name] == machine)
-    most = max(len(neighbours), min(slots, size // 2))
-    width = min(PORT_CANDIDATES_MAX, size // (2 * most))
+    most, width, blocks = _blocks(size, len(neighbours), slots)
     if width < 1:
         raise ValueError(f"ports {first}-{last}: {len(neighbours)} tasks need {2 * len(neighbours)}")
-    blocks = size // width
     turn = zlib.crc32(run_id.encode()) + generation * most + neighbours.index(task)
     start = first + (turn % blocks) * width
     return tuple(range(start, start + width))
 
 
+def _blocks(size: int, tasks: int, slots: int) -> tuple[int, int, int]:
+    """Return how many blocks a generation takes on a machine, how wide they are, and how many there are."""
+    most = max(tasks, min(slots, size // 2))
+    width = min(PORT_CANDIDATES_MAX, size // (2 * most))
+    return most, width, size // max(width, 1)
+
+
+def have_ports_apart(plan: Plan, generation: int, other: int) -> bool:
+    """Return whether two generations take different ports on every machine.
+
+    Two in a row always do. Others need not: after as many as there is room for, it begins anew.
+
+    >>> from orchestrator.core.plan import HostPlan, TaskPlan
+    >>> task = TaskPlan(TaskId("worker", 0), "a")
+    >>> plan = Plan("t", "single", (HostPlan("a"),), (task,), "train.py", ports=(20000, 20001))
+    >>> [have_ports_apart(plan, 1, other) for other in (2, 3, 4)]
+    [True, False, True]
+    """
+    first, last = plan.ports
+    machines = _machines(plan)
+    tasks = Counter(machines[task.host] for task in plan.tasks)
+    slots: Counter[str] = Counter()
+    for host in plan.hosts:
+        slots[machines[host.name]] += host.slots
+    for machine, count in tasks.items():
+        most, _, blocks = _blocks(last - first + 1, count, slots[machine])
+        if not most <= (other - generation) * most % blocks <= blocks - most:
+            return False
+    return True
+
+
 def _machines(plan: Plan) -> dict[str, str]:
     """Return, by host, what tells machines apart for ports: two hosts of a spec may be one machine."""
-    return {host.name: host.data_address or host.address or host.name for host in plan.hosts}
+    return {host.name: host.peer_address for host in plan.hosts}
 
 
 def environment(
@@ -152,7 +187,7 @@ def checkpoint_dir(plan: Plan, generation: int, task: TaskId) -> str | None:
 
     The evaluator gets the chief's: it evaluates what the chief saves, and saves nothing.
     """
-    if plan.checkpoint is None or (task != chief_of(plan.tasks) and task.type != "evaluator"):
+    if plan.checkpoint is None or (task != plan.chief and task.type != "evaluator"):
         return None
     return f"{plan.checkpoint.dir.rstrip('/')}/gen-{generation:06d}"
 
@@ -161,3 +196,8 @@ def has_scratch(plan: Plan, task: TaskId) -> bool:
     """Whether a task saves into a copy of its own that is thrown away: all who train beside the chief do."""
     served = STRATEGIES[plan.strategy].served
     return plan.checkpoint is not None and task.type not in served and checkpoint_dir(plan, 0, task) is None
+
+
+def hosts_with_scratch(plan: Plan) -> list[str]:
+    """Return the hosts of tasks that start from a copy of their own."""
+    return list(dict.fromkeys(task.host for task in plan.tasks if has_scratch(plan, task.id)))

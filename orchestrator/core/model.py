@@ -7,17 +7,19 @@ What belongs to one phase alone is in `phase_states`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from orchestrator.core.causes import Cause as Cause
+from orchestrator.core.downtime import Downtime as Downtime
 from orchestrator.core.ends import Exit as Exit
 from orchestrator.core.ends import FirstCause as FirstCause
 from orchestrator.core.ends import Follower as Follower
 from orchestrator.core.ends import Injected as Injected
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.instants import Deadline, Instant
+from orchestrator.core.owner import Owner as Owner
 from orchestrator.core.phase_states import Backoff as Backoff
 from orchestrator.core.phase_states import Ended as Ended
 from orchestrator.core.phase_states import Intent as Intent
@@ -30,6 +32,8 @@ from orchestrator.core.phase_states import Stopping as Stopping
 from orchestrator.core.phase_states import Swept as Swept
 from orchestrator.core.placement import assigned
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
+from orchestrator.core.replacing import replace
+from orchestrator.core.roster import Roster
 
 _PhaseState = TypeVar("_PhaseState", bound=PhaseState)
 
@@ -53,12 +57,16 @@ class TaskPhase(Enum):
     @property
     def is_gone(self) -> bool:
         """No process of it is left, as far as anybody can know."""
-        return self in (TaskPhase.EXITED, TaskPhase.LOST)
+        return self in _GONE
 
     @property
     def may_live(self) -> bool:
         """There is, or may be, a process."""
-        return self not in (TaskPhase.WAITING, TaskPhase.EXITED, TaskPhase.LOST)
+        return self not in _WITHOUT_PROCESS
+
+
+_GONE = (TaskPhase.EXITED, TaskPhase.LOST)
+_WITHOUT_PROCESS = (TaskPhase.WAITING, *_GONE)
 
 
 class Link(Enum):
@@ -80,7 +88,7 @@ class HostState(Enum):
     DRAINED = "drained"
     """By the user's word."""
     STUCK = "stuck"
-    """Holds a process that cannot be killed: no task beside it, until a reboot."""
+    """Holds a process that cannot be killed, of this run or another: no task beside it, until it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +108,13 @@ class Progress:
     """Since it moved to its step, when the shim spoke."""
     runtime_age_s: float | None = None
     """Since the last word of the runtime in the task's own process; None where it gives no sign of life."""
+    steps_total: int | None = None
+    """The global step at which the training ends, where the script says so."""
+    epochs: int | None = None
+    began_step: int | None = None
+    """Where the script's training began in this generation; None until that can be told."""
+    began_stride: int = 0
+    """How inexact that is: so many steps lie between two reports of the script; 0 where it is exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +128,8 @@ class Budget:
     """Restarts in a row without a newer verified checkpoint, whoever is to blame: sets the wait."""
     step: int | None = None
     """The verified step at the last restart; a newer one clears the counts."""
-    common_line: str | None = None
-    """The common last line of the last generation, where all its tasks failed alike and early."""
+    failure: str | None = None
+    """How and at which step the last generation failed, where that would happen again (`cause.failure`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +149,8 @@ class Task:
     exit: Exit | None = None
     said: tuple[str, ...] = ()
     """Sentences of its runtime that were already noted."""
+    is_muted: bool = False
+    """It has said more than is kept of a task in one generation."""
     start_at: Deadline | None = None
     """In WAITING, of a task that is restarted alone: when."""
     budget: Budget = Budget()
@@ -144,6 +161,53 @@ class Task:
     """The last fault that `orch chaos` injected into it, in this generation."""
     ending: FirstCause | None = None
     """Why it is being ended while the others go on; None while it may live."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standby:
+    """The tasks of the next generation, which are started up to their gates while the present one trains."""
+
+    generation: int = 0
+    tasks: tuple[Task, ...] = ()
+    """Empty where none were started, or all are gone."""
+    since_at: Instant = 0.0
+    """When they were ordered."""
+    start_at: Deadline | None = None
+    """When the next ones are started; None: not in this generation, as far as is known."""
+    join_at: Deadline | None = None
+    """By when all must be at their gates; None once they are."""
+    ended: str = ""
+    """Why they are being ended; empty while they may be released."""
+    failures: int = 0
+    """How many times in this generation they died, or could not be started."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tasks, Roster):
+            object.__setattr__(
+                self, "tasks", Roster(self.tasks, lambda task: task.id, lambda task: task.host)
+            )
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all of them wait at their gates."""
+        return bool(self.tasks) and not self.ended and self.join_at is None
+
+    def tasks_on(self, host: str) -> list[Task]:
+        """Return those on a host."""
+        return cast("Roster[TaskId, Task]", self.tasks).at_place(host)
+
+    def find(self, id: TaskId, generation: int) -> Task | None:
+        """Return the task of that id and generation; None where there is none."""
+        return cast("Roster[TaskId, Task]", self.tasks).find(id) if generation == self.generation else None
+
+
+@dataclass(frozen=True, slots=True)
+class Unkillable:
+    """A process on a host, of any run, that SIGKILL did not end."""
+
+    pid: int
+    run: str
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +222,7 @@ class Facts:
     """Of the generations' directories in the checkpoint directory, as this host sees it."""
     checkpoint_share: str = ""
     """What the run found written in the checkpoint directory: the same on all hosts, or they do not share it."""
+    unkillable: tuple[Unkillable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +235,21 @@ class Problem:
     exit_code: int = 1
     key: str | None = None
     """What in the cluster spec says so, such as `run.strategy`."""
+    table: tuple[tuple[str, ...], ...] = ()
+    """What the sentence sums up; the first row names the columns. Whoever shows it aligns it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLoad:
+    """What a GPU did when its host was last heard; None for what it does not tell."""
+
+    index: int
+    name: str = ""
+    utilization_percent: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +271,15 @@ class Host:
     """When a host that could not be prepared is asked again: what it lacked (a mount, a disk) may come."""
     cpu_percent: float | None = None
     memory_percent: float | None = None
+    memory_available_bytes: int | None = None
     back_at: Instant | None = None
     """When it was last heard again after it had been unreachable."""
     state: HostState = HostState.OPEN
     state_why: str = ""
+    unkillable: tuple[Unkillable, ...] = ()
+    """What the host last said of processes that cannot be killed."""
+    gone: str = ""
+    """When the user said that it is gone for good, for people. It owes no proof; empty once it is heard after all."""
     faults: int = 0
     """Generations in a row that this host ended, by its own fault and without progress."""
     untouched: bool = False
@@ -205,6 +290,7 @@ class Host:
     """What is free in the checkpoint directory as that host sees it; None where it does not say so."""
     dir_low_at: Instant | None = None
     """Since when its disk has been full; None where it is not."""
+    gpu_loads: tuple[GpuLoad, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +302,8 @@ class Checkpoint:
     generation: int
     verified_at: Instant
     saved_time: float | None = None
+    bytes: int | None = None
+    """Its size, or that of the one before it; None where no look has told one."""
     verified: bool = True
     """False: its format is not known. It is resumed from, but it is no progress that the budget counts."""
     removed: bool = False
@@ -247,6 +335,8 @@ class Seed:
     """Where hosts share no directory: the same checkpoint, on every host; empty where there is none."""
     verified: bool = True
     """False: nothing could read it, and it seems complete."""
+    from_scratch: bool = False
+    """A person wanted step 0 (`--from-scratch`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,9 +365,14 @@ class Run:
     checkpoint: Checkpoint | None = None
     budget: Budget = Budget()
     first_cause: FirstCause | None = None
+    standby: Standby = Standby()
+    downtime: Downtime | None = None
+    """Since training ended, until its first new step; None while it trains."""
     problem: Problem | None = None
     best_step: int | None = None
     """The highest global_step that any generation reported."""
+    reached_step: int | None = None
+    """The highest since a generation last started from a checkpoint: what the next restart goes back from."""
     longest_pause_s: float | None = None
     """Between two moves of the chief's position, in this run."""
     from_scratch: bool = False
@@ -285,6 +380,18 @@ class Run:
     code: str = ""
     """The digest of the tree that this run runs, from its first generation on, whatever the workdir becomes."""
     warnings: tuple[str, ...] = ()
+    said_chars: int = 0
+    """How much its tasks have said, in all generations."""
+    owner: Owner | None = None
+    """The head node that drives it; None of a run that an older orch began, until the next epoch."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tasks, Roster):
+            object.__setattr__(
+                self, "tasks", Roster(self.tasks, lambda task: task.id, lambda task: task.host)
+            )
+        if not isinstance(self.hosts, Roster):
+            object.__setattr__(self, "hosts", Roster(self.hosts, lambda host: host.name))
 
     @property
     def phase(self) -> Phase:
@@ -327,29 +434,35 @@ class Run:
     @property
     def chief(self) -> TaskId:
         """The task whose exit code and checkpoints stand for the run."""
-        return min(task.id for task in self.tasks)
+        return cast("Roster[TaskId, Task]", self.tasks).first
 
     def task(self, id: TaskId) -> Task:
         """KeyError where there is none."""
-        for task in self.tasks:
-            if task.id == id:
-                return task
-        raise KeyError(str(id))
+        return cast("Roster[TaskId, Task]", self.tasks).named(id)
+
+    def find_task(self, id: TaskId) -> Task | None:
+        """Return the task of that id; None where a smaller gang goes on without it."""
+        return cast("Roster[TaskId, Task]", self.tasks).find(id)
+
+    def tasks_on(self, host: str) -> list[Task]:
+        """Return the tasks that are on that host in this generation."""
+        return cast("Roster[TaskId, Task]", self.tasks).at_place(host)
+
+    def is_placed_as(self, other: Run) -> bool:
+        """Return whether both have the same tasks in the same places, as far as that is known at once."""
+        return cast("Roster[TaskId, Task]", self.tasks).stands_as(cast("Roster[TaskId, Task]", other.tasks))
 
     def host(self, name: str) -> Host:
         """KeyError where there is none."""
-        for host in self.hosts:
-            if host.name == name:
-                return host
-        raise KeyError(name)
+        return cast("Roster[str, Host]", self.hosts).named(name)
 
     def with_task(self, changed: Task) -> Run:
         """Return the run with the task of that id replaced."""
-        return replace(self, tasks=tuple(changed if t.id == changed.id else t for t in self.tasks))
+        return replace(self, tasks=cast("Roster[TaskId, Task]", self.tasks).with_(changed))
 
     def with_host(self, changed: Host) -> Run:
         """Return the run with the host of that name replaced."""
-        return replace(self, hosts=tuple(changed if h.name == changed.name else h for h in self.hosts))
+        return replace(self, hosts=cast("Roster[str, Host]", self.hosts).with_(changed))
 
     @property
     def global_step(self) -> int | None:
@@ -364,7 +477,15 @@ class Run:
         )
 
 
-def new_run(run_id: str, plan: Plan, *, epoch: int, at: float, from_scratch: bool = False) -> Run:
+def new_run(
+    run_id: str,
+    plan: Plan,
+    *,
+    epoch: int,
+    at: float,
+    from_scratch: bool = False,
+    owner: Owner | None = None,
+) -> Run:
     """Return the state of a run that has just been submitted."""
 
     def task(planned: TaskPlan) -> Task:
@@ -382,4 +503,5 @@ def new_run(run_id: str, plan: Plan, *, epoch: int, at: float, from_scratch: boo
         since_at=at,
         reason="connecting to the hosts",
         from_scratch=from_scratch,
+        owner=owner,
     )

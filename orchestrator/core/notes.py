@@ -23,8 +23,8 @@ class Row:
     gives_a_reason: bool = False
     """Where the run ends right after it, the end says the same again."""
     ends_the_run: bool = False
-    by_runtime: bool = False
-    """The runtime within a task says it. No task can say any other kind."""
+    by_task: bool = False
+    """A task says it, by its runtime or its shim. No task can say any other kind."""
 
 
 class NoteKind(Enum):
@@ -54,6 +54,10 @@ class NoteKind(Enum):
     # the coordinator
     EPOCH = Row("epoch", "Another coordinator takes up the run.", is_routine=True)
     ADOPTED = Row("adopted", "A living task goes on under another coordinator.")
+    OVERTAKEN = Row(
+        "overtaken",
+        "A host has tasks of a newer generation, which another coordinator had started: they are stopped.",
+    )
     RECOVERED = Row("recovered", "The journal was lost; the run was rebuilt from what its hosts know.")
     CUT_OFF = Row(
         "cut-off", "So many hosts are silent that it must be the coordinator: nothing is stopped or started."
@@ -70,7 +74,11 @@ class NoteKind(Enum):
     HOST_UNREACHABLE = Row("host-unreachable", "A host is silent; its tasks may well be training.")
     HOST_BACK = Row("host-back", "A silent host is heard again.")
     HOST_LOST = Row("host-lost", "A host was silent for too long, and counts as lost.")
-    HOST_OPEN = Row("host-open", "A host that counted as lost may be given tasks again.")
+    HOST_GONE = Row(
+        "host-gone",
+        "The user says that a host is gone for good: its tasks count as dead, and no proof is awaited.",
+    )
+    HOST_OPEN = Row("host-open", "A host that counted as lost, or was stuck, may be given tasks again.")
     HOST_REBOOTED = Row("host-rebooted", "A host was rebooted, and is prepared anew.")
     HOST_REFUSED = Row(
         "host-refused", "A host cannot serve the run until a person acts.", gives_a_reason=True
@@ -87,6 +95,9 @@ class NoteKind(Enum):
     )
     FEWER = Row("fewer", "The run goes on with fewer tasks.")
     GROWN = Row("grown", "The run has all its tasks again.")
+    LIMIT_REACHED = Row(
+        "limit-reached", "A host or a task sends more than orch takes, and what becomes of the rest."
+    )
     SWEPT = Row("swept", "A host was looked at for what is left of the run.")
 
     # tasks
@@ -95,12 +106,18 @@ class NoteKind(Enum):
         "task-exited", "A task has ended, and how; `cause`, `exit_code` and `signal` are in `data`."
     )
     TASK_LOST = Row("task-lost", "A task is given up without a record of its end.")
-    UNKILLABLE = Row("unkillable", "A process survives SIGKILL; no task is started beside it.")
+    UNKILLABLE = Row("unkillable", "A process of some run survives SIGKILL; no task is started beside it.")
     STOPPING_INDIVIDUALLY = Row("stopping-alone", "One task is ended; the other tasks continue.")
     RESTART_INDIVIDUALLY = Row("restart-alone", "One task is restarted; the other tasks continue.")
     RESTART_TOGETHER = Row(
         "restart-together", "A task starts sooner, with the others that the training needs back."
     )
+    STANDBY_READY = Row(
+        "standby-ready",
+        "The next generation's tasks have been started in advance, and wait at their gates.",
+        is_routine=True,
+    )
+    STANDBY_LOST = Row("standby-lost", "What was started in advance is gone; the training goes on.")
     STALLED = Row("stalled", "The position stands still for longer than it ever did.")
     STACKS = Row("stacks", "Where every task stood; the stacks are in `data`.")
     MOVES_AGAIN = Row("moves-again", "The position moves again, before anything was stopped.")
@@ -116,7 +133,14 @@ class NoteKind(Enum):
     RESUMED = Row(
         "resumed", "A generation starts from a checkpoint; `global_step` and `steps_lost` are in `data`."
     )
+    TRAINS_AGAIN = Row(
+        "trains-again", "The first new step after a failure; `downtime` in `data` says where the time went."
+    )
     FROM_START = Row("from-start", "A generation starts at step 0: there is no checkpoint.")
+    OWN_PLACE = Row(
+        "own-place",
+        "The script went on at a step above that of its checkpoint; `global_step` and `steps_lost` are in `data`.",
+    )
     CHECKPOINT_DIR_SILENT = Row(
         "checkpoint-dir-silent", "The checkpoint directory does not answer; it is waited for."
     )
@@ -126,27 +150,40 @@ class NoteKind(Enum):
     ROOM_AGAIN = Row("room-again", "The checkpoint directory has room again, and the run goes on.")
     ROOM_RETRY = Row("room-retry", "The run tries again whether the checkpoint directory has room.")
 
-    # the runtime within a task
-    SERVING = Row("serving", "A parameter server or a worker serves the chief.", by_runtime=True)
-    HOROVOD = Row("horovod", "A rank has found the rendezvous.", by_runtime=True)
-    COMMUNICATION = Row("communication", "How the strategy communicates.", by_runtime=True)
-    REPLICAS_ON_CPU = Row("replicas-on-cpu", "The CPU is shown as several devices.", by_runtime=True)
+    # what a task says, by its runtime or its shim
+    SERVING = Row("serving", "A parameter server or a worker serves the chief.", by_task=True)
+    HOROVOD = Row("horovod", "A rank has found the rendezvous.", by_task=True)
+    COMMUNICATION = Row("communication", "How the strategy communicates.", by_task=True)
+    REPLICAS_ON_CPU = Row("replicas-on-cpu", "The CPU is shown as several devices.", by_task=True)
     KERAS3_PATCHED = Row(
-        "keras3-patched", "Keras 3 was changed so that it trains under the strategy.", by_runtime=True
+        "keras3-patched", "Keras 3 was changed so that it trains under the strategy.", by_task=True
     )
-    TRANSPARENT_STRATEGY = Row(
-        "transparent-strategy", "The strategy that the script runs in.", by_runtime=True
+    TRANSPARENT_STRATEGY = Row("transparent-strategy", "The strategy that the script runs in.", by_task=True)
+    TRANSPARENT_OWN_STRATEGY = Row(
+        "transparent-own-strategy", "The script makes a strategy, and gets the run's.", by_task=True
     )
-    TRANSPARENT_SEED = Row("transparent-seed", "The random seeds of the workers.", by_runtime=True)
-    TRANSPARENT_SHARD = Row("transparent-shard", "How the data set is shared.", by_runtime=True)
-    TRANSPARENT_BATCH = Row("transparent-batch", "What the script's batch means.", by_runtime=True)
-    TRANSPARENT_FIT = Row("transparent-fit", "A model trains without the strategy.", by_runtime=True)
-    TRANSPARENT_SAVE = Row("transparent-save", "Where a task that is not the chief saves.", by_runtime=True)
-    TRANSPARENT_GRADIENTS = Row("transparent-gradients", "How gradients are put together.", by_runtime=True)
-    TRANSPARENT_BACKUP = Row("transparent-backup", "What is backed up for a restart.", by_runtime=True)
-    TRANSPARENT_RESUMED = Row("transparent-resumed", "A `fit` goes on from its backup.", by_runtime=True)
-    TRANSPARENT_METRICS = Row("transparent-metrics", "What metrics after a restart are of.", by_runtime=True)
-    SAID = Row("said", "The runtime said something of a kind that this orch does not know.", by_runtime=True)
+    TRANSPARENT_SEED = Row("transparent-seed", "The random seeds of the workers.", by_task=True)
+    TRANSPARENT_SHARD = Row("transparent-shard", "How the data set is shared.", by_task=True)
+    TRANSPARENT_BATCH = Row("transparent-batch", "What the script's batch means.", by_task=True)
+    TRANSPARENT_FIT = Row("transparent-fit", "A model trains without the strategy.", by_task=True)
+    TRANSPARENT_SAVE = Row("transparent-save", "Where a task that is not the chief saves.", by_task=True)
+    TRANSPARENT_TENSORBOARD = Row(
+        "transparent-tensorboard", "Where a script's TensorBoard files are written.", by_task=True
+    )
+    TRANSPARENT_GRADIENTS = Row("transparent-gradients", "How gradients are put together.", by_task=True)
+    TRANSPARENT_BACKUP = Row("transparent-backup", "What is backed up for a restart.", by_task=True)
+    TRANSPARENT_RESUMED = Row("transparent-resumed", "A `fit` goes on from its backup.", by_task=True)
+    TRANSPARENT_METRICS = Row("transparent-metrics", "What metrics after a restart are of.", by_task=True)
+    PROGRESS_LOST = Row(
+        "progress-lost",
+        "The script's position cannot be read, so a standstill cannot be noticed.",
+        by_task=True,
+    )
+    METRICS_DROPPED = Row("metrics-dropped", "The script reports more metrics than are shown.", by_task=True)
+    REPORT_TRIMMED = Row(
+        "report-trimmed", "What the task says is too long for a report, and was cut.", by_task=True
+    )
+    SAID = Row("said", "The task said something of a kind that this orch does not know.", by_task=True)
 
     _value_: str
     row: Row
@@ -165,7 +202,7 @@ def kind_of(name: object) -> NoteKind | None:
     return _BY_NAME.get(name) if isinstance(name, str) else None
 
 
-def said_by_runtime(name: str) -> NoteKind:
+def said_by_task(name: str) -> NoteKind:
     """Return the kind of what a task says. One that only the coordinator may use is taken for an unknown one."""
     kind = _BY_NAME.get(name)
-    return kind if kind is not None and kind.row.by_runtime else NoteKind.SAID
+    return kind if kind is not None and kind.row.by_task else NoteKind.SAID

@@ -92,6 +92,8 @@ class Running:
     """When it was last found that the coordinator is cut off no longer: enough hosts are heard again."""
     verify_at: Deadline | None = None
     """When the newest checkpoint is next looked at; None while it is, and where there are none."""
+    answered_at: Instant | None = None
+    """When the checkpoint directory last answered again after it had hung."""
     position: int | None = None
     """The chief's global_step in this generation, for the judgement of stalls."""
     position_at: Instant | None = None

@@ -16,12 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core.plan import TASK_TYPES, HostPlan, Plan, TaskId, TaskPlan
-from orchestrator.core.words import counted
+from orchestrator.core.words import counted, listed
 
 COMPUTING_TYPES = ("chief", "worker")
 """Task types that share their host's GPUs when the spec names no number, and that must be equal when mirrored."""
-
-_HOSTS_NAMED_MAX = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,7 @@ def _too_many(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> list[N
     if tasks <= slots:
         return []
     most = max(wanted.values(), key=lambda ask: ask.replicas)
-    have = _listed([f"{capacity.host.name} {capacity.host.slots}" for capacity in capacities])
+    have = listed([f"{capacity.host.name} {capacity.host.slots}" for capacity in capacities])
     return [
         NoPlacement(
             "slots",
@@ -171,7 +169,7 @@ def _no_room(capacities: Sequence[_Capacity], ask: Ask, placed: int) -> NoPlacem
         "gpus",
         ask.type,
         f"only {placed} of {counted(ask.replicas, ask.type)} with {counted(ask.needs, 'GPU')} each find room: "
-        f"{_listed(left) or 'no slot is left'}",
+        f"{listed(left) or 'no slot is left'}",
     )
 
 
@@ -192,6 +190,22 @@ def _hand_out(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> tuple[
     return tuple(sorted(tasks, key=lambda task: task.id))
 
 
+def _with_more_slots(tasks: Sequence[TaskPlan], gpus: int) -> str:
+    """Return how hosts with more GPUs use all of them, by several tasks each; nothing where they do not divide evenly.
+
+    >>> sizes = {"a": 8, "b": 4}
+    >>> tasks = [TaskPlan(TaskId("worker", n), host, tuple(range(sizes[host]))) for n, host in enumerate(sizes)]
+    >>> _with_more_slots(tasks, 4)
+    ', with `slots: 2` at a and `replicas: 3`: no GPU is idle then'
+    """
+    shares = {task.host: len(task.gpus) // gpus for task in tasks}
+    types = {task.id.type for task in tasks}
+    if len(shares) < len(tasks) or len(types) > 1 or any(len(task.gpus) % gpus for task in tasks):
+        return ""
+    slots = [f"`slots: {share}` at {host}" for host, share in shares.items() if share > 1]
+    return f", with {listed(slots)} and `replicas: {sum(shares.values())}`: no GPU is idle then"
+
+
 def _unequal(tasks: Sequence[TaskPlan]) -> list[NoPlacement]:
     mirrored = [task for task in tasks if task.id.type in COMPUTING_TYPES]
     if len({len(task.gpus) for task in mirrored}) <= 1:
@@ -199,7 +213,7 @@ def _unequal(tasks: Sequence[TaskPlan]) -> list[NoPlacement]:
     least = min(mirrored, key=lambda task: len(task.gpus))
     most = max(mirrored, key=lambda task: len(task.gpus))
     way_out = (
-        f"write `gpus: {len(least.gpus)}` for every task"
+        f"write `gpus: {len(least.gpus)}` for every task{_with_more_slots(mirrored, len(least.gpus))}"
         if least.gpus
         else f"take {least.host} out, or give it GPUs"
     )
@@ -211,9 +225,3 @@ def _unequal(tasks: Sequence[TaskPlan]) -> list[NoPlacement]:
             f"{least.id} on {least.host} {len(least.gpus)}; {way_out}",
         )
     ]
-
-
-def _listed(items: Sequence[str]) -> str:
-    if len(items) <= _HOSTS_NAMED_MAX:
-        return ", ".join(items)
-    return ", ".join(items[:_HOSTS_NAMED_MAX]) + f", and {len(items) - _HOSTS_NAMED_MAX} more"

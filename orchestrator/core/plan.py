@@ -7,8 +7,11 @@ holds the name only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import total_ordering
+from typing import cast
+
+from orchestrator.core.roster import Roster
 
 TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 """TensorFlow's task types, in the order in which people read them."""
@@ -16,6 +19,12 @@ TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 
 PUSH_BYTES_MAX = 200 << 20
 """How much of a working directory is pushed where the spec names no limit. Code is less; data should lie elsewhere."""
+
+LOG_BYTES_MAX = 1 << 30
+SUMMARY_BYTES_MAX = 10 << 30
+OUTPUT_BYTES_MAX = 100 << 30
+COPY_BYTES_MAX = 1 << 40
+"""Further limits, where the spec names none: what no training reaches, and a host that has gone wrong does."""
 
 
 @total_ordering
@@ -65,6 +74,16 @@ class HostPlan:
     spec: str = field(default="", compare=False)
     """Where a person wrote of it: the file, absolute, or the word of a command line. For hints only."""
 
+    @property
+    def connection(self) -> HostPlan:
+        """Return what it takes to connect: runs share a link where all of it is the same."""
+        return replace(self, data_address="", gpus=(), slots=1, spare=False)
+
+    @property
+    def peer_address(self) -> str:
+        """Return what its peers connect to. Hosts with the same one are one machine, where ports are concerned."""
+        return self.data_address or self.address or self.name
+
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
@@ -85,6 +104,8 @@ class CheckpointPlan:
     keep: int = 3
     shared: bool = True
     """False: each host has a directory of its own there, and the head node carries checkpoints between them."""
+    copy_bytes_max: int = COPY_BYTES_MAX
+    """How large a checkpoint may be that the head node carries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +117,8 @@ class RestartPolicy:
     backoff_max_s: float = 300.0
     on_stall: str = "restart"
     """When the position stands still: `restart`, or `notify` only."""
+    standby: str = "off"
+    """Whether the next generation's tasks wait at their gates while this one trains: `auto`, `on` or `off`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +137,14 @@ class Timing:
     start_after_s: float = 300.0
     """How long the tasks have to join before the generation is given up, with the names of who is missing."""
     kill_grace_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What `orch scale` asks of a training: so many steps are measured, after so many, and then it ends."""
+
+    steps: int
+    warmup: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +167,8 @@ class Options:
     """parameter_server: the runtime is the server on worker and ps. False: the script starts its own."""
     tpu: str | None = None
     """Of the strategy tpu: the TPU's name, `grpc://address:port`, or `local` on a TPU VM."""
+    measure: Measure | None = None
+    """The script is measured for some steps, and ends then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +185,16 @@ class Plan:
     workdir: str = "."
     """Absolute, on the head node; its content is pushed to every host."""
     push_bytes_max: int = PUSH_BYTES_MAX
+    log_bytes_max: int = LOG_BYTES_MAX
+    """How much of one task's logs is copied to the head node."""
+    summary_bytes_max: int = SUMMARY_BYTES_MAX
+    """The same of what one task writes for TensorBoard."""
+    output_bytes_max: int = OUTPUT_BYTES_MAX
+    """The same of what one task leaves in its working directory."""
+    outputs: tuple[str, ...] = ()
+    """Patterns of the files that are fetched when the run has ended."""
+    outputs_dir: str = ""
+    """Absolute, on the head node; each run gets a directory there."""
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     """Names of environment variables whose values travel apart from the plan and are never shown."""
@@ -168,19 +211,26 @@ class Plan:
     runtime: bool = True
     """False (`runtime: off`): the script is started plain; only its life is watched, not its progress."""
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.hosts, Roster):
+            object.__setattr__(self, "hosts", Roster(self.hosts, lambda host: host.name))
+        if not isinstance(self.tasks, Roster):
+            object.__setattr__(
+                self, "tasks", Roster(self.tasks, lambda task: task.id, lambda task: task.host)
+            )
+
     def host(self, name: str) -> HostPlan:
         """Return the host of that name; KeyError where there is none."""
-        for host in self.hosts:
-            if host.name == name:
-                return host
-        raise KeyError(name)
+        return cast("Roster[str, HostPlan]", self.hosts).named(name)
 
     def task(self, id: TaskId) -> TaskPlan:
         """Return the task of that id; KeyError where there is none."""
-        for task in self.tasks:
-            if task.id == id:
-                return task
-        raise KeyError(str(id))
+        return cast("Roster[TaskId, TaskPlan]", self.tasks).named(id)
+
+    @property
+    def chief(self) -> TaskId:
+        """The task whose checkpoints and exit code stand for the run: the chief, else worker:0."""
+        return cast("Roster[TaskId, TaskPlan]", self.tasks).first
 
     @property
     def hosts_used(self) -> tuple[str, ...]:

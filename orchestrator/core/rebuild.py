@@ -20,7 +20,17 @@ from orchestrator.core.ends import Exit
 from orchestrator.core.events import TaskReport
 from orchestrator.core.hosts import slots
 from orchestrator.core.instants import Instant, rebased
-from orchestrator.core.model import Host, Link, Phase, Rendezvous, Run, Running, Task, TaskPhase
+from orchestrator.core.model import (
+    Host,
+    Link,
+    Phase,
+    Rendezvous,
+    Run,
+    Running,
+    Standby,
+    Task,
+    TaskPhase,
+)
 from orchestrator.core.phases.running import next_verification
 from orchestrator.core.phases.starting import is_seeded
 from orchestrator.core.placement import has_room
@@ -32,22 +42,53 @@ Told = Mapping[str, Sequence[TaskReport]]
 """By host that answered: what it reports."""
 
 
-def newest(records: Iterable[tuple[int, Run]]) -> Run | None:
-    """Of the records that hosts hold of one run, the one that knows most. Each with the epoch that wrote it."""
+def newest(records: Iterable[tuple[tuple[int, int], Run]]) -> Run | None:
+    """Of the records that hosts hold of one run, the one that knows most. Each with its epoch and its number in it.
+
+    Those of an older orch have no numbers.
+    """
     ranked = [
-        (epoch, run.generation_last, run.phase.is_terminal, run.phase is Phase.RUNNING, number, run)
-        for number, (epoch, run) in enumerate(records)
+        (version, run.generation_last, run.phase.is_terminal, run.phase is Phase.RUNNING, number, run)
+        for number, (version, run) in enumerate(records)
     ]
     return max(ranked, key=lambda entry: entry[:5])[5] if ranked else None
 
 
 def proven(record: Run, told: Told) -> int:
-    """Return the gang's generation: the newest that the record or any shim knows of."""
+    """Return the gang's generation: the newest that the record or any shim knows of, but for a standby."""
     alone = STRATEGIES[record.plan.strategy].alone
     shown = [
-        report.generation for reports in told.values() for report in reports if report.task.type not in alone
+        report.generation
+        for reports in _without_standby(record, told).values()
+        for report in reports
+        if report.task.type not in alone
     ]
     return max([record.generation, *shown])
+
+
+_AT_THE_GATE = ("starting", "ready", "unknown")
+_NOT_RELEASED = (*_AT_THE_GATE, "exited")
+
+
+def _without_standby(record: Run, told: Told) -> Told:
+    """Return the reports without those of a standby: of tasks at their gates, beside an older generation that trains.
+
+    A generation begins only after the older one has ended. Where a host that was given up has some of that left, it
+    costs one start to take it for what trains.
+    """
+    alone = STRATEGIES[record.plan.strategy].alone
+    running = [report for reports in told.values() for report in reports if report.phase not in _NOT_RELEASED]
+    gang = max((report.generation for report in running if report.task.type not in alone), default=None)
+
+    def waits(report: TaskReport) -> bool:
+        if report.phase not in _AT_THE_GATE:
+            return False
+        known = record.standby.generation if record.standby.tasks else None
+        of_gang = gang is not None and report.task.type not in alone and report.generation > gang
+        beside = any(other.task == report.task and other.generation < report.generation for other in running)
+        return report.generation == known or of_gang or beside
+
+    return {host: [report for report in reports if not waits(report)] for host, reports in told.items()}
 
 
 def unaccounted(record: Run, told: Told) -> list[str]:
@@ -68,7 +109,9 @@ def rebuilt(record: Run, told: Told, *, at: Instant, written_at: Instant) -> Run
     Args:
         at: now; `written_at`: when the record was written, by the clock of its writer. Waits go on from there.
     """
-    run = rebased(record, at - written_at)
+    run = replace(rebased(record, at - written_at), standby=Standby())
+    generations = _generations(told)
+    told = _without_standby(record, told)
     gang = proven(run, told)
     is_behind = gang > run.generation
     if is_behind:
@@ -83,7 +126,7 @@ def rebuilt(record: Run, told: Told, *, at: Instant, written_at: Instant) -> Run
         tasks=tasks,
         hosts=tuple(_forgotten(host, at, told.get(host.name, ())) for host in run.hosts),
         generation=gang,
-        generation_last=max([run.generation_last, gang, *_generations(told)]),
+        generation_last=max([run.generation_last, gang, *generations]),
         # The position is learned anew: how long it stood still while nobody looked is not known.
         phase_state=(
             Running(progress_at=at, verify_at=next_verification(run, at, 0.0))

@@ -18,4 +18,11 @@ def is_served(run: Run, task: Task) -> bool:
 
 def gang(run: Run) -> list[Task]:
     """Return the tasks that are restarted together."""
-    return [task for task in run.tasks if not is_individual(run, task)]
+    alone = STRATEGIES[run.plan.strategy].alone
+    return [task for task in run.tasks if task.id.type not in alone] if alone else list(run.tasks)
+
+
+def individuals(run: Run) -> list[Task]:
+    """Return the tasks that are restarted by themselves."""
+    alone = STRATEGIES[run.plan.strategy].alone
+    return [task for task in run.tasks if task.id.type in alone] if alone else []

@@ -9,12 +9,11 @@ never takes a worker back, so one death restarts all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from orchestrator.core import wiring
-from orchestrator.core.plan import TaskId, TaskPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +59,12 @@ class Strategy:
     """Keys of `run:` in the cluster spec that are for it, and for no other that does not name them."""
     needs: Mapping[str, str] = field(default_factory=dict)
     """Keys of `run:` that it cannot do without, each with what stands there."""
+    needs_tensorflow: bool = False
+    """Its processes are TensorFlow's, whatever the script imports."""
     tf_class: str = ""
     """TensorFlow's class, where the runtime builds it or knows what Keras does under it."""
+    standby: bool = True
+    """Whether the next generation's tasks may wait at their gates beside the present ones, and gain by it."""
     transparent: bool = False
     """An ordinary Keras script can be run within its scope."""
     kerases: tuple[int, ...] = (2, 3)
@@ -80,6 +83,7 @@ _ROWS = (
         shrinks=frozenset({"worker"}),
         when_fewer="the global batch is {share} of what it was",
         options=frozenset({"communication", "communication_timeout"}),
+        needs_tensorflow=True,
         tf_class="MultiWorkerMirroredStrategy",
         transparent=True,
     ),
@@ -98,10 +102,12 @@ _ROWS = (
         env=MappingProxyType({"GRPC_FAIL_FAST": "use_caller"}),
         without_gpus=frozenset({"ps"}),  # it holds variables; a GPU of the host belongs to a worker
         options=frozenset({"serve"}),
+        needs_tensorflow=True,
         tf_class="ParameterServerStrategy",
     ),
     Strategy(
         name="processes",
+        standby=False,  # what its scripts import is not TensorFlow, and is not imported at the gate
         task_types=("worker",),
         required_types=(("worker",),),
         wiring=wiring.ranks,
@@ -110,6 +116,7 @@ _ROWS = (
     ),
     Strategy(
         name="horovod",
+        standby=False,  # its library is loaded by the script, after the gate
         task_types=("worker",),
         required_types=(("worker",),),
         wiring=wiring.horovod_ranks,
@@ -128,6 +135,7 @@ _ROWS = (
         required_types=(("worker",),),
         one_task=True,
         for_more_tasks="multi_worker_mirrored",
+        needs_tensorflow=True,
         tf_class="MirroredStrategy",
         transparent=True,
     ),
@@ -137,14 +145,17 @@ _ROWS = (
         required_types=(("worker",),),
         one_task=True,
         for_more_tasks="multi_worker_mirrored",
+        needs_tensorflow=True,
         tf_class="CentralStorageStrategy",
         transparent=True,
     ),
     Strategy(
         name="tpu",
+        standby=False,  # a process that loads the TPU's library may hold the device
         task_types=("worker",),
         required_types=(("worker",),),
         one_task=True,
+        needs_tensorflow=True,
         runtime_module="tpu",
         needs_runtime=True,
         options=frozenset({"tpu"}),
@@ -162,8 +173,3 @@ _ROWS = (
 _BY_NAME = {row.name: row for row in _ROWS}
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType(_BY_NAME)
 """The rows by their names."""
-
-
-def chief_of(tasks: Iterable[TaskPlan]) -> TaskId:
-    """Return the task whose checkpoints and exit code stand for the run: the chief, else worker:0."""
-    return min(task.id for task in tasks)

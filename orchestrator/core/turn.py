@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from orchestrator.core import transitions
@@ -11,6 +10,7 @@ from orchestrator.core.instants import Instant
 from orchestrator.core.model import Host, PhaseState, Run, Running, Task
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import TaskId
+from orchestrator.core.replacing import replace
 
 
 class Turn:
@@ -56,6 +56,8 @@ class Turn:
             rest: what `reason` says after the sentence of the first cause, where it begins with that.
         """
         transitions.check(self.run.phase, self.run.intent, phase_state.phase)
+        down = self.run.downtime.entering(phase_state.phase, self.at) if self.run.downtime else None
+        changes = {"downtime": down, **changes}
         self.set(phase_state=phase_state, since_at=self.at, reason=reason, reason_rest=rest, **changes)
 
     def forgive_standstill(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.?)|[\x00-\x1f\x7f-\x9f]+")
 
@@ -23,6 +24,20 @@ def counted(number: int, noun: str) -> str:
     ('1 host', '2 hosts')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+_LISTED_MAX = 6
+
+
+def listed(items: Sequence[str]) -> str:
+    """Name some things, and count the rest.
+
+    >>> listed(["a", "b"]), listed([f"gpu-{n}" for n in range(9)])
+    ('a, b', 'gpu-0, gpu-1, gpu-2, gpu-3, gpu-4, gpu-5, and 3 more')
+    """
+    if len(items) <= _LISTED_MAX:
+        return ", ".join(items)
+    return ", ".join(items[:_LISTED_MAX]) + f", and {len(items) - _LISTED_MAX} more"
 
 
 _UNITS = ((86400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s"))
@@ -68,3 +83,19 @@ def pace(steps_per_s: float) -> str:
     ('0.042', '3.4', '1234')
     """
     return f"{steps_per_s:.0f}" if steps_per_s >= 99.5 else f"{steps_per_s:.2g}"
+
+
+_PROOFS = {
+    "cgroup": "each task's control group, which holds every process that it has started",
+    "marker": "the marker in the environment, recorded pids, and descent while the shim lives; not seen: a process "
+    "that outlived its shim and has cleared its environment or runs as another user",
+}
+
+
+def proof_by(by: str) -> str:
+    """Return by what a sweep looks for processes, and what that cannot see.
+
+    >>> proof_by("cgroup")
+    "each task's control group, which holds every process that it has started"
+    """
+    return _PROOFS.get(by, by)

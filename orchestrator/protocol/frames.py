@@ -152,11 +152,21 @@ class TaskExit(TypedDict):
     ended_at: NotRequired[UnixTime]
     ordered: NotRequired[bool]
     """Whether the shim had been told to stop it."""
+    released: NotRequired[bool]
+    """Whether it had passed its gate; false also where that was not written down."""
     cause: ExitCause
     last_lines: NotRequired[Annotated[list[LogLine], Length(LAST_LINES_MAX)]]
     peak_rss_bytes: NotRequired[Count | None]
     swept: NotRequired[SweptBy]
     left: NotRequired[Annotated[list[Left], Length(LEFT_MAX)]]
+
+
+class Began(TypedDict):
+    """Where a script's training began in this generation, which the runtime says once it can be told."""
+
+    step: Step
+    stride: Step
+    """0: the step is exact. Else it was told by the script's first two reports, which are so many steps apart."""
 
 
 class Task(TypedDict):
@@ -173,8 +183,13 @@ class Task(TypedDict):
     global_step: NotRequired[Step | None]
     step_age_s: NotRequired[Seconds | None]
     """Time since `global_step` changed."""
+    began: NotRequired[Began | None]
     epoch: NotRequired[Step | None]
     """The training epoch."""
+    steps_total: NotRequired[Step | None]
+    """The `global_step` at which the training ends; null or missing where the script does not say so."""
+    epochs: NotRequired[Step | None]
+    """How many epochs there are."""
     metrics: NotRequired[Annotated[dict[MetricName, Number | None], Length(METRICS_MAX)]]
     """null for a value that is not finite."""
     steps_per_s: NotRequired[Pace | None]
@@ -201,20 +216,53 @@ class DirectorySample(TypedDict):
     free_bytes: FreeBytes | None
 
 
+class GpuLoad(TypedDict):
+    """What a GPU does. null: it cannot be told."""
+
+    index: Annotated[int, Range(0, 63)]
+    name: Name
+    utilization_percent: Percent | None
+    memory_used_bytes: Count | None
+    memory_total_bytes: Count | None
+    temperature_c: Percent | None
+    power_w: Percent | None
+
+
 class Sample(TypedDict):
     """The load of a host."""
 
     cpu_percent: Percent | None
     memory_percent: Percent | None
+    memory_available_bytes: NotRequired[FreeBytes | None]
     disk_free_bytes: FreeBytes | None
+    gpus: NotRequired[Annotated[list[GpuLoad], Length(64)]]
+    """What nvidia-smi says every five seconds, where there is one."""
     psutil: PsutilFrom
     """Where psutil came from; `none`: the numbers are those of /proc."""
 
 
-class HostSample(Sample):
-    """The `host` part of a report."""
+class Unkillable(TypedDict):
+    """A process of a run, of whichever head, that lives although SIGKILL was sent to it."""
+
+    run: Name
+    pid: Pid
+    command: Name
+    since: UnixTime
+    """When its kill was given up."""
+    why: Text
+
+
+class Sampled(Sample):
+    """What is measured at every heartbeat."""
 
     checkpoint_dirs: Annotated[dict[RunId, DirectorySample], Length(RUNS_MAX)]
+
+
+class HostSample(Sampled):
+    """The `host` part of a report."""
+
+    unkillable: Annotated[list[Unkillable], Length(LEFT_MAX)]
+    """No run is given tasks on this host while there is one."""
 
 
 class Report(TypedDict):
@@ -294,7 +342,12 @@ class StepLine(TypedDict):
     step: Step
     age_s: NotRequired[Seconds]
     """Time since the step was made."""
+    began: NotRequired[Began]
     epoch: NotRequired[Step]
+    total: NotRequired[Step]
+    """The step at which the training ends."""
+    epochs: NotRequired[Step]
+    """How many epochs there are."""
     metrics: NotRequired[dict[MetricName, Number]]
     steps_per_s: NotRequired[Pace]
 

@@ -16,7 +16,9 @@ from orchestrator.protocol.bounds import (
     Generation,
     Length,
     Name,
+    Number,
     Path,
+    Percent,
     Pid,
     Port,
     RunId,
@@ -27,12 +29,16 @@ from orchestrator.protocol.bounds import (
     Text,
     UnixTime,
 )
-from orchestrator.protocol.frames import Left, SweptBy, Task
+from orchestrator.protocol.frames import Left, SweptBy, Task, Unkillable
+from orchestrator.protocol.limits import LEFT_MAX
 
 FILES_MAX = 100_000
 """The most entries of any list. For most lists, the limit of the frame comes first."""
 
 CheckpointsDo = Literal["list", "read", "pin", "unpin", "rollback"]
+
+Place = Literal["logs", "work"]
+"""Where a task writes files: into ORCH_LOG_DIR of a generation, or into its working directory."""
 
 FaultKind = Literal["kill", "freeze", "kill-shim", "kill-agent", "fill"]
 
@@ -68,10 +74,24 @@ class Nothing(TypedDict):
 # ---------------------------------------------------------------- watching
 
 
+class Claim(TypedDict):
+    """Which run a coordinator drives, and where that run saves."""
+
+    id: Name
+    """The coordinator's, which its journal was given when it was made."""
+    head: Name
+    """The host name of the head node."""
+    user: Name
+    run: Name
+    name: Name
+    checkpoint_dir: Path | None
+
+
 class Watch(OfRun):
-    """How often the run is to be reported."""
+    """How often the run is to be reported, and who drives it."""
 
     heartbeat_s: float
+    claim: NotRequired[Claim]
 
 
 # ---------------------------------------------------------------- before a start
@@ -116,9 +136,53 @@ class Facts(TypedDict):
     """The token of the run in the directory. Hosts that share the directory have the same one."""
     gpus: Annotated[list[Name], Length(1024)] | None
     """UUIDs in the driver's order; null without a driver."""
+    gpus_why: Text | None
+    """Why there is no GPU; null if there are some, or if it cannot be told."""
     gpus_in_use: Annotated[list[GpuInUse], Length(4096)]
     disk_free_bytes: FreeBytes | None
     own_name: OwnName
+    unkillable: Annotated[list[Unkillable], Length(LEFT_MAX)]
+
+
+class GpuUser(TypedDict):
+    """A process that uses a GPU."""
+
+    pid: Pid
+    user: Name | None
+    run: Name | None
+    """The run of ours that it is of; null where it is none, or cannot be told."""
+
+
+class Gpu(TypedDict):
+    """A GPU and its use. What cannot be told is null."""
+
+    index: Count
+    """Its number in the driver's order."""
+    name: Name
+    utilization_percent: Percent | None
+    memory_used_bytes: Count | None
+    memory_total_bytes: Count | None
+    processes: Annotated[list[GpuUser], Length(4096)]
+
+
+class AskMachine(Order):
+    """What a host has; the order says no more."""
+
+
+class Hardware(TypedDict):
+    """What a host has, and who uses it. What cannot be told is null."""
+
+    cpus: Count
+    load: Number | None
+    """Of the last minute."""
+    memory_total_bytes: Count | None
+    memory_free_bytes: Count | None
+    disk_total_bytes: FreeBytes | None
+    """Of the file system of the host's directory."""
+    disk_free_bytes: FreeBytes | None
+    gpus: Annotated[list[Gpu], Length(1024)]
+    gpus_why: Text | None
+    """Why there is no GPU; null if there are some, or if it cannot be told."""
 
 
 class Code(OfRun):
@@ -188,6 +252,8 @@ class Seed(OfRun):
     from_scratch: bool
     keep: int
     by: By
+    claim: NotRequired[Claim]
+    """Whose the checkpoint directory becomes. Refused with code `driven` while another coordinator's run uses it."""
     only: NotRequired[str]
     """The digest of the only snapshot that may be used."""
 
@@ -224,6 +290,7 @@ class SavedCheckpoint(TypedDict):
     saved_at: UnixTime
     kind: Name
     """Its format."""
+    bytes: Count
     verified: bool
     """false if its format is unknown."""
 
@@ -410,6 +477,8 @@ class Sweep(OfRun):
     """The newest generation that is swept."""
 
     generation_max: int
+    release: NotRequired[str]
+    """The checkpoint directory on which the run then has no claim any more."""
 
 
 class Swept(TypedDict):
@@ -435,28 +504,49 @@ class LogPart(TypedDict):
     end: Count
 
 
-class SummaryFile(TypedDict):
-    """One of TensorBoard's files."""
+class AskFiles(OfRun):
+    """Which files: those of TensorBoard, or all that the tasks left in their working directories."""
+
+    of: Literal["summaries", "outputs"]
+
+
+class TaskFile(TypedDict):
+    """A file that a task has written."""
 
     task: TaskName
     generation: Generation
+    place: Place
     path: FilePath
     bytes: Count
 
 
-class SummaryFiles(TypedDict):
-    """TensorBoard's files in ORCH_LOG_DIR."""
+class TaskFiles(TypedDict):
+    """Files of the run's tasks on the host."""
 
-    files: Annotated[list[SummaryFile], Length(FILES_MAX)]
+    files: Annotated[list[TaskFile], Length(FILES_MAX)]
     left_out: Count
+    """Of links, of names with control characters, and of what is beyond the bounds of an answer."""
 
 
-class Summary(OfTask):
+class OfFile(OfTask):
+    """Which file. That of a working directory is the same in all generations."""
+
+    place: Place
+    path: str
+
+
+class AskFile(OfFile):
     """Which part of which file."""
 
-    path: str
     offset: int
     bytes_max: int
+
+
+class FileDigest(TypedDict):
+    """The content of a file."""
+
+    sha256: Digest
+    bytes: Count
 
 
 class Fault(OfRun):
@@ -483,8 +573,10 @@ class Record(TypedDict):
 
     epoch: int
     written_at: float
+    revision: NotRequired[int]
+    """Grows with every record of the epoch."""
     state: str
-    """The JSON of the journal."""
+    """The JSON of the journal, compressed by zlib, in base64."""
 
 
 class Keep(OfRun):
@@ -494,9 +586,32 @@ class Keep(OfRun):
 
 
 class Runs(Order):
-    """Whether the records are wanted too."""
+    """What is wanted beside the names, owners and lives of the runs."""
 
     records: bool
+    brief: NotRequired[bool]
+    """Leave out sizes, and the tasks of runs of which nothing lives."""
+    dir: NotRequired[str]
+    """A checkpoint directory: the reply says whose it is."""
+
+
+class Claimed(Claim):
+    """A claim as it is written on a host or in a checkpoint directory."""
+
+    since: UnixTime
+    """Since when this owner has had it."""
+
+
+class Stamp(TypedDict):
+    """Whose a checkpoint directory is."""
+
+    claim: Claimed
+    host: Name
+    """The host name of the run's chief."""
+    ago_s: Seconds
+    """Time since an agent looked after it, or something was saved."""
+    driven: bool
+    """Whether that was less than 15 minutes ago."""
 
 
 class KnownTask(Task):
@@ -512,8 +627,14 @@ class KnownRun(TypedDict):
     directory: bool
     """false if only processes with the run's marker were found."""
     epoch: Epoch
+    claim: Claimed | None
+    """Whose it is; null if unknown."""
     watched: bool
+    """Whether an agent watches it now."""
     watched_ago_s: Seconds | None
+    """Time since one did; null if its coordinator has no more to do with it."""
+    driven: bool
+    """Whether that was less than 15 minutes ago."""
     alive: bool
     processes: Annotated[list[Pid], Length(FILES_MAX)]
     bytes: Count
@@ -528,9 +649,13 @@ class KnownRuns(TypedDict):
     """All runs that the host remembers."""
 
     runs: Annotated[list[KnownRun], Length(FILES_MAX)]
+    checkpoint: NotRequired[Stamp | None]
 
 
 class Remove(OfRun):
-    """Whether a run is removed that an agent watches."""
+    """Who removes a run."""
 
-    even_driven: bool
+    owner: str
+    """The id of the coordinator that asks. Of others' runs, what lives or is driven is left alone."""
+    even_alive: bool
+    """Remove it all the same: a person has named it."""

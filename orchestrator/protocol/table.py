@@ -64,16 +64,16 @@ WATCH = Verb(
     Fence.RUN,
     orders.Watch,
     orders.Nothing,
-    "connection.link",
-    "Reports the run's tasks from now on, at that pace.",
+    "connection.orders",
+    "Reports the run's tasks from now on, at that pace, and notes who drives it.",
 )
 UNWATCH = Verb(
     "unwatch",
     Fence.RUN,
     orders.OfRun,
     orders.Nothing,
-    "connection.link",
-    "Reports the run's tasks no more.",
+    "connection.orders",
+    "Reports the run's tasks no more, and notes that nobody drives it.",
 )
 PROBE = Verb(
     "probe",
@@ -82,6 +82,14 @@ PROBE = Verb(
     orders.Facts,
     "coordinator.preparation",
     "Checks the packages of the run's Python, the GPUs, and whether the checkpoint directory can be written.",
+)
+MACHINE = Verb(
+    "machine",
+    Fence.NONE,
+    orders.AskMachine,
+    orders.Hardware,
+    "connection.orders",
+    "Returns the CPUs, memory, disk and GPUs of the host, with their use.",
 )
 CODE = Verb(
     "code",
@@ -211,21 +219,29 @@ LOG = Verb(
     "transfer.logcopy",
     "Reads whole lines of a task's log; they are the blob of the reply.",
 )
-SUMMARIES = Verb(
-    "summaries",
+FILES = Verb(
+    "files",
     Fence.RUN,
-    orders.OfRun,
-    orders.SummaryFiles,
-    "transfer.tensorboard",
-    "Lists TensorBoard's files of the run.",
+    orders.AskFiles,
+    orders.TaskFiles,
+    "transfer.files",
+    "Lists TensorBoard's files of the run, or what its tasks left in their working directories.",
 )
-SUMMARY = Verb(
-    "summary",
+FILE = Verb(
+    "file",
     Fence.RUN,
-    orders.Summary,
+    orders.AskFile,
     orders.Nothing,
-    "transfer.tensorboard",
-    "Reads a part of one of TensorBoard's files; it is the blob of the reply.",
+    "transfer.files",
+    "Reads a part of one of these files; it is the blob of the reply.",
+)
+DIGEST = Verb(
+    "digest",
+    Fence.RUN,
+    orders.OfFile,
+    orders.FileDigest,
+    "transfer.files",
+    "Reads a whole file, and says what its content is.",
 )
 FAULT = Verb(
     "fault",
@@ -249,7 +265,7 @@ RUNS = Verb(
     orders.Runs,
     orders.KnownRuns,
     "connection.orders",
-    "Lists all runs that the host remembers, whoever started them.",
+    "Says who drives what: all runs that the host remembers, whoever started them, and whose a directory is.",
 )
 REMOVE = Verb(
     "remove",
@@ -257,13 +273,15 @@ REMOVE = Verb(
     orders.Remove,
     orders.Nothing,
     "connection.orders",
-    "Kills and removes everything of a run on the host. Refused with code `driven` while an agent watches it.",
+    "Kills and removes everything of a run on the host. Refused with code `driven` for what is another owner's and "
+    "lives, or was driven less than 15 minutes ago.",
 )
 
 TABLE: tuple[Verb[Any, Any], ...] = (
     WATCH,
     UNWATCH,
     PROBE,
+    MACHINE,
     CODE,
     BLOB,
     PSUTIL,
@@ -280,8 +298,9 @@ TABLE: tuple[Verb[Any, Any], ...] = (
     SWEEP,
     STACKS,
     LOG,
-    SUMMARIES,
-    SUMMARY,
+    FILES,
+    FILE,
+    DIGEST,
     FAULT,
     KEEP,
     RUNS,

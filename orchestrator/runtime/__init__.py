@@ -15,20 +15,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from orchestrator.runtime.measured import Measuring
     from orchestrator.runtime.progress import Progress
 
 _progress: Progress | None = None
+_measuring: Measuring | None = None
 _stop_hooks: list[Callable[[], object]] = []
 
 
-def report(step: int, **metrics: Any) -> None:
+def report(step: int, *, total: int | None = None, **metrics: Any) -> None:
     """Report progress: `step` is the global step, and metrics are numbers or scalar tensors.
 
+    `total` is the global step at which the training ends: status and page then show how much is done, and until when.
+
     Call it at every step. A few messages per second are sent; a call that sends none costs one reading of the clock.
-    Tensors are read only when a message is sent. It never raises, and does nothing without orch.
+    Tensors are read only when a message is sent. It never raises, and does nothing without orch; `orch scale` ends
+    the script in it once its steps are measured.
     """
     if _progress is not None:
+        if total is not None:
+            _progress.total = total
         _progress.report(step, metrics)
+    if _measuring is not None:
+        _measuring.report(step, metrics)
 
 
 def on_stop(hook: Callable[[], object]) -> None:

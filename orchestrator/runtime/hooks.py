@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import sys
 
+from orchestrator import runtime
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -114,6 +116,9 @@ def wrap_fit(trainer: Any, library: str, progress: Progress, *, counted: bool = 
     @functools.wraps(fit)
     def fit_with_progress(self: Any, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = _with_callback(self, library, progress, counted, args, kwargs)
+        if runtime._measuring is not None:
+            base = sys.modules[f"{library}.src.callbacks"].Callback
+            return runtime._measuring.fit(fit, self, base, args, kwargs)
         return fit(self, *args, **kwargs)
 
     trainer.fit = fit_with_progress

@@ -51,7 +51,7 @@ def unsupported(tf_class: str, versions: Mapping[str, str | None], legacy_keras:
     keras = versions.get("keras")
     if fails is None or not keras or numbers(keras) < (3,):
         return None
-    way_out = f"set TF_USE_LEGACY_KERAS=1 and {_install_tf_keras(versions.get('tensorflow'))}"
+    way_out = f"write `keras: 2` under `run:` and {_install_tf_keras(versions.get('tensorflow'))}"
     if tf_class in _NEVER_PATCHED:
         return f"Keras {keras} {fails}: {way_out}, or write the loop with ClusterCoordinator"
     if patched(keras):

@@ -15,6 +15,7 @@ from orchestrator.runtime.link import Link
 from orchestrator.runtime.orders import STOPPED, Orders, Stopped, end
 from orchestrator.runtime.progress import Progress
 from orchestrator.runtime.script import FRAMEWORKS, Imports, Script, last_line, print_as_python_would
+from orchestrator.runtime.standby import Manners
 
 TYPE_CHECKING = False
 
@@ -54,11 +55,17 @@ def main(argv: list[str]) -> int:
 
 def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: Orders) -> int:
     progress = Progress(link)
+    manners = Manners.from_environment()
     wanted = options.read()
+    if wanted.get("measure"):
+        from orchestrator.runtime.measured import Measuring
+
+        runtime._measuring = Measuring(wanted["measure"], progress)
     options.choose_keras(wanted)
     own = part.of(wanted)
     if link.attached:
-        error = _warm_up(own.imports(wanted) or script.imports())
+        imports = own.imports(wanted) or script.imports()
+        error = manners.imports(lambda: _warm_up(imports), imports.named)
         if error is not None:
             return _failed(link, "import", error, script.path)
         from orchestrator.runtime import hooks
@@ -67,6 +74,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         runtime._progress = progress
         link.send({"ready": {"versions": _versions()}}, wait_s=ERROR_WAIT_S)
         os.environ.update(orders.wait_for_release())
+        manners.released()
         heartbeat.begin(link, progress)
     else:
         from orchestrator.runtime import hooks

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import functools
-import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 
 def make_parallel(model: Any, replicas: int | None = None) -> Any:
-    """Return a copy of `model`, with the same weights, that trains data-parallel on this machine's GPUs.
+    """Let `model` train data-parallel on this machine's GPUs, and return it.
 
-    Each replica takes its part of every batch, so `batch_size` stays the same. Train, evaluate and save the returned
-    model; `model` itself keeps its weights. You may compile before or after; the optimizer starts without state. It
-    works with Keras 3 and tf_keras, for Sequential and functional models, and for subclassed models that have a
-    `get_config`.
+    Each replica takes its part of every batch, so `batch_size` stays the same. What is returned is the model itself:
+    whichever name the script trains, evaluates or saves, the weights are the same ones. You may compile before or
+    after; an optimizer keeps its state. It works with Keras 3 and tf_keras, for any built model.
 
     Args:
         model: a built model.
         replicas: how many GPUs to use; all by default. Without a GPU, logical CPUs are used.
 
     Raises:
-        ValueError: there are too few devices, or the model is not built or cannot be copied.
+        ValueError: there are too few devices, or the model is not built.
     """
     import tensorflow as tf
 
@@ -33,13 +32,23 @@ def make_parallel(model: Any, replicas: int | None = None) -> Any:
             f"{model.name} is not built, so it has no weights yet: call it on a batch, or build() it"
         )
     strategy = tf.distribute.MirroredStrategy(devices)
-    with strategy.scope():
-        copy = _copied(model)
-        copy.set_weights(model.get_weights())
-        if getattr(model, "optimizer", None) is not None:
-            copy.compile_from_config(model.get_compile_config())
-    copy.compile = _within(strategy, copy.compile)
-    return copy
+    mirror = (_Mirror3 if _keras_of(model) == "keras" else _Mirror2)(strategy)
+    mirror.take(model)
+    if not hasattr(model.compile, "_orch_strategy"):
+        model.compile = _within(model.compile)
+    model.compile._orch_strategy[:] = [mirror]
+    return model
+
+
+def multi_gpu_model(model: Any, gpus: int | list[int] | None = None, **_placement: Any) -> Any:
+    """Do what `keras.utils.multi_gpu_model` did, by its old name and signature: see `make_parallel`.
+
+    Args:
+        model: a built model.
+        gpus: how many GPUs to use, or their numbers; all by default.
+        _placement: `cpu_merge` and `cpu_relocation`, which placed the weights; a strategy does so by itself.
+    """
+    return make_parallel(model, len(gpus) if isinstance(gpus, (list, tuple)) else gpus)
 
 
 def _devices(tf: Any, replicas: int | None) -> list[str]:
@@ -61,48 +70,152 @@ def _devices(tf: Any, replicas: int | None) -> list[str]:
     return found[:replicas]
 
 
-def _copied(model: Any) -> Any:
-    try:
-        copy = _keras_of(model).models.clone_model(model)
-    except (ValueError, NotImplementedError, TypeError) as e:
-        why = next((line.strip() for line in str(e).splitlines() if line.strip()), type(e).__name__)
-        raise ValueError(
-            f"{model.name} ({type(model).__name__}) cannot be copied: give its class a get_config, or build it "
-            f"within tf.distribute.MirroredStrategy().scope() instead ({why})"
-        ) from e
-    if not copy.built:
-        shapes = getattr(model, "_build_shapes_dict", None) or {
-            "input_shape": getattr(model, "input_shape", None)
-        }
-        copy.build(*shapes.values())
-    return copy
-
-
-def _keras_of(model: Any) -> Any:
+def _keras_of(model: Any) -> str:
     """Return the library that the model comes from. A class of the script has its base class there."""
     for base in type(model).__mro__:
         top = base.__module__.partition(".")[0]
         if top in ("keras", "tf_keras"):
-            return sys.modules[top]
+            return top
     raise ValueError(f"{type(model).__name__} is no Keras model")
 
 
-def _within(strategy: Any, compile_model: Any) -> Any:
-    """Wrap `compile` to run within the strategy's scope, with an optimizer and metrics that are created there."""
+def _within(compile_model: Any) -> Any:
+    """Wrap `compile` to run within the strategy's scope, with an optimizer and metrics that it mirrors."""
 
     @functools.wraps(compile_model)
     def compile_within(*args: Any, **kwargs: Any) -> None:
-        with strategy.scope():
-            args = tuple(_made_anew(argument) for argument in args)
-            compile_model(*args, **{name: _made_anew(value) for name, value in kwargs.items()})
+        (mirror,) = compile_within._orch_strategy  # type: ignore[attr-defined]
+        for argument in _flat([*args, *kwargs.values()]):
+            if _is_stateful(argument):
+                mirror.take_part(argument)
+        with mirror.strategy.scope():
+            compile_model(*args, **kwargs)
 
+    compile_within._orch_strategy = []  # type: ignore[attr-defined]
     return compile_within
 
 
-def _made_anew(argument: Any) -> Any:
-    if isinstance(argument, (list, tuple)):
-        return [_made_anew(each) for each in argument]
-    kinds = {base.__name__ for base in type(argument).__mro__}
-    if kinds & {"BaseOptimizer", "Optimizer", "Metric"}:
-        return type(argument).from_config(argument.get_config())
-    return argument
+def _flat(values: Any) -> Iterator[Any]:
+    for value in values.values() if isinstance(values, dict) else values:
+        if isinstance(value, (list, tuple, dict)):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def _is_stateful(value: Any) -> bool:
+    return bool({base.__name__ for base in type(value).__mro__} & {"BaseOptimizer", "Optimizer", "Metric"})
+
+
+def _copy(value: Any) -> Any:
+    """Return a tensor with memory of its own. `numpy()` shows that of the variable, which both would then write to."""
+    import tensorflow as tf
+
+    return tf.raw_ops.DeepCopy(x=value)
+
+
+class _Mirror3:
+    """Puts a model of Keras 3 under the strategy: each of its variables holds one of TensorFlow, which is replaced."""
+
+    def __init__(self, strategy: Any) -> None:
+        self.strategy = strategy
+
+    def take(self, model: Any) -> None:
+        """Mirror the variables of a model and of its optimizer."""
+        self._replace(model.variables)
+        optimizer = getattr(model, "optimizer", None)
+        if optimizer is not None:
+            self.take_part(optimizer)
+        for layer in model._flatten_layers():
+            if hasattr(layer, "_distribute_strategy"):
+                layer._distribute_strategy = self.strategy
+                layer.train_function = layer.test_function = layer.predict_function = None
+
+    def take_part(self, part: Any) -> None:
+        """Mirror the variables of an optimizer or a metric."""
+        self._replace(part.variables)
+        optimizers: list[Any] = [part, getattr(part, "inner_optimizer", None)]
+        for optimizer in optimizers:
+            if hasattr(optimizer, "_distribution_strategy"):
+                optimizer._distribution_strategy = self.strategy
+                if getattr(optimizer, "built", False):
+                    optimizer._trainable_variables_indices = {
+                        optimizer._var_key(variable): place
+                        for place, variable in enumerate(optimizer._trainable_variables)
+                    }
+
+    def _replace(self, variables: Any) -> None:
+        import tensorflow as tf
+
+        with self.strategy.scope():
+            for variable in variables:
+                if getattr(variable.value, "distribute_strategy", None) is not self.strategy:
+                    variable._value = tf.Variable(
+                        functools.partial(_copy, variable.value.numpy()),
+                        dtype=variable.value.dtype,
+                        trainable=variable.trainable,
+                        name=variable.name,
+                        aggregation=variable._map_aggregation(variable.aggregation),
+                        synchronization=variable._map_synchronization(variable.synchronization),
+                    )
+
+
+class _Mirror2:
+    """Puts a model of tf_keras under the strategy: whatever of it holds a variable gets the mirrored one."""
+
+    def __init__(self, strategy: Any) -> None:
+        self.strategy = strategy
+        self._mirrored: dict[int, tuple[Any, Any]] = {}
+
+    def take(self, model: Any) -> None:
+        """Mirror the variables of a model and of its optimizer."""
+        for layer in model._flatten_layers():
+            self._replace_in(layer)
+            if hasattr(layer, "_distribute_strategy"):
+                layer.__dict__["_distribute_strategy"] = self.strategy
+                for name in ("train_function", "test_function", "predict_function", "train_tf_function"):
+                    layer.__dict__[name] = None
+        if getattr(model, "optimizer", None) is not None:
+            config = model.get_compile_config()
+            with self.strategy.scope():
+                model.compile_from_config(config)
+
+    def take_part(self, part: Any) -> None:
+        """Mirror the variables of an optimizer or a metric."""
+        self._replace_in(part)
+        if hasattr(part, "_distribution_strategy"):
+            part.__dict__["_distribution_strategy"] = self.strategy
+        if hasattr(part, "_mesh"):
+            part._index_dict = {}
+
+    def _replace_in(self, owner: Any) -> None:
+        for name, value in list(vars(owner).items()):
+            if name != "_self_tracked_trackables":
+                vars(owner)[name] = self._replaced(value)
+
+    def _replaced(self, value: Any) -> Any:
+        import tensorflow as tf
+
+        if isinstance(value, tf.Variable):
+            return self._mirror(value)
+        if isinstance(value, list) and any(isinstance(each, tf.Variable) for each in value):
+            value[:] = [self._replaced(each) for each in value]
+        return value
+
+    def _mirror(self, variable: Any) -> Any:
+        import tensorflow as tf
+
+        if getattr(variable, "distribute_strategy", None) is self.strategy:
+            return variable
+        if id(variable) not in self._mirrored:
+            with self.strategy.scope():
+                new = tf.Variable(
+                    functools.partial(_copy, variable.numpy()),
+                    dtype=variable.dtype,
+                    trainable=variable.trainable,
+                    name=variable.name.partition(":")[0],
+                    aggregation=variable.aggregation,
+                    synchronization=variable.synchronization,
+                )
+            self._mirrored[id(variable)] = (variable, new)
+        return self._mirrored[id(variable)][1]

@@ -8,7 +8,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from orchestrator.protocol.frames import StepLine
@@ -35,13 +35,44 @@ class Progress:
         self._pace_step: int | None = None
         self._pace_at = 0.0
         self._pace: float | None = None
+        self._is_lost = False
+        self.total: Any = None
+        """The step at which the training ends; None where nobody has said so."""
+        self.epochs: int | None = None
+        self._began: tuple[int, int] | None = None
+        """Where training began, and how many steps that may be off; sent with each step."""
+        self._first: int | None = None
+        """The first step that was reported."""
+        self.count_steps: Callable[[], int] | None = None
+        """Counts the steps of a script in the place of its optimizers, which may be several, one after the other."""
 
     def report(self, step: int, metrics: Mapping[str, Any], epoch: int | None = None) -> None:
         """Remember the step, and send it if a message is due."""
         at = time.monotonic()
+        if self._began is None:
+            self._follow(step)
         self._latest = (step, metrics, epoch, at)
         if at >= self._due_at:
             self.flush()
+
+    def began(self, step: Any) -> None:
+        """Say at which step training begins, if this is the first to know. Raises what reading it raises."""
+        if self._began is None:
+            self._began = (int(step), 0)
+
+    def _follow(self, step: Any) -> None:
+        """Tell from the first two reports where training began: the first one comes some steps after that."""
+        try:
+            number = (
+                int(step) if is_plain(step) else None
+            )  # reading a strategy's variable may be a collective
+        except (TypeError, ValueError, OverflowError):
+            return  # it is said when it is sent
+        if self._first is None:
+            self._first = number
+        elif number is not None and number > self._first:
+            stride = number - self._first
+            self._began = (max(0, self._first - stride), stride)
 
     def due(self) -> bool:
         """Return whether a report would be sent now. If not, a caller need not read tensors."""
@@ -49,14 +80,27 @@ class Progress:
 
     def flush(self) -> None:
         """Send the last report if it was not sent yet."""
+        latest = None
         try:
             with self._lock:
                 latest, self._latest = self._latest, None
                 self._due_at = time.monotonic() + self._interval_s
                 if latest is not None:
                     self._send(*latest)
-        except Exception:  # a value that cannot be reported must not end the training
+        except Exception as e:  # a value that cannot be reported must not end the training
+            self.lost(latest[0] if latest is not None else None, e)
+
+    def lost(self, step: Any, error: Exception) -> None:
+        """Say that a position could not be read or sent. Said once, since it may come at every step."""
+        if self._is_lost:
             return
+        self._is_lost = True
+        what = f"the position {step!r:.80}" if step is not None else "a position of the training"
+        self._link.say(
+            "progress-lost",
+            f"{what} cannot be reported ({type(error).__name__}: {str(error)[:200]}): no progress is seen while "
+            "that lasts, so a standstill cannot be told from it",
+        )
 
     def catch_up(self) -> None:
         """Send a report that was held back, once it is due. Another thread calls this, since the script may pause.
@@ -70,8 +114,14 @@ class Progress:
 
     def _send(self, step: Any, metrics: Mapping[str, Any], epoch: int | None, at: float) -> None:
         message: StepLine = {"step": int(step), "age_s": round(time.monotonic() - at, 3)}
+        if self._began is not None:
+            message["began"] = {"step": self._began[0], "stride": self._began[1]}
         if epoch is not None:
             message["epoch"] = int(epoch)
+        if self.total is not None:
+            message["total"] = int(self.total)
+        if self.epochs is not None:
+            message["epochs"] = self.epochs
         values = {}
         for name, value in list(metrics.items())[:METRICS_MAX]:
             number = as_number(value)

@@ -76,6 +76,14 @@ def sources(path: str) -> list[str]:
     return [_text(source), *found.beside]
 
 
+def surely_imported(path: str) -> set[str]:
+    """Return the frameworks without which a script fails; none where it cannot be read or parsed."""
+    try:
+        return Script(path).imports().sure
+    except (OSError, SyntaxError, ValueError):
+        return set()
+
+
 def _text(source: bytes) -> str:
     return source.decode("utf-8", "replace")
 
@@ -201,6 +209,9 @@ def print_as_python_would(error: BaseException, path: str) -> None:
     try:
         sys.excepthook(kind, error, frames)
     except BaseException:
+        print("Error in sys.excepthook:", file=sys.stderr)
+        traceback.print_exc()
+        print("\nOriginal exception was:", file=sys.stderr)
         traceback.print_exception(kind, error, frames)
 
 
@@ -213,8 +224,24 @@ def last_line(error: BaseException) -> str:
     lines = text.splitlines()
     if isinstance(error, SyntaxError) or len(lines) <= 1:
         return (lines or [type(error).__name__])[-1][:_MESSAGE_MAX]
+    if lines[0].endswith("in user code:"):
+        return _of_user_code(lines)[:_MESSAGE_MAX]
     telling = [line for line in lines if line[:1].strip() and not line.startswith("Detected at ")]
     return " ".join(line.strip() for line in telling)[:_MESSAGE_MAX]
+
+
+def _of_user_code(lines: list[str]) -> str:
+    """Return what an error says that was raised while TensorFlow traced the script's code, and the last place there.
+
+    The error itself, indented, follows the places: `File "train.py", line 7, in train_step *`.
+    """
+    at = [number for number, line in enumerate(lines) if line.strip().startswith('File "')]
+    if not at:
+        return " ".join(" ".join(lines).split())
+    error = " ".join(" ".join(lines[at[-1] + 1 :]).split())
+    own = [lines[number] for number in at if "site-packages" not in lines[number]]
+    code = lines[at[-1] + 1].strip() if at[-1] + 1 < len(lines) else ""
+    return f"{error.removeprefix(code).strip()} ({(own or [lines[at[-1]]])[-1].strip().rstrip(' *')})"
 
 
 _MESSAGE_MAX = 600

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -107,43 +107,44 @@ def duration(min_s: float, max_s: float = 7 * 86400.0) -> _Checked:
     """Return a check for a duration between these bounds. It accepts what `parse_duration` does."""
 
     def check(value: object) -> float:
-        return _seconds(value, min_s, max_s)
+        return _between(min_s, max_s, value, parse_duration, as_written)
 
     return _Checked(check, {"anyOf": _DURATION_FORMS}, instead=True)
 
 
-def _seconds(value: object, min_s: float, max_s: float) -> float:
-    try:
-        seconds = parse_duration(value)
-    except ValueError as error:
-        got = "" if isinstance(value, (dict, list)) else f"; got {shown(value)}"
-        raise diagnose(f"{error}{got}") from None
-    if not min_s <= seconds <= max_s:
-        between = f"between {as_written(min_s)} and {as_written(max_s)}"
-        raise diagnose(f"must be {between}; got {as_written(seconds)}")
-    return seconds
-
-
 def size(min_bytes: int, max_bytes: int) -> _Checked:
-    """Check a number of bytes, written as parse_size takes it, between these bounds."""
+    """Return a check for a number of bytes between these bounds. It accepts what `parse_size` does."""
 
     def check(value: object) -> int:
-        try:
-            found = parse_size(value)
-        except ValueError as error:
-            got = "" if isinstance(value, (dict, list)) else f"; got {shown(value)}"
-            raise diagnose(f"{error}{got}") from None
-        if not min_bytes <= found <= max_bytes:
-            between = f"between {show_size(min_bytes)} and {show_size(max_bytes)}"
-            raise diagnose(f"must be {between}; got {show_size(found)}")
-        return found
+        return _between(min_bytes, max_bytes, value, parse_size, show_size)
 
     return _Checked(check, {"anyOf": _SIZE_FORMS}, instead=True)
 
 
+_N = TypeVar("_N", int, float)
+
+
+def _between(
+    least: _N, most: _N, value: object, parse: Callable[[object], _N], show: Callable[[_N], str]
+) -> _N:
+    """Return what was written, parsed. Bounds and value are shown in the notation of the file."""
+    try:
+        found = parse(value)
+    except ValueError as error:
+        got = "" if isinstance(value, (dict, list)) else f"; got {shown(value)}"
+        raise diagnose(f"{error}{got}") from None
+    if not least <= found <= most:
+        raise diagnose(f"must be between {show(least)} and {show(most)}; got {show(found)}")
+    return found
+
+
 def _stall(value: object) -> float | None:
     """Parse stall_after. `auto` becomes None: the run's own pace decides."""
-    return None if value is None or value == "auto" else _seconds(value, 1, 7 * 86400.0)
+    return (
+        None
+        if value is None or value == "auto"
+        else _between(1.0, 7 * 86400.0, value, parse_duration, as_written)
+    )
 
 
 def _gpus(value: object) -> tuple[int, ...]:
@@ -187,10 +188,27 @@ def _on_off(value: object) -> bool:
     return known
 
 
+def _standby(value: object) -> str:
+    """Parse `auto`, `on` and `off`. Without quotes, YAML 1.1 has already made booleans of the last two."""
+    known = ("on" if value else "off") if isinstance(value, bool) else value
+    if known not in ("auto", "on", "off"):
+        got = "" if isinstance(value, (dict, list)) or value is None else f"; got {shown(value)}"
+        raise diagnose(f"must be auto, on or off{got}")
+    return str(known)
+
+
 def _relative(value: str) -> str:
     steps = value.split("/")
     if not value or value.startswith(("-", "/", "~")) or ".." in steps or not value.isprintable():
         raise diagnose(f"must be a path inside workdir, such as train.py or src/train.py; got {shown(value)}")
+    return value
+
+
+def _pattern(value: str) -> str:
+    if not value or value.startswith(("#", "~")) or ".." in value.split("/") or not value.isprintable():
+        raise diagnose(
+            f"must be a file that the script writes, or a pattern such as *.csv; got {shown(value)}"
+        )
     return value
 
 
@@ -279,4 +297,6 @@ Stall = Annotated[
 Argument = Annotated[str, AfterValidator(_argument)]
 Strategy = Annotated[str, _Checked(_strategy, {"enum": list(STRATEGIES)})]
 OnOff = Annotated[bool, _Checked(_on_off, {"enum": [True, False, "on", "off"]}, instead=True)]
+Pattern = Annotated[str, Field(max_length=255), AfterValidator(_pattern)]
+Standby = Annotated[str, _Checked(_standby, {"enum": ["auto", True, False, "on", "off"]}, instead=True)]
 Script = Annotated[str, AfterValidator(_relative)]

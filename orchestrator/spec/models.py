@@ -10,7 +10,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from orchestrator.core.plan import PUSH_BYTES_MAX
+from orchestrator.core.plan import (
+    COPY_BYTES_MAX,
+    LOG_BYTES_MAX,
+    OUTPUT_BYTES_MAX,
+    PUSH_BYTES_MAX,
+    SUMMARY_BYTES_MAX,
+)
 from orchestrator.spec.forms import (
     GPUS_MAX,
     Address,
@@ -19,12 +25,14 @@ from orchestrator.spec.forms import (
     Gpus,
     Name,
     OnOff,
+    Pattern,
     Port,
     Ports,
     ProxyJump,
     Python,
     Script,
     Stall,
+    Standby,
     Strategy,
     Tpu,
     User,
@@ -114,17 +122,22 @@ class Checkpoint(_Model):
     """How many generations' directories are kept."""
     shared: bool = True
     """False: each host has its own directory there, and checkpoints are transferred through the head node."""
+    copy_limit: Annotated[int, size(1, 10**15)] = COPY_BYTES_MAX
+    """The largest checkpoint that is transferred through the head node, such as 50GB."""
 
 
 class Restart(_Model):
     """When to try again, and when to give up."""
 
     without_progress_max: Annotated[int, Field(ge=0, le=1000)] = 5
-    """How many restarts in a row without a newer checkpoint are allowed before the run is given up."""
+    """How many failures in a row without a newer checkpoint end the run. 0 and 1: the first one does."""
     backoff: Annotated[float, duration(0)] = 5.0
     """The wait before a second restart without progress; it doubles each time."""
     backoff_max: Annotated[float, duration(0)] = 300.0
     """The longest wait."""
+    standby: Standby = "auto"
+    """Whether the next generation's processes are started, and have imported TensorFlow, before anything fails. It
+    takes some 400 MB of memory a task and no GPU memory; `auto` does so where four times as much is free."""
 
 
 class TimingSpec(_Model):
@@ -157,6 +170,14 @@ class Run(_Model):
     """The directory that is pushed to every host, relative to this file."""
     push_limit: Annotated[int, size(1, 10**13)] = PUSH_BYTES_MAX
     """How much of workdir may be pushed, such as 500MB. `.gitignore` and `.orchignore` say what is left out."""
+    log_limit: Annotated[int, size(1, 10**13)] = LOG_BYTES_MAX
+    """How much of each task's logs is copied to the head node, such as 500MB."""
+    summary_limit: Annotated[int, size(1, 10**13)] = SUMMARY_BYTES_MAX
+    """How much `orch tensorboard` fetches of what each task writes."""
+    outputs: Annotated[tuple[Pattern, ...], Field(strict=False, max_length=100)] = ()
+    """Files to fetch when the run has ended, such as model.keras or *.csv, into NAME-outputs beside this file."""
+    output_limit: Annotated[int, size(1, 10**13)] = OUTPUT_BYTES_MAX
+    """How much of what each task leaves is fetched."""
     python: Python | None = None
     """The Python of the hosts. Default: python3; on the head node itself, orch's own."""
     env: Annotated[dict[str, Argument], Field(repr=False)] = {}

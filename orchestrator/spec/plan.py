@@ -59,16 +59,30 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
         args=run.args,
         workdir=os.path.realpath(absolute(run.workdir, base_dir)),
         push_bytes_max=run.push_limit,
+        log_bytes_max=run.log_limit,
+        summary_bytes_max=run.summary_limit,
+        output_bytes_max=run.output_limit,
+        outputs=run.outputs,
+        outputs_dir=str(base_dir / f"{spec.name}-outputs") if run.outputs else "",
         env={name: value for name, value in run.env.items() if name not in secrets},
         secrets=secrets,
         ports=run.ports,
         checkpoint=(
-            CheckpointPlan(absolute(run.checkpoint.dir, base_dir), run.checkpoint.keep, run.checkpoint.shared)
+            CheckpointPlan(
+                absolute(run.checkpoint.dir, base_dir),
+                run.checkpoint.keep,
+                run.checkpoint.shared,
+                run.checkpoint.copy_limit,
+            )
             if run.checkpoint
             else None
         ),
         restart=RestartPolicy(
-            run.restart.without_progress_max, run.restart.backoff, run.restart.backoff_max, run.on_stall
+            run.restart.without_progress_max,
+            run.restart.backoff,
+            run.restart.backoff_max,
+            run.on_stall,
+            run.restart.standby,
         ),
         timing=_timing(spec),
         replicas_min={

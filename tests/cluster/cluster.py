@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,6 +96,8 @@ class Cluster:
             },
             **({"checkpoint": {"dir": str(self.directory / "ckpt"), **more}} if checkpoint else {}),
             **run,
+            # Other tests than those of the standby count generations and processes.
+            "restart": {"standby": "off", **run.get("restart", {})},
         }
         self.specs += 1
         path = self.directory / f"cluster{self.specs}.yaml"
@@ -120,6 +123,10 @@ class Cluster:
         except OrchestratorError:
             return None
         return dict(document["runs"][-1]) if document["runs"] else None
+
+    def get(self, path: str, **query: str) -> dict[str, Any]:
+        """Ask the coordinator's API."""
+        return self._client.get(path, dict(query))
 
     def events(self, name: str = "t", kind: str | None = None) -> list[dict[str, Any]]:
         lines = self.ok("events", name, "--json").splitlines()
@@ -197,6 +204,8 @@ class Cluster:
         left = self.marked()
         for pid in left:
             os.kill(pid, signal.SIGKILL)
+        for host in self.lab.hosts if self.lab else []:
+            shutil.rmtree(host.host_dir / "runs", ignore_errors=True)  # the next test is another head
         self._short.cleanup()
         assert not left, f"left behind: {left}"
 

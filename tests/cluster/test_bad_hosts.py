@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.daemon.agent import gpus
 from tests.cluster.cluster import Cluster
 from tests.cluster.conftest import MakeLab
 from tests.cluster.lab import Lab
@@ -173,23 +175,42 @@ def test_a_syntax_error_is_reported_as_just_that(one: Cluster) -> None:
     assert "SyntaxError" in one.run()["first_cause"]["sentence"]
 
 
-def test_a_missing_tensorflow_is_reported_as_just_that(one: Cluster) -> None:
+@pytest.mark.fault(22)
+def test_row_22_a_python_without_tensorflow_is_refused_unless_the_script_needs_none(one: Cluster) -> None:
     workdir = one.directory / "work"
     workdir.mkdir()
     (workdir / "train.py").write_text("import tensorflow as tf\n")
-    bare = Path("/usr/bin/python3")
-    if not bare.exists():
-        pytest.skip("NO PYTHON WITHOUT TENSORFLOW HERE: /usr/bin/python3 is missing")
+    (workdir / "torch_train.py").write_text("print('it would import torch')\n")
+    bare = one.directory / "bare"
+    venv.create(bare, with_pip=False)
+    python = str(bare / "bin" / "python")
+    spec = one.spec(tasks=1, workdir=str(workdir), script="train.py", python=python)
+    checked = one.orch("validate", "--hosts", spec)
+    assert checked.returncode == 6
+    for said in (checked.stderr, refused(one, spec, exit_code=6)):
+        assert f"host-0: {python} has no TensorFlow, and the script imports it" in said
+        assert f"on host-0: `{python} -m pip install 'tensorflow'`" in said
     spec = one.spec(
-        tasks=1,
-        workdir=str(workdir),
-        script="train.py",
-        python=str(bare),
-        restart={"without_progress_max": 1},
+        tasks=1, workdir=str(workdir), script="torch_train.py", python=python, strategy="processes"
     )
-    done = one.orch("up", spec, "--wait", timeout=60)
-    assert done.returncode == 1
-    assert "tensorflow" in one.run()["first_cause"]["sentence"]
+    assert one.ok("validate", "--hosts", spec) == f"{spec}: ok\n"
+    assert one.orch("up", spec, "--wait", timeout=60).returncode == 0
+
+
+@pytest.mark.fault(22)
+def test_row_22_a_host_without_the_gpus_of_the_spec_is_refused(one: Cluster) -> None:
+    if any(os.path.exists(path) for path in gpus._OTHER_DRIVERS):
+        pytest.skip("THIS MACHINE HAS A GPU: no host without one can be played")
+    hosts = one.hosts(1)
+    hosts[0]["gpus"] = 2
+    spec = one.spec(tasks=1, hosts=hosts)
+    checked = one.orch("validate", "--hosts", spec)
+    assert checked.returncode == 6
+    for said in (checked.stderr, refused(one, spec, exit_code=6)):
+        assert (
+            "host-0: the spec says that it has the GPUs 0, 1, and it has none: there is no nvidia-smi" in said
+        )
+        assert "remove `gpus` of this host" in said
 
 
 def test_validate_with_hosts_says_it_before_anything_is_started(one: Cluster) -> None:

@@ -141,6 +141,7 @@ def test_row_36_a_script_that_dies_of_a_full_disk_is_waited_for(
     )
     fault_times.noticed()
     assert waits["phase"] != "FAILED", waits["reason"]
+    assert "16 MiB needed" in waits["reason"], "its checkpoints are small: the least that is no full disk"
     kept = Path(waits["checkpoint"]["path"]).read_bytes()
     time.sleep(5)  # that nothing happens takes its time: many times the backoff
     still = cluster.run()

@@ -1,16 +1,20 @@
 """Every spec that users are shown and that runs on one machine, to its end: `orch up cluster_specs/X.yaml --wait`.
 
 Not here, since other tests run them: local.yaml (`make demo`), parameter_server.yaml (test_tensorflow.py),
+curves.yaml (test_curves.py),
 jax_processes.yaml's script (test_jax.py), horovod.yaml (`make test-horovod`), tpu.yaml's script (contract tests).
 """
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -30,6 +34,8 @@ ROWS: list[tuple[str, str, str]] = [
     ("checkpoint_manager", "--steps 40 --save-every 20", r"evaluated at step 40, accuracy 0\."),
     ("tf_keras_backup", "--epochs 2", r"done at step 58"),
     ("transparent", "--epochs 2", r"test accuracy 0\.\d+, loss"),
+    ("central_storage", "--epochs 2", r"test accuracy 0\.\d+, loss"),
+    ("mnist", "--epochs 12", r"replicas 2, .* test accuracy (0\.9[89]|1\.0)"),
     ("images_per_second", "--cores 0,1 --steps 10", r"2 replica\(s\), \d+ images/s"),
 ]
 """A spec, arguments that make it short, and what it says in the end."""
@@ -65,3 +71,21 @@ def test_a_spec_that_users_are_shown_runs_to_its_end(here: Cluster, name: str, a
     shown = here.run(document["name"])
     assert (shown["phase"], shown["restarts"]) == ("SUCCEEDED", 0)
     assert shown["global_step"] > 0, "its progress is seen"
+
+
+@pytest.mark.parametrize("shape", [(28, 28), (32, 32, 3)], ids=["as MNIST has them", "as CIFAR-10 has them"])
+def test_mnist_reads_a_file_for_hosts_without_a_network(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    script, file = SPECS.parent / "examples" / "mnist.py", tmp_path / "data.npz"
+    rng = np.random.default_rng(1)
+    images, labels = rng.integers(0, 256, (96, *shape), dtype=np.uint8), rng.integers(0, 10, (96, 1))
+    np.savez(file, x_train=images, y_train=labels, x_test=images[:32], y_test=labels[:32])
+    ran = subprocess.run(
+        [sys.executable, str(script), "--data", "mnist", "--epochs", "1", "--file", str(file)],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "replicas 1, no later epoch, test accuracy 0." in ran.stdout

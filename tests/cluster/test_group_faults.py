@@ -29,7 +29,8 @@ def test_row_13_a_script_that_fails_alike_on_all_tasks_ends_the_run(cluster: Clu
 @pytest.mark.fault(13)
 def test_row_13_backoff_doubles_until_the_budget_is_spent(cluster: Cluster) -> None:
     restart = {"backoff": "0.25s", "without_progress_max": 4}
-    spec = cluster.spec("--fail-at", "3", "--fail-task", "worker:1", checkpoint=False, restart=restart)
+    args = ("--fail-at", "3", "--fail-later", "--fail-task", "worker:1")
+    spec = cluster.spec(*args, checkpoint=False, restart=restart)
     done = cluster.orch("up", spec, "--wait", timeout=90)
     run = cluster.run()
     assert (done.returncode, run["phase"], run["restarts"]) == (1, "FAILED", 3)
@@ -43,6 +44,15 @@ def test_row_13_backoff_doubles_until_the_budget_is_spent(cluster: Cluster) -> N
     )
     assert run["first_cause"]["task"] == "worker:1"
     assert "4 failures in a row" in run["reason"]
+
+
+@pytest.mark.fault(13)
+def test_row_13_the_same_failure_of_one_task_at_the_same_step_ends_the_run(cluster: Cluster) -> None:
+    args = ("--fail-at", "3", "--fail-task", "worker:1")
+    done = cluster.orch("up", cluster.spec(*args, checkpoint=False), "--wait", timeout=90)
+    run = cluster.run()
+    assert (done.returncode, run["phase"], run["restarts"]) == (1, "FAILED", 1)
+    assert "the same failure at the same step twice in a row" in run["reason"]
 
 
 @pytest.mark.fault(14)

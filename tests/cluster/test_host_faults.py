@@ -67,6 +67,56 @@ def test_row_09_what_cannot_be_killed_is_named_and_nothing_starts_beside_it(
     assert cluster.marked() == []
 
 
+@pytest.mark.fault(9)
+def test_row_09_the_run_itself_goes_on_beside_it_only_on_another_host(
+    cluster: Cluster, fault_times: FaultTimes
+) -> None:
+    hosts = [*cluster.hosts(2), {**cluster.hosts(3)[2], "spare": True}]
+    cluster.ok("up", cluster.spec(hosts=hosts, timing=QUICK, restart={"backoff": "0.1s"}))
+    before = cluster.wait_step(10)
+    first, second = before["tasks"]
+    with unkillable(second["pid"]):
+        fault_times.inject(before["generation"])
+        os.kill(first["pid"], signal.SIGKILL)
+        after = fault_times.wait_again(cluster)
+        assert [task["host"] for task in after["tasks"]] == [first["host"], hosts[2]["name"]]
+        (host,) = [host for host in after["hosts"] if host["host"] == second["host"]]
+        assert host["state"] == "stuck"
+        assert f"pid {second['pid']} " in host["reason"]
+        assert f"{second['host']} stuck: pid {second['pid']} " in cluster.ok("status", "t")
+    cluster.wait(lambda run: all(host["state"] != "stuck" for host in run["hosts"]))
+    assert "what could not be killed is gone" in cluster.events(kind="host-open")[-1]["message"]
+
+
+@pytest.mark.fault(65)
+def test_row_65_no_run_of_any_head_gets_tasks_beside_it(
+    cluster: Cluster, tmp_path: Path, fault_times: FaultTimes
+) -> None:
+    cluster.ok("up", cluster.spec(timing=QUICK))
+    task = cluster.wait_step(10)["tasks"][1]
+    (tmp_path / "other-head").mkdir()
+    other_head = Cluster(tmp_path / "other-head", lab_of(cluster))
+    try:
+        with unkillable(task["pid"]):
+            fault_times.inject()
+            assert cluster.orch("kill", "t", timeout=60).returncode == 6
+            for head in (cluster, other_head):
+                spec = head.spec(timing=QUICK)
+                checked = head.orch("validate", "--hosts", spec)
+                started = head.orch("up", spec, "--wait", timeout=60)
+                fault_times.noticed()
+                for asked in (checked, started):
+                    assert asked.returncode == 6, asked.stderr
+                    assert f"{task['host']} gets no task" in asked.stderr
+                    assert f"pid {task['pid']} (python" in asked.stderr
+                    assert "reboot the host" in asked.stderr
+                assert head.run()["phase"] == "FAILED"
+        other_head.ok("up", other_head.spec(timing=QUICK))
+        other_head.wait_step(10)
+    finally:
+        other_head.close()
+
+
 @pytest.mark.fault(11)
 def test_row_11_a_frozen_agent_obeys_nothing_of_an_older_generation_when_it_thaws(
     cluster: Cluster, fault_times: FaultTimes

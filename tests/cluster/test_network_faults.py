@@ -21,6 +21,8 @@ from tests.faults.times import FaultTimes
 pytestmark = pytest.mark.lab
 
 QUICK = {"heartbeat": "0.3s", "unreachable_after": "1.5s", "lost_after": "3s", "kill_grace": "5s"}
+PATIENT = {**QUICK, "stall_after": "10m"}
+"""For tests that freeze a task for as long as something else takes."""
 
 
 def placed_on(run: dict[str, Any], host: str) -> dict[str, Any]:
@@ -135,7 +137,7 @@ def test_row_27_what_comes_back_is_killed_and_has_not_touched_the_new_files(
 ) -> None:
     first, second, spare = cluster.hosts(3)
     spec = cluster.spec(
-        "--lockstep", "--lonely", hosts=[first, second, {**spare, "spare": True}], timing=QUICK
+        "--lockstep", "--lonely", hosts=[first, second, {**spare, "spare": True}], timing=PATIENT
     )
     cluster.ok("up", spec)
     before = cluster.wait(lambda run: (run["global_step"] or 0) > 20 and run["hosts"][-1]["state"] == "spare")
@@ -172,7 +174,7 @@ def test_row_28_a_zombie_chief_can_remove_only_its_own_backup(
     first, *others = cluster.hosts(3)
     hosts = [first, *({**other, "spare": True} for other in others)]
     args = ("--steps", "700", "--remove-backup")
-    cluster.ok("up", cluster.spec(*args, tasks=1, hosts=hosts, timing=QUICK))
+    cluster.ok("up", cluster.spec(*args, tasks=1, hosts=hosts, timing=PATIENT))
     before = cluster.wait(
         lambda run: run["checkpoint"] is not None and {h["state"] for h in run["hosts"][1:]} == {"spare"}
     )

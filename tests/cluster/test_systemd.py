@@ -15,6 +15,7 @@ import yaml
 
 from orchestrator.adapters.head.systemd import UNIT
 from tests.cluster.systemd_lab import SystemdLab
+from tests.contract.fake_agent import until
 
 pytestmark = pytest.mark.lab
 
@@ -171,3 +172,98 @@ def _until(condition: Callable[[], bool], what: str, seconds: float) -> None:
             return
         time.sleep(0.1)
     assert not what, f"not in {seconds:g} s: {what}"
+
+
+ESCAPE = """\
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve("/bin/sleep", ["sleep", "4321"], {})  # no marker, no session, no parent
+    os._exit(0)
+os.wait()
+print("escaped", flush=True)
+time.sleep(600)
+"""
+UID = 1234
+LOGIN = """\
+group=/sys/fs/cgroup/user.slice/user-1234.slice/session-9.scope
+mkdir -p $group && echo $$ > $group/cgroup.procs
+exec setpriv --reuid 1234 --regid 1234 --clear-groups -- "$@"
+"""
+
+
+class Login:
+    """A user without rights, in the group of a login, as sshd would start his commands."""
+
+    def __init__(self, machine: SystemdLab) -> None:
+        self.machine = machine
+        python = Path(sys.executable)
+        closed = {str(part) for path in (python.resolve(), ROOT) for part in path.parents}
+        machine.run("chmod", "a+rx", *sorted(closed))  # in the machine's overlay alone
+        assert machine.run("useradd", "-m", "-u", str(UID), "ana").returncode == 0
+        self.environ = {
+            "HOME": "/home/ana",
+            "PYTHONPATH": str(ROOT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "NO_COLOR": "1",
+            "XDG_RUNTIME_DIR": "/home/ana/run",  # a login by key without pam_systemd has no other
+        }
+
+    def run(self, *command: str) -> str:
+        done = self.machine.run("sh", "-c", LOGIN, "sh", *command, environ=self.environ)
+        assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def orch(self, *arguments: str) -> str:
+        return self.run(sys.executable, "-m", "orchestrator.cli.main", *arguments)
+
+    def escaped(self) -> list[str]:
+        return self.machine.run("pgrep", "-u", "ana", "-f", "sleep 4321").stdout.split()
+
+
+@pytest.fixture(scope="module")
+def login(machine: SystemdLab) -> Login:
+    return Login(machine)
+
+
+@pytest.mark.fault(7)
+@pytest.mark.parametrize("lingers", [False, True])
+def test_a_user_without_root_has_control_groups_where_his_own_systemd_outlives_his_logins(
+    machine: SystemdLab, login: Login, lingers: bool
+) -> None:
+    if lingers:
+        started = machine.run("loginctl", "enable-linger", "ana")
+        if started.returncode != 0:
+            pytest.skip(f"NO USER MANAGER HERE: {started.stderr}")
+        until(lambda: machine.run("test", "-S", f"/run/user/{UID}/bus").returncode == 0)
+    login.run("mkdir", "-p", "-m", "700", "/home/ana/run", "/home/ana/code")
+    login.run("sh", "-c", 'printf %s "$0" > /home/ana/code/train.py', ESCAPE)
+    document = {
+        "version": 1,
+        "name": "t",
+        "hosts": [{"name": "here", "transport": "local"}],
+        "run": {
+            "strategy": "single",
+            "script": "train.py",
+            "workdir": "/home/ana/code",
+            "runtime": "off",
+            "python": sys.executable,
+            "timing": {"kill_grace": "0s"},
+        },
+    }
+    login.run("sh", "-c", 'printf %s "$0" > /home/ana/t.yaml', yaml.safe_dump(document))
+    login.orch("up", "/home/ana/t.yaml")
+    until(lambda: "escaped" in login.orch("logs", "t"))
+    (sleep,) = login.escaped()
+    group = machine.run("cat", f"/proc/{sleep}/cgroup").stdout.splitlines()[-1]
+    assert ("user@1234.service/app.slice/orch-" in group) == lingers, group
+    shim = machine.run("pgrep", "-u", "ana", "-f", r"\.pyz shim ").stdout.split()
+    machine.run("kill", "-9", *shim)
+    said = login.orch("kill", "t")
+    by = "cgroup" if lingers else "marker"
+    assert f"here: no leftover processes, ports free (checked by {by})" in said
+    assert ("not seen: a process that outlived its shim" in said) != lingers
+    assert login.escaped() == ([] if lingers else [sleep]), "what the marker cannot see is said"
+    machine.run("kill", *login.escaped())
+    login.orch("coordinator", "stop")

@@ -88,7 +88,7 @@ def shown(cluster: Cluster, name: str, *args: str, **run: Any) -> str:
         python=sys.executable,
         checkpoint={"dir": str(cluster.directory / "ckpt")},
         timing=timing,
-        restart={"backoff": "0.5s"},
+        restart={"backoff": "0.5s", "standby": "off"},
         **run,
     )
     path = cluster.directory / name

@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.tensorflow, pytest.mark.long, pytest.
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICK = {"heartbeat": "0.5s", "unreachable_after": "2s", "lost_after": "4s", "kill_grace": "5s"}
+PATIENT = {**QUICK, "stall_after": "10m"}
+"""For tests that freeze a task for as long as something else takes."""
 START_S = 90.0
 """Importing TensorFlow takes seconds; on a busy machine, many."""
 
@@ -170,7 +172,7 @@ def test_row_10_a_frozen_worker_is_found_and_named(
 def test_row_11_a_frozen_agent_keeps_no_gang_from_starting_again(
     cluster: Cluster, fault_times: FaultTimes
 ) -> None:
-    args = ("--steps", "400", "--save-every", "10")
+    args = ("--steps", "3000", "--save-every", "10")
     cluster.ok("up", spec(cluster, "checkpoint_manager.py", *args, timing=QUICK), timeout=120)
     before = cluster.wait(lambda run: run["checkpoint"] is not None, timeout=START_S)
     host_dir = lab_of(cluster).hosts[1].host_dir
@@ -236,8 +238,8 @@ def test_row_27_an_old_chief_that_comes_back_is_ended_and_has_touched_nothing(
 ) -> None:
     first, second, spare = cluster.hosts(3)
     hosts = [first, second, {**spare, "spare": True}]
-    args = ("--steps", "800", "--save-every", "10")
-    cluster.ok("up", spec(cluster, "checkpoint_manager.py", *args, hosts=hosts, timing=QUICK), timeout=120)
+    args = ("--steps", "3000", "--save-every", "10")
+    cluster.ok("up", spec(cluster, "checkpoint_manager.py", *args, hosts=hosts, timing=PATIENT), timeout=120)
     before = cluster.wait(lambda run: run["checkpoint"] is not None, timeout=START_S)
     old_chief = before["tasks"][0]["pid"]
     host = victim(0)
@@ -268,7 +270,7 @@ def test_row_28_a_zombie_chief_removes_only_its_own_backup(
     first, *others = cluster.hosts(3)
     hosts = [first, *({**other, "spare": True} for other in others)]
     args = ("--epochs", "25", "--save-every", "10")
-    cluster.ok("up", spec(cluster, "digits.py", *args, tasks=1, hosts=hosts, timing=QUICK), timeout=120)
+    cluster.ok("up", spec(cluster, "digits.py", *args, tasks=1, hosts=hosts, timing=PATIENT), timeout=120)
     before = cluster.wait(lambda run: run["checkpoint"] is not None, timeout=START_S)
     zombie = before["tasks"][0]["pid"]
     os.kill(zombie, signal.SIGSTOP)  # or it would come to its end while its successor imports TensorFlow

@@ -14,7 +14,7 @@ from orchestrator.adapters.fake_transport import FakeProcess, FakeTransport
 from orchestrator.adapters.transport import ChannelClosed
 from orchestrator.core.plan import HostPlan
 from orchestrator.daemon.connection import bootstrap
-from orchestrator.protocol.frames import Hello, Report, Task
+from orchestrator.protocol.frames import Hello, Report, Task, Unkillable
 from orchestrator.protocol.orders import Facts
 from orchestrator.protocol.table import BY_NAME
 from tests.protocol_values import valid
@@ -26,14 +26,16 @@ BUNDLE = Bundle(code=Archive("0" * 64, b"zip"), psutil=None, platform="test")
 
 FACTS: Facts = {
     "python": "3.11.2",
-    "versions": {},
+    "versions": {"tensorflow": "2.21.0"},
     "checkpoint_writable": True,
     "checkpoint_why": None,
     "checkpoint_share": None,
     "gpus": None,
+    "gpus_why": None,
     "gpus_in_use": [],
     "disk_free_bytes": 1 << 40,
     "own_name": {"name": "here", "address": "10.0.0.1", "why": None},
+    "unkillable": [],
 }
 """A host that can train anything."""
 
@@ -69,10 +71,13 @@ class FakeAgent:
         self.dies_at_once = False
         self.lies: dict[str, Any] = {}
         """What of its hello is something else."""
+        self.unkillable: list[Unkillable] = []
         self.last_words = b""
         """What it writes to stderr when it dies."""
         self.session: FakeProcess | None = None
         self._changed = threading.Condition()
+        self._writing = threading.Lock()
+        """Whole frames: the test and the thread of the connection write beside each other."""
 
     def verbs(self, *, since: int = 0) -> list[str]:
         return [order["order"] for order in self.orders[since:]]
@@ -98,6 +103,7 @@ class FakeAgent:
                 "disk_free_bytes": 1 << 40,
                 "psutil": "bundle",
                 "checkpoint_dirs": {},
+                "unkillable": self.unkillable,
             },
             "runs": dict(runs),
         }
@@ -105,7 +111,8 @@ class FakeAgent:
 
     def send(self, message: Mapping[str, Any]) -> None:
         assert self.session is not None
-        self.session.stdout.write(encode(message))
+        with self._writing:
+            self.session.stdout.write(encode(message))
 
     def say(self, junk: bytes) -> None:
         """Send bytes that no agent would send."""
@@ -163,12 +170,16 @@ class FakeAgent:
         answer = self.answers.get(order["order"], default)(order, blob)
         if answer is None or order.get("id") is None:
             return
-        if isinstance(answer, Refusal):
-            process.stdout.write(encode({"reply": order["id"], "error": answer.document}))
-        elif isinstance(answer, tuple):
-            process.stdout.write(encode({"reply": order["id"], "ok": answer[0]}, answer[1]))
-        else:
-            process.stdout.write(encode({"reply": order["id"], "ok": answer}))
+        with self._writing:
+            process.stdout.write(_reply(order["id"], answer))
+
+
+def _reply(order_id: int, answer: Any) -> bytes:
+    if isinstance(answer, Refusal):
+        return encode({"reply": order_id, "error": answer.document})
+    if isinstance(answer, tuple):
+        return encode({"reply": order_id, "ok": answer[0]}, answer[1])
+    return encode({"reply": order_id, "ok": answer})
 
 
 class _Reader:

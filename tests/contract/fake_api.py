@@ -11,6 +11,8 @@ from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from orchestrator.adapters.head.run_series import named as series_name
+
 Json = dict[str, Any]
 
 
@@ -22,10 +24,16 @@ class FakeApi:
         self.runs: list[Json] = []
         self.events: list[Json] = []
         self.first_causes: list[Json] = []
+        self.series: list[Json] = []
+        """What was measured, as `/v1/runs/RUN/series` tells it."""
         self.posted: list[tuple[str, Json]] = []
         self.stacks: Json = {}
         self.checkpoints: Json = {}
         """The answer to every request about checkpoints."""
+        self.outputs: Json = {}
+        """What the tasks of every run have left."""
+        self.parts: list[Json] = []
+        """The answers to requests for one of these files, in their order."""
         self.standing: Json = {}
         """The state of the host, in answer to a drain or undrain."""
         self.on_status: Callable[[], None] = lambda: None
@@ -92,6 +100,12 @@ class FakeApi:
                 return 200, {"events": found}
         if path.endswith("/checkpoints"):
             return 200, self.checkpoints
+        if path.endswith("/history"):
+            return 200, {"series": [{"task": one["task"], "name": one["name"]} for one in self.series]}
+        if path.endswith("/series"):
+            asked = set(str(query.get("names")).split(","))
+            names = {id(one): series_name(one["task"], one["name"]) for one in self.series}
+            return 200, {"series": [one for one in self.series if names[id(one)] in asked]}
         if path.startswith("/v1/runs/") and path.endswith("/why"):
             run = next(r for r in self.runs if r["run_id"] == path.split("/")[3])
             return 200, {"schema": 1, **run, "first_causes": self.first_causes}
@@ -110,6 +124,10 @@ class FakeApi:
             return 200, {}
         if "/checkpoints/" in path:
             return 200, self.checkpoints
+        if path.endswith("/outputs"):
+            return 200, self.outputs
+        if path.endswith("/outputs/fetch"):
+            return 200, self.parts.pop(0)
         _, _, _, name, verb = path.split("/")
         for run in self.runs:
             if name in (run["name"], run["run_id"]):
@@ -239,6 +257,8 @@ def first_cause_document(**changes: object) -> Json:
         "means": "somebody or something on gpu-b ended it",
         "advice": "look there for a batch system",
         "done": "generation 2 resumes from step 50; 7 steps are lost",
+        "cost": "",
+        "downtime": None,
         "last_lines": ["loss 0.4", "loss 0.3"],
         "followers": 0,
         "followed": [],

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.host import process
+from orchestrator.adapters.host import process, unkillable
 from orchestrator.protocol.table import TABLE, Fence
 from tests.contract.agent_harness import RUN, Client, clean, interpreter
 
@@ -244,6 +245,31 @@ def test_an_order_that_cannot_be_is_answered(
 # ---------------------------------------------------------------- the host
 
 
+@pytest.mark.fault(65)
+def test_what_no_kill_has_ended_is_in_every_report_and_in_the_probe_until_it_is_gone(
+    connect: Connect,
+) -> None:
+    left = subprocess.Popen(["sleep", "600"])
+    try:
+        who = process.identity(left.pid)
+        assert who is not None
+        agent = connect()
+        unkillable.remember(agent.hello["host_dir"], "old-20260101-1", [who])
+        probe: dict[str, Any] = {"python": sys.executable, "checkpoint_dir": None}
+        (told,) = agent.ok("probe", **probe)["unkillable"]
+        assert (told["run"], told["pid"], told["command"]) == ("old-20260101-1", left.pid, "sleep")
+        again = connect()
+        while not again.reports:
+            assert again.hear()
+        assert again.reports[0]["host"]["unkillable"] == [told], "an agent that knows nothing of that run"
+    finally:
+        left.kill()
+        left.wait()
+    while again.reports[-1]["host"]["unkillable"]:
+        assert again.hear()
+    assert agent.ok("probe", **probe)["unkillable"] == []
+
+
 def test_the_first_heartbeat_follows_the_hello(connect: Connect) -> None:
     agent = connect()
     while not agent.reports:
@@ -277,6 +303,14 @@ def test_a_probe_tells_what_the_runs_python_has(connect: Connect, tmp_path: Path
     assert os.listdir(tmp_path / "c") == [".orch"]
     facts = agent.ok("probe", python=sys.executable, checkpoint_dir="/proc/x")
     assert facts["checkpoint_writable"] is False
+
+
+def test_a_host_says_what_it_has(connect: Connect) -> None:
+    found = connect().ok("machine")
+    assert found["cpus"] == os.cpu_count()
+    assert 0 < found["memory_free_bytes"] < found["memory_total_bytes"]
+    assert 0 < found["disk_free_bytes"] <= found["disk_total_bytes"]
+    assert found["gpus"] or found["gpus_why"] or found["gpus_why"] is None
 
 
 @pytest.mark.parametrize("python", ["/nowhere/python3", "/etc/passwd", "/bin/false"])
@@ -370,3 +404,55 @@ def _comes_from(pid: str, program: str) -> bool:
         return program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
+
+
+# ---------------------------------------------------------------- two heads
+
+CLAIM = {"id": "1" * 32, "head": "head-1", "user": "ml", "run": RUN, "name": "t", "checkpoint_dir": None}
+
+
+def driven(agent: Client) -> tuple[str | None, bool, bool]:
+    """Return the head of the run, whether an agent watches it, and whether somebody drives it."""
+    (told,) = agent.ok("runs", records=False, brief=True)["runs"]
+    return told["claim"] and told["claim"]["head"], told["watched"], told["driven"]
+
+
+@pytest.mark.fault(62)
+def test_row_62_one_heads_agent_tells_what_the_other_head_drives(connect: Connect, host_dir: Path) -> None:
+    first, second = connect(), connect()
+    (host_dir / "runs" / RUN).mkdir(parents=True)
+    assert driven(second) == (None, False, False)
+    first.ok("watch", heartbeat_s=0.1, claim=CLAIM)
+    assert driven(second) == ("head-1", True, True)
+    os.kill(first.pid, signal.SIGSTOP)
+    try:
+        assert driven(second) == ("head-1", True, True), "a frozen agent may thaw"
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+    os.kill(first.pid, signal.SIGKILL)
+    while driven(second)[1]:
+        time.sleep(0.05)
+    assert driven(second) == ("head-1", False, True), "its coordinator comes back"
+    assert first.pid != second.pid
+    again = connect()
+    again.ok("watch", heartbeat_s=0.1, claim=CLAIM)
+    again.ok("unwatch")
+    assert driven(second) == ("head-1", False, False), "the run has ended"
+
+
+@pytest.mark.fault(62)
+def test_row_62_whose_a_checkpoint_directory_is_until_the_proof_of_its_run(
+    connect: Connect, tmp_path: Path, host_dir: Path
+) -> None:
+    root = str(tmp_path / "ckpt")
+    agent, other = connect(), connect()
+    seed: dict[str, Any] = {"dir": root, "python": sys.executable, "from_scratch": False, "keep": 3}
+    seed["by"] = {"run": RUN, "host": "here", "task": "worker:0"}
+    agent.ok("seed", generation=1, claim=CLAIM, **seed)
+    stamp = other.ok("runs", records=False, brief=True, dir=root)["checkpoint"]
+    assert (stamp["claim"]["run"], stamp["driven"]) == (RUN, True)
+    theirs = {**CLAIM, "id": "2" * 32, "run": "t-2"}
+    assert other.error("seed", run="t-2", generation=2, claim=theirs, **seed) == "driven"
+    agent.ok("sweep", generation_max=1, release=root)
+    assert other.ok("runs", records=False, brief=True, dir=root)["checkpoint"] is None
+    other.ok("seed", run="t-2", generation=2, claim=theirs, **seed)

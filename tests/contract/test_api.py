@@ -115,6 +115,21 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     made.close()
 
 
+@pytest.mark.fault(73)
+def test_a_coordinator_whose_api_ends_by_itself_ends_too_and_leaves_no_lock_without_a_socket(
+    rig: Rig,
+) -> None:
+    rig.server._server.end()  # as by a fault in the server: `Server.stop` was not called
+    rig._thread.join(SOON_S)
+    assert not rig._thread.is_alive()
+    said = "the API has ended by itself (without an error); the coordinator ends too, and tasks go on"
+    assert rig.server.failure == said
+    rig.stop_coordinator()
+    assert not os.path.exists(rig.paths.socket)
+    rig.start_coordinator()
+    assert rig.client.get("/v1/coordinator")["pid"] == os.getpid()
+
+
 # --- who may speak ------------------------------------------------------------------------------------------
 
 
@@ -510,3 +525,44 @@ def _fill_what_the_journal_has_left(rig: Rig) -> None:
 def _said(number: int) -> Task:
     said: list[Said] = [{"kind": "says", "message": f"{number} {part} " + "x" * 1900} for part in range(3)]
     return {"task": "worker:0", "generation": 1, "phase": "starting", "pid": 7, "said": said}
+
+
+# --- two state directories -------------------------------------------------------------------------------------------
+
+
+def test_a_client_of_another_state_directory_is_refused_with_both_named(rig: Rig, tmp_path: Path) -> None:
+    other = Client(rig.paths.socket, state_dir=str(tmp_path / "größer"))
+    for ask in (other.get, other.post):
+        with pytest.raises(Refused) as caught:
+            ask("/v1/stop")
+        assert f"has the state directory {rig.paths.state_dir}, and not {tmp_path / 'größer'}" in str(
+            caught.value
+        )
+        assert "$ORCH_RUNTIME_DIR" in str(caught.value.hint)
+    (tmp_path / "link").symlink_to(rig.paths.state_dir)
+    for same in (rig.paths.state_dir, str(tmp_path / "link")):
+        assert Client(rig.paths.socket, state_dir=same).get("/v1/status")["runs"] == []
+
+
+def test_an_active_run_is_not_started_from_scratch_in_silence(rig: Rig) -> None:
+    rig.submit()
+    with pytest.raises(Refused, match="--from-scratch has changed nothing"):
+        rig.client.post("/v1/runs", {"plan": rig.plan(), "secrets": {}, "from_scratch": True})
+
+
+def test_the_owner_is_the_journals_and_lost_with_it(rig: Rig) -> None:
+    def owner() -> Any:
+        return rig.client.get("/v1/coordinator")["owner"]
+
+    first = owner()
+    assert len(first["id"]) == 32
+    rig.stop_coordinator()
+    rig.start_coordinator()
+    assert owner() == first
+    rig.stop_coordinator()
+    for name in os.listdir(rig.paths.state_dir):
+        if name.startswith("journal.db"):
+            os.unlink(os.path.join(rig.paths.state_dir, name))
+    rig.start_coordinator()
+    assert owner()["id"] != first["id"]
+    assert owner()["head"] == first["head"]

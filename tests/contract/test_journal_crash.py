@@ -81,7 +81,9 @@ def test_row_37_killed_at_any_moment_it_is_old_or_new_and_nothing_acknowledged_i
     commit(warm, 1)
     kept(warm)
     warm.close()
-    for _ in range(ROUNDS):
+    for nth in range(10 * ROUNDS):
+        if nth >= ROUNDS and acknowledged > ROUNDS:
+            break  # on a busy machine it takes more rounds until enough was written
 
         def work(writer: int) -> None:
             journal = Journal(path)

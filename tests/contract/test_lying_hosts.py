@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.protocol.frames import Said, Task
 from tests.contract.fake_agent import FACTS, always, until
 from tests.contract.test_api import Rig
@@ -95,6 +97,52 @@ def test_row_60_no_text_of_a_host_acts_on_a_terminal(rig: Rig) -> None:
     for wanted in ("a warning", "it said", "the last line"):
         assert any(f"{wanted} {SHOWN}" in text for text in texts), wanted
     assert [text for text in texts if re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text)] == []
+
+
+def left_file(path: str, **changes: Any) -> dict[str, Any]:
+    return {"task": "worker:0", "generation": 1, "place": "work", "path": path, "bytes": 4, **changes}
+
+
+@pytest.mark.fault(56)
+def test_what_a_host_says_that_a_task_left_reaches_no_other_place(rig: Rig, tmp_path: Path) -> None:
+    rig.submit()
+    liar = rig.hosts.agents["a"]
+    until(lambda: rig.phase() == "RENDEZVOUS")
+    liar.wait_order("start")
+    digest = hashlib.sha256(b"good").hexdigest()
+    paths = ["../escaped", "/tmp/escaped", "a/../../escaped", "link/escaped", "model.keras"]
+    told = [left_file(path) for path in paths] + [left_file("of.another", task="worker:1")]
+    liar.answers["files"] = always({"files": told, "left_out": 0})
+    liar.answers["digest"] = always({"sha256": digest, "bytes": 4})
+    liar.answers["file"] = always(({}, b"good"))
+    rig.hosts.agents["b"].answers["files"] = always({"files": [], "left_out": 0})
+    listed = rig.client.post("/v1/runs/t/outputs", {})
+    assert "of.another" not in [file["path"] for file in listed["files"]]
+    directory = tmp_path / "fetched"
+    (tmp_path / "elsewhere").mkdir()
+    directory.mkdir()
+    (directory / "link").symlink_to(tmp_path / "elsewhere")
+
+    def fetch(file: dict[str, Any]) -> dict[str, Any]:
+        return rig.client.post("/v1/runs/t/outputs/fetch", {"file": file, "directory": str(directory)})
+
+    named = [{"host": "a", "to": path, **left_file(path)} for path in paths]
+    for file in named[:-1]:
+        with pytest.raises(OrchestratorError, match=r"outside of its directory|it is a link"):
+            fetch(file)
+    assert fetch(named[-1])["state"] == "fetched"
+    assert sorted(
+        path.name for path in tmp_path.rglob("*") if path.is_file() and "state" not in path.parts
+    ) == [
+        "model.keras",
+        "train.py",
+    ]
+    liar.answers["file"] = always(({}, b"good and more"))
+    with pytest.raises(OrchestratorError, match="the connection to a broke"):
+        fetch({**named[-1], "to": "again"})
+    liar.answers["files"] = always({"files": [left_file("\x1b[2J")], "left_out": 0})
+    shown = rig.client.post("/v1/runs/t/outputs", {})
+    assert (shown["files"], list(shown["unreached"])) == ([], ["a"])
 
 
 def texts_of(value: Any) -> Iterator[str]:

@@ -60,8 +60,9 @@ def test_a_plain_script_runs_to_its_end_and_its_record_says_all(host: Host) -> N
     assert ended["left"] == []
     assert abs(ended["ended_at"] - time.time()) < 60
     assert ended["peak_rss_bytes"] > 1 << 20
-    assert sorted(host.log()) == sorted([f"o ['--epochs', '3'] {host.code}", "e why"])
-    assert sorted(ended["last_lines"]) == sorted([f"['--epochs', '3'] {host.code}", "why"])
+    work = host.generation_dir.parent / "work"
+    assert sorted(host.log()) == sorted([f"o ['--epochs', '3'] {work}", "e why"])
+    assert sorted(ended["last_lines"]) == sorted([f"['--epochs', '3'] {work}", "why"])
     found = recovered(host)
     assert found["exit"].pop("ago_s") >= ended.pop("ago_s")
     assert found == last
@@ -127,6 +128,7 @@ def test_the_runtime_says_ready_hears_go_and_its_steps_are_reported(host: Host) 
     assert agent.order("stop", grace_s=0)["ok"] == {}
     last = agent.until_closed()
     assert (last["exit"]["signal"], last["exit"]["ordered"], last["global_step"]) == (9, True, 20)
+    assert last["exit"]["released"]
     assert "('TF_CONFIG', 'x')" in host.log()[0]
 
 
@@ -238,6 +240,7 @@ def test_the_task_dies_with_its_shim_and_the_agent_finds_out(host: Host) -> None
     until(lambda: gone(task["pid"]), "the kernel kills the task with its shim")
     last = until(lambda: main.recover(str(host.generation_dir)), "the agent finds it dead")
     assert (last["phase"], last["exit"]["cause"], last["exit"]["ordered"]) == ("exited", "shim-died", False)
+    assert last["exit"]["released"], "it had passed its gate, as its directory tells"
     assert (last["pid"], last["port"]) == (task["pid"], task["port"])
     assert last["exit"]["last_lines"] == ["begun"]
     assert last["log_bytes"] == (host.generation_dir / "log").stat().st_size
@@ -304,8 +307,8 @@ def test_a_python_that_cannot_be_executed_or_code_that_is_not_there(host: Host, 
     noexec.write_text("not a program")
     assert "could not be executed" in host.run(FOREVER, python=str(noexec)).until_closed()["error"]["message"]
     other = Host(tmp_path / "other")
-    last = other.run(FOREVER, code="missing").until_closed()
-    assert "the code is not at" in last["error"]["message"]
+    refused = other.start(FOREVER, code="missing")["error"]
+    assert (refused["code"], "`orch up` again" in refused["hint"]) == ("no-code", True)
 
 
 @pytest.mark.fault(20)

@@ -157,6 +157,35 @@ class Alone:
         return "\n".join(message["say"]["message"] for message in self.heard if "say" in message)
 
 
+@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "mirrored"])
+def test_a_script_with_a_strategy_of_its_own_gets_that_of_the_spec(
+    gang: Callable[..., Gang], tmp_path: Path, strategy: str
+) -> None:
+    single = alone("own_strategy.py")
+    if strategy == "mirrored":
+        run = Alone(SCRIPTS / "own_strategy.py", **{**OPTIONS, "strategy": strategy})
+        assert run.code == 0, run.err
+        outs, errs, told = [run.out], [run.err], run.said
+    else:
+        both = gang(
+            SCRIPTS / "own_strategy.py", directories=[tmp_path / "0", tmp_path / "1"], env=environment()
+        )
+        assert both.ended() == [0, 0], both.tasks[0].err
+        outs, errs, told = [t.out for t in both.tasks], [t.err for t in both.tasks], said(both)
+    stdout, stderr = single.communicate(timeout=100)
+    assert single.returncode == 0, stderr
+    expected = numbers(stdout)
+    assert len(expected) == 7
+    for out, err in zip(outs, errs, strict=True):
+        assert numbers(out) == pytest.approx(expected, rel=1e-3), "fit, a loop of its own, and the weights"
+        assert f"replicas {2 * len(outs)}" in err
+    assert "own_strategy.py makes a MirroredStrategy: it gets the " in told
+
+
+def numbers(out: str) -> list[float]:
+    return [float(word) for word in out.split() if word not in ("losses", "weights")]
+
+
 @pytest.mark.parametrize("strategy", ["mirrored", "central_storage"])
 def test_one_machine_ends_with_the_loss_of_a_single_process(tmp_path: Path, strategy: str) -> None:
     single = alone("functional.py")
@@ -178,10 +207,28 @@ def test_a_batch_per_replica_makes_the_global_one_larger(tmp_path: Path) -> None
     assert "the global one is 2 times as large" in run.said
 
 
+def test_steps_that_are_measured_end_the_script_and_their_figures_are_reported(tmp_path: Path) -> None:
+    options = {**OPTIONS, "strategy": "mirrored", "measure": {"steps": 20, "warmup": 5}}
+    run = Alone(SCRIPTS / "sequential.py", str(tmp_path), **options)
+    assert run.code == 0, run.err
+    assert "loss" not in run.out, "it has ended before the script says so"
+    figures = next(m["metrics"] for m in reversed(run.heard) if "measured/step_s" in m.get("metrics", {}))
+    assert figures["measured/steps"] == 25
+    assert figures["measured/batch"] == 64
+    assert figures["measured/steps_per_epoch"] == 14
+    assert 0 < figures["measured/input_free_s"] < 60
+    assert figures["measured/step_s_low"] <= figures["measured/step_s"] <= figures["measured/step_s_high"]
+    assert figures["measured/loss@25"] > 0
+    assert not list(tmp_path.iterdir()), "nothing is saved"
+
+
 @pytest.mark.parametrize(
     ("script", "sentence"),
     [
-        ("own_strategy.py", "own_strategy.py makes a MirroredStrategy of its own"),
+        (
+            "own_parameter_server.py",
+            "own_parameter_server.py makes a ParameterServerStrategyV2, which transparent",
+        ),
         ("own_loop.py", "own_loop.py trains in a loop of its own without strategy.run"),
     ],
 )
@@ -194,14 +241,25 @@ def test_what_cannot_be_done_is_said(script: str, sentence: str) -> None:
     assert errors[0]["message"].startswith(sentence)
 
 
-@pytest.mark.parametrize("keras", ["keras", pytest.param("tf_keras", marks=pytest.mark.long)])
-def test_make_parallel_trains_the_same_model_by_two_replicas(keras: str) -> None:
-    run = Alone(SCRIPTS / "two_replicas.py", keras, replicas_on_cpu=2)
+@pytest.mark.parametrize(
+    ("keras", "replicas"),
+    [
+        ("keras", 2),
+        pytest.param("keras", 1, marks=pytest.mark.long),
+        pytest.param("keras", 3, marks=pytest.mark.long),
+        pytest.param("tf_keras", 2, marks=pytest.mark.long),
+    ],
+)
+def test_make_parallel_has_the_weights_of_its_model(keras: str, replicas: int) -> None:
+    """Whichever of the two is trained, evaluated, asked and saved: the numbers are those of a single device.
+
+    Three replicas cannot share the last batch evenly, and Keras then counts their losses alike.
+    """
+    run = Alone(SCRIPTS / "parallel.py", keras, str(replicas), replicas_on_cpu=3)
     assert run.code == 0, run.err
     result = last_line(run.out)
-    assert result["same"]
-    assert result["replicas"] == 2
-    single, parallel, late = result["losses"]
-    assert parallel == pytest.approx(single, rel=EXACT)
-    assert late == pytest.approx(single, rel=EXACT)
-    assert "3 replicas need as many devices" in result["refused"]
+    assert result["replicas"] == replicas
+    for way, found in result["ways"].items():
+        for mine, expected in zip(found, result["expected"], strict=True):
+            assert mine == pytest.approx(expected, rel=0.02 if replicas == 3 else 1e-3), way
+    assert "4 replicas need as many devices" in result["refused"]

@@ -114,17 +114,15 @@ def _chosen(parser: argparse.ArgumentParser, asked: str) -> list[int]:
 
 
 def measure(chosen: list[int], *, commit: str) -> Results:
-    """Run the tests of these rows (of all, where none is named), one after the other."""
+    """Run the tests of these rows; of all, where none is named.
+
+    Those without TensorFlow mostly wait, and run two at a time. The others, whose times people compare with their own
+    start by hand, run one after the other.
+    """
     began, began_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
     load_begin = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as directory:
-        report = Path(directory, "report.json")
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "fault", "--timeout", "600", "--long"]
-        command += [f"--fault-report={report}", f"--fault-rows={','.join(map(str, chosen))}", "tests"]
-        subprocess.run(command, cwd=rows.ROOT, check=False)
-        if not report.exists():
-            raise SystemExit("the tests could not be run; see above")
-        entries: dict[str, Any] = json.loads(report.read_text())
+    entries = _run("fault and not tensorflow", chosen, "-n", "2", "--dist", "worksteal")
+    entries |= _run("fault and tensorflow", chosen)
     return Results(
         commit=commit,
         began=began,
@@ -133,6 +131,21 @@ def measure(chosen: list[int], *, commit: str) -> Results:
         load={"begin": round(load_begin, 2), "end": round(os.getloadavg()[0], 2)},
         tests={test: TestResult.of(entry) for test, entry in entries.items()},
     )
+
+
+def _run(marks: str, chosen: list[int], *more: str) -> dict[str, Any]:
+    """Run the tests with these marks, and return what each process that ran some has left."""
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory, "report.json")
+        command = [sys.executable, "-m", "pytest", "-q", "-m", marks, "--timeout", "600", "--long", *more]
+        command += [f"--fault-report={report}", f"--fault-rows={','.join(map(str, chosen))}", "tests"]
+        subprocess.run(command, cwd=rows.ROOT, check=False)
+        if not report.exists():
+            raise SystemExit("the tests could not be run; see above")
+        entries: dict[str, Any] = {}
+        for path in sorted(Path(directory).iterdir()):
+            entries |= json.loads(path.read_text())
+        return entries
 
 
 def _machine() -> dict[str, Any]:

@@ -84,7 +84,7 @@ def dump(results: Results) -> str:
     """Return the run as JSON; what a test has not measured is left out."""
     document = asdict(results)
     document["tests"] = {
-        test: {key: value for key, value in entry.items() if value not in ("", None, False)}
+        test: {key: value for key, value in entry.items() if value not in ("", None) and value is not False}
         for test, entry in document["tests"].items()
     }
     return json.dumps(document, indent=1, sort_keys=True) + "\n"

@@ -2,65 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.adapters.channel import Decoder, encode
 from orchestrator.adapters.host.hostdir import HostFault, refuse_superseded
 from orchestrator.daemon.agent import state as agent_state
 from orchestrator.protocol import orders
-from orchestrator.protocol.frames import Report, Task
+from orchestrator.protocol.frames import Report, Task, Unkillable
 from orchestrator.protocol.table import BY_NAME, Fence
-from tests.sim.machine import Record
+from tests.sim.apart import Apart
+from tests.sim.file_orders import Answer, FileOrders, Order
+from tests.sim.hush import check_frame
+from tests.sim.machine import Key, Record
 from tests.sim.process import Shim, gone
 from tests.sim.wires import Wire
 
 if TYPE_CHECKING:
     from tests.sim.machine import Machine
 
-Order = dict[str, Any]
-Answer = Callable[[dict[str, Any]], None]
-
 CODE = "c0de" * 16
 """The digest of the one tree of code."""
 
 NOT_PLAYED = {
-    "blob": "the code is there at once",
     "psutil": "nothing is sampled",
-    "snapshot": "the hosts share their checkpoint directory",
-    "chunk": "as snapshot",
-    "receive": "as snapshot",
-    "checkpoints": "people go back by the share itself",
+    "checkpoints": "people go back by the share itself; not where hosts share none",
+    "machine": "only people ask",
     "stacks": "nobody answers: see SimPerformer",
-    "log": "the logs' bytes decide nothing",
-    "summaries": "as log",
-    "summary": "as log",
+    "files": "their bytes decide nothing",
+    "file": "as files",
+    "digest": "as files",
     "fault": "faults come from the world",
-    "runs": "no journal is lost",
-    "remove": "as runs",
+    "remove": "no journal is lost, and there is one head",
 }
 """Orders that this agent does not know, and why."""
 
 
-class Agent:
+class Agent(FileOrders):
     """A fake agent. It lives until its connection ends, or it is killed."""
 
-    def __init__(self, machine: Machine, epoch: int) -> None:
-        self.machine = machine
-        self.world = machine.world
-        self.epoch = epoch
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
         self.alive = True
         self.frozen = False
         self.out: Wire | None = None
         self.decoder = Decoder()
-        self.heartbeat_s: float | None = None
-        self._run = ""
-        self._heard: dict[tuple[str, int], tuple[Task, float]] = {}
+        self._watched: dict[str, float] = {}
+        """The heartbeat of each watched run in seconds, by run id."""
+        self._rhythm = 0
+        self._heard: dict[Key, tuple[Task, float]] = {}
         """The last report of each shim, and when it came."""
-        self._deferred: dict[tuple[str, int], list[tuple[Order, Answer]]] = {}
+        self._deferred: dict[Key, list[tuple[Order, Answer]]] = {}
         self._inbox: list[bytes | None] = []
         self._reports = False
-        self._beats = False
         machine.agents.append(self)
 
     # -- life ----------------------------------------------------------------------------------------------
@@ -96,13 +89,21 @@ class Agent:
         elif data is None:
             self.end()
         else:
-            for order, _ in self.decoder.feed(data):
-                self.take(order)
+            for order, blob in self.decoder.feed(data):
+                self.take(order, blob)
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Send a message to the head."""
-        if self.alive and self.out is not None:
-            self.out.send(encode(message))
+    def send(self, message: dict[str, Any], order: Order | None = None) -> None:
+        """Send a message to the head: a report, or the reply to an order. `blob` of it are the bytes that follow."""
+        if not self.alive or self.out is None:
+            return
+        blob = message.pop("blob", b"")
+        liar = self.machine.liar
+        data = encode(message, blob)
+        check_frame(data)
+        data = data if liar is None else liar.tell(message, blob, order)
+        self.out.send(data)
+        if self.machine.stutters and self.world.chance.random() < 0.3:
+            self.out.send(data)
 
     # -- reports -------------------------------------------------------------------------------------------
 
@@ -130,16 +131,14 @@ class Agent:
         self._job(self.world.chance.uniform(0.05, 2.0), recover)
 
     def _report_soon(self) -> None:
-        if self.heartbeat_s is not None and not self._reports:
+        if self._watched and not self._reports:
             self._reports = True
             self.world.heap.after(0.01, self._report)
 
     def _report(self) -> None:
         self._reports = False
-        if not self.alive or self.frozen or self.heartbeat_s is None:
+        if not self.alive or self.frozen or not self._watched:
             return
-        known = [(*key, self._learn(record)) for key, record in self.machine.records.items()]
-        tasks = [self._told(key) for key in agent_state.shown(known)]
         report: Report = {
             "host": {
                 "cpu_percent": 3.0,
@@ -147,70 +146,98 @@ class Agent:
                 "disk_free_bytes": 1 << 40,
                 "psutil": "bundle",
                 "checkpoint_dirs": {},
+                "unkillable": self._unkillable(),
             },
-            "runs": {self._run: tasks},
+            "runs": {run: self._tasks(run) for run in self._watched},
         }
         self.send({"report": report})
 
-    def _learn(self, record: Record) -> bool:
-        """Ask the shim, or read its exit record. Return whether the end of the task is known."""
-        if record.task is not None and not record.lives:
-            self._heard[record.key] = (self.machine.read(record), self.machine.clock())
-            return True
+    def _unkillable(self) -> list[Unkillable]:
+        if not self.machine.was_unkillable:
+            return []
+        return [
+            {"run": p.run.run_id, "pid": p.identity.pid, "command": "python3", "since": 0.0, "why": "D state"}
+            for p in self.machine.living
+            if p.given_up
+        ]
+
+    def _tasks(self, run: str) -> list[Task]:
+        records = {key[1:]: record for key, record in self.machine.records.items() if key[0] == run}
+        told = {key: self._told(record) for key, record in records.items()}
+        known = {key: agent_state.known(told[key], ended=records[key].has_ended) for key in records}
+        return [told[key] for key in agent_state.shown(known)]
+
+    def _told(self, record: Record) -> Task:
+        """Read the exit record, or ask the shim; of one that does not answer, return what it said last."""
+        if record.has_ended:
+            return self.machine.read(record)
+        now = self.machine.clock()
         if record.shim is not None and record.lives and not record.shim.frozen:
-            self._heard[record.key] = (record.shim.task(), self.machine.clock())
-        return False
+            self._heard[record.key] = (record.shim.task(), now)
+        if record.key not in self._heard:
+            return agent_state.unknown(*record.key[1:])
+        task, at = self._heard[record.key]
+        return agent_state.as_of(task, now - at)
 
-    def _told(self, key: tuple[str, int]) -> Task:
-        if key not in self._heard:
-            return agent_state.unknown(*key)
-        task, at = self._heard[key]
-        return agent_state.as_of(task, self.machine.clock() - at)
-
-    def _beat(self) -> None:
-        if self.alive and self.heartbeat_s is not None:
+    def _beat(self, rhythm: int) -> None:
+        if self.alive and self._watched and rhythm == self._rhythm:
             self._report()
-            self.world.heap.after(self.heartbeat_s / self.machine.clock.rate, self._beat)
+            heartbeat_s = min(self._watched.values())
+            self.world.heap.after(heartbeat_s / self.machine.clock.rate, lambda: self._beat(rhythm))
 
     # -- orders --------------------------------------------------------------------------------------------
 
-    def take(self, order: Order) -> None:
-        """Handle an order, and send its reply."""
+    def take(self, order: Order, blob: bytes = b"") -> None:
+        """Check the fencing of an order, do it, and send its reply."""
         number = order.get("id")
-        self.handle(
-            order, lambda reply: self.send({"reply": number, **reply}) if number is not None else None
-        )
 
-    def handle(self, order: Order, answer: Answer) -> None:
-        """Check the fencing of an order, and do it."""
+        def answer(reply: dict[str, Any]) -> None:
+            if number is None:
+                return
+            late_s = self.world.chance.uniform(0.0, 3.0) if self.machine.stutters else 0.0
+            if late_s:
+                self._job(late_s, lambda: self.send({"reply": number, **reply}, order))
+            else:
+                self.send({"reply": number, **reply}, order)
+
+        self._blob = blob
+        verb = str(order["order"])
         try:
-            if BY_NAME[order["order"]].fence is not Fence.NONE:
-                refuse_superseded(str(order["run"]), self.machine.epoch, int(order["epoch"]))
-                self.machine.epoch = max(self.machine.epoch, int(order["epoch"]))
-                self.world.checks.handles(self.machine, order)
-            do = getattr(self, BY_NAME[order["order"]].handler, None)
+            if verb not in BY_NAME:
+                raise HostFault("unknown-order", f"this agent does not know the order {verb!r}")
+            if BY_NAME[verb].fence is not Fence.NONE:
+                run, epochs = str(order["run"]), self.machine.epochs
+                refuse_superseded(run, epochs.get(run, 0), int(order["epoch"]))
+                epochs[run] = max(epochs.get(run, 0), int(order["epoch"]))
+                self.world.runs[run].checks.handles(self.machine, order)
+            do = getattr(self, BY_NAME[verb].handler, None)
             if do is None:
-                raise HostFault("unknown-order", f"this agent does not know the order {order['order']!r}")
+                raise HostFault("unknown-order", f"this agent does not know the order {verb!r}")
             do(order, answer)
+        except KeyError as e:
+            answer({"error": HostFault("bad-order", f"the order {verb!r} has no {e}").to_json()})
         except HostFault as e:
             answer({"error": e.to_json()})
 
-    def _job(self, takes_s: float, work: Callable[[], None]) -> None:
-        self.world.heap.after(takes_s, work)
-
     def _on_watch(self, order: Order, answer: Answer) -> None:
-        self._run, self.heartbeat_s = str(order["run"]), float(order["heartbeat_s"])
+        self._watched[str(order["run"])] = float(order["heartbeat_s"])
         for record in self.machine.records.values():
             if record.is_silent:
                 self._look_back(record)
         answer({"ok": {}})
-        if not self._beats:
-            self._beats = True
-            self._beat()
+        self._new_rhythm()
 
-    def _on_unwatch(self, _order: Order, answer: Answer) -> None:
-        self.heartbeat_s = None
+    def _on_unwatch(self, order: Order, answer: Answer) -> None:
+        self._watched.pop(str(order["run"]), None)
         answer({"ok": {}})
+        self._new_rhythm()
+
+    def _new_rhythm(self) -> None:
+        self._rhythm += 1
+        self._beat(self._rhythm)
+
+    def _on_runs(self, _order: Order, answer: Answer) -> None:
+        answer({"ok": {"runs": []}})
 
     def _on_probe(self, _order: Order, answer: Answer) -> None:
         facts: orders.Facts = {
@@ -220,54 +247,38 @@ class Agent:
             "checkpoint_why": None,
             "checkpoint_share": None,
             "gpus": None,
+            "gpus_why": None,
             "gpus_in_use": [],
             "disk_free_bytes": 1 << 40,
             "own_name": {"name": self.machine.name, "address": "10.0.0.1", "why": None},
+            "unkillable": self._unkillable(),
         }
-        answer({"ok": facts})
+        self._job(self.world.chance.uniform(0.05, 2.0), lambda: answer({"ok": facts}))
 
     def _on_code(self, _order: Order, answer: Answer) -> None:
         answer({"ok": {"digest": CODE, "missing": []}})
 
-    def _on_highest(self, _order: Order, answer: Answer) -> None:
-        answer({"ok": {"generation": max(self.world.share.generations, default=0)}})
-
     def _on_keep(self, _order: Order, answer: Answer) -> None:
         answer({"ok": {}})
 
-    def _on_seed(self, order: Order, answer: Answer) -> None:
-        self._on_share(
-            answer, lambda: self.world.share.seed(int(order["generation"]), keep=int(order["keep"]))
-        )
-
-    def _on_verify(self, order: Order, answer: Answer) -> None:
-        self._on_share(answer, lambda: self.world.share.verify(int(order["generation"])))
-
-    def _on_share(self, answer: Answer, work: Callable[[], dict[str, Any]]) -> None:
-        """Do work in the checkpoint directory as a job, which hangs if the directory does."""
-
-        def done() -> None:
-            if self.machine.share_hangs and self.alive:
-                self._job(30.0, done)
-            elif self.alive:
-                answer(work())
-
-        slow = self.world.chance.random() < 0.1
-        self._job(
-            self.world.chance.uniform(10.0, 90.0) if slow else self.world.chance.uniform(0.1, 3.0), done
-        )
-
     def _on_start(self, order: Order, answer: Answer) -> None:
-        task, generation = str(order["task"]), int(order["generation"])
+        run, task, generation = key = _key(order)
         records = self.machine.records
-        agent_state.refuse_older(task, generation, max((g for t, g in records if t == task), default=0))
-        record = records.get((task, generation))
+        newest = max((g for r, t, g in records if (r, t) == (run, task)), default=0)
+        agent_state.refuse_older(task, generation, newest)
+        record = records.get(key)
         if record is not None and (record.shim is not None or record.task is not None or record.starting):
-            answer({"ok": {"pid": None, "already": True}})
+            if record.starting:
+                record.asked_again.append(answer)
+            else:
+                pid = record.identity.pid if record.identity is not None else None
+                answer({"ok": {"pid": pid, "already": True}})
             return
         if self.machine.start_fails:
             raise HostFault("start-failed", f"the shim of {task} cannot be started")
-        record = records[(task, generation)] = Record(dict(order), starting=True)
+        record = records[key] = Record(
+            dict(order), starting=True, by_stale=int(order["epoch"]) in self.world.stale
+        )
         self._job(self.world.chance.uniform(0.05, 1.5), lambda: self._started(record, answer))
 
     def _started(self, record: Record, answer: Answer) -> None:
@@ -278,19 +289,23 @@ class Agent:
         record.starting = False
         held = machine.ports_held
         record.port = next((int(p) for p in record.start["ports"] if int(p) not in held), None)
-        if record.port is None:
+        if record.start["ports"] and record.port is None:
             del machine.records[record.key]
             answer({"error": {"code": "port", "message": "no port of the range is free", "hint": None}})
             return
         shim = Shim(machine, record)
         answer({"ok": {"pid": shim.identity.pid}})
+        for again in record.asked_again:
+            again({"ok": {"pid": shim.identity.pid, "already": True}})
         machine.changed(record)
 
     def _record(self, order: Order) -> Record:
-        task, generation = str(order["task"]), int(order["generation"])
-        record = self.machine.records.get((task, generation))
+        record = self.machine.records.get(_key(order))
         if record is None:
-            raise HostFault("no-task", f"{task} of generation {generation} was never started on this host")
+            raise HostFault(
+                "no-task",
+                f"{order['task']} of generation {order['generation']} was never started on this host",
+            )
         return record
 
     def _forward(self, record: Record, order: Order, answer: Answer) -> None:
@@ -301,8 +316,19 @@ class Agent:
         else:
             self._deferred.setdefault(record.key, []).append((order, answer))
 
+    def _on_log(self, order: Order, answer: Answer) -> None:
+        log = self._record(order).log
+        offset, data = log.read(order["offset"], order["bytes_max"])
+        answer({"ok": {"offset": offset, "end": len(log.text)}, "blob": data})
+
     def _on_release(self, order: Order, answer: Answer) -> None:
-        record = self._record(order)
+        record, share = self._record(order), self.world.runs[str(order["run"])].share
+        if (
+            order["seed"]
+            and isinstance(share, Apart)
+            and not share.copy_is_whole(self.machine, order["seed"])
+        ):
+            raise HostFault("os", f"there is no checkpoint at {order['seed']}")
         takes_s = self.world.chance.uniform(0.05, 2.0) if order.get("seed") else 0.0
         self._job(takes_s, lambda: self._forward(record, order, answer) if self.alive else None)
 
@@ -310,23 +336,31 @@ class Agent:
         self._forward(self._record(order), order, answer)
 
     def _on_sweep(self, order: Order, answer: Answer) -> None:
-        generation_max = int(order["generation_max"])
-        for (task, generation), record in list(self.machine.records.items()):
-            if generation <= generation_max and record.shim is not None and record.lives:
+        run_id, generation_max = str(order["run"]), int(order["generation_max"])
+        for (run, task, generation), record in list(self.machine.records.items()):
+            if run == run_id and generation <= generation_max and record.shim is not None and record.lives:
                 stop = {"order": "stop", "grace_s": 0, "run": order["run"], "epoch": order["epoch"]}
                 self._forward(record, {**stop, "task": task, "generation": generation}, lambda _reply: None)
-        self._job(self.world.chance.uniform(0.1, 1.0), lambda: self._swept(generation_max, answer))
+        self._job(self.world.chance.uniform(0.1, 1.0), lambda: self._swept(run_id, generation_max, answer))
 
-    def _swept(self, generation_max: int, answer: Answer) -> None:
+    def _swept(self, run: str, generation_max: int, answer: Answer) -> None:
         if not self.alive:
             return
-        for record in self.machine.records.values():
-            if record.process is not None and record.key[1] <= generation_max:
-                self.machine.signal(record.process.identity)
-        living = [p for p in self.machine.living if p.generation <= generation_max]
+        mine = [r.process for k, r in self.machine.records.items() if k[0] == run and k[2] <= generation_max]
+        for process in mine:
+            if process is not None:
+                self.machine.signal(process.identity)
+        living = [process for process in mine if process is not None and process.alive]
+        for process in living:
+            process.given_up = not process.dying
         if any(p.dying for p in living):
-            self._job(0.5, lambda: self._swept(generation_max, answer))
+            self._job(0.5, lambda: self._swept(run, generation_max, answer))
             return
         left = [{"pid": p.identity.pid, "why": "D state: it waits in the kernel"} for p in living]
-        self.machine.looked_up_to = max(self.machine.looked_up_to, generation_max)
+        looked = self.machine.looked_up_to
+        looked[run] = max(looked.get(run, -1), generation_max)
         answer({"ok": {"left": left, "ports_busy": [], "by": "cgroup"}})
+
+
+def _key(order: Order) -> Key:
+    return str(order["run"]), str(order["task"]), int(order["generation"])

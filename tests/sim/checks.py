@@ -18,20 +18,19 @@ if TYPE_CHECKING:
     from orchestrator.protocol.frames import Task
     from tests.sim.machine import Machine, Record
     from tests.sim.process import Process
-    from tests.sim.world import World
+    from tests.sim.run import SimRun
 
 
-def demand(holds: bool, name: str, sentence: str) -> None:
-    """Raise Violation where a rule does not hold."""
-    if not holds:
-        raise Violation(name, sentence)
+EVEN_SO = ("internal", "journal-mixed", "submit-lost", "older-epoch", "replay")
+"""The rules that hold whatever hosts say."""
 
 
 class Checks:
-    """Checks the rules. The other parts of the simulator tell it what happens."""
+    """Checks the rules of one run. The other parts of the simulator tell it what happens."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, run: SimRun) -> None:
+        self.run = run
+        self.world = run.world
         self.submitted = False
         self.killed = False
         """Whether a kill was acknowledged."""
@@ -48,78 +47,103 @@ class Checks:
         self._verified: dict[str, int] = {}
         self._ever_verified = False
         self._generation = 0
+        self._in_advance: set[int] = set()
+        """The generations that were started as a standby."""
         self._since_progress = 0
         self._blamed = 0
         self._ports: dict[TaskId, tuple[int, int]] = {}
         self._seed_wants: int | None = None
 
+    def demand(self, holds: bool, name: str, sentence: str) -> None:
+        """Raise Violation where a rule does not hold that must."""
+        if not holds and (name in EVEN_SO or not self.run.is_lied_about):
+            raise Violation(name, sentence)
+
     # -- the hosts' side -----------------------------------------------------------------------------------
 
     def spawned(self, process: Process) -> None:
         """Check I1 and I2: no other process writes a new process's directory, or is the same task and generation."""
-        for other in self.world.processes():
+        self._alone_on_its_gpus(process)
+        for other in self.run.processes():
             if other is process or not other.alive or other.task != process.task:
                 continue
-            demand(
-                other.directory is None
-                or other.directory != process.directory
-                or process.task.type == "evaluator",
-                "one-writer",
-                f"{process!r} and {other!r} both write {process.directory}",
+            if process.by_stale or other.by_stale:
+                continue  # two coordinators may start the same; see `goes` for what must not happen even so
+            self._writes_alone(process, other)
+            self.demand(
+                other.generation != process.generation, "started-twice", f"{process!r} beside {other!r}"
             )
-            demand(
-                other.generation != process.generation,
-                "started-twice",
-                f"{process!r} beside {other!r}",
+
+    def goes(self, process: Process) -> None:
+        """Check I1 when a script may begin to write, whoever started it."""
+        for other in self.run.living():
+            if other is not process and other.released and other.task == process.task:
+                self._writes_alone(process, other)
+
+    def _writes_alone(self, process: Process, other: Process) -> None:
+        same = other.directory is not None and other.directory == process.directory
+        self.demand(
+            not same or process.task.type == "evaluator",
+            "one-writer",
+            f"{process!r} and {other!r} both write {process.directory}",
+        )
+
+    def _alone_on_its_gpus(self, process: Process) -> None:
+        """Check that no GPU is given to two runs."""
+        for other in process.machine.living:
+            both = process.gpus & other.gpus
+            self.demand(
+                other.run is self.run or not both, "gpu-twice", f"{process!r} and {other!r} have GPUs {both}"
             )
 
     def saves(self, chief: Process) -> None:
         """Check I1: no other living process writes to the directory of a new checkpoint."""
-        for other in self.world.processes():
+        for other in self.run.processes():
             same = other.directory == chief.directory and other.task.type != "evaluator"
-            demand(other is chief or not other.alive or not same, "one-writer", f"{chief!r} and {other!r}")
+            self.demand(
+                other is chief or not other.alive or not same, "one-writer", f"{chief!r} and {other!r}"
+            )
 
     def handles(self, machine: Machine, order: dict[str, Any]) -> None:
         """Check that a machine obeys no coordinator that is older than one it has obeyed."""
         epoch = int(order["epoch"])
         seen = self._epochs.get(machine.name, 0)
-        demand(
+        self.demand(
             epoch >= seen, "older-epoch", f"{machine.name} obeys epoch {epoch} after {seen}: {order['order']}"
         )
         self._epochs[machine.name] = epoch
 
     def handled(self, machine: Machine, record: Record, order: dict[str, Any]) -> None:
         """Check that a shim obeys only orders for its own generation."""
-        demand(
-            int(order["generation"]) == record.key[1],
+        self.demand(
+            int(order["generation"]) == record.key[2],
             "older-generation",
             f"the shim of {record.key} on {machine.name} obeys an order for {order['generation']}",
         )
 
     def recorded(self, process: Process) -> None:
         """Check that an exit record is written only when no process lives that can be killed."""
-        demand(
+        self.demand(
             not process.alive or process.unkillable,
             "recorded-alive",
             f"the record of {process!r}, which lives",
         )
 
-    def restored(self, chief: Process, step: int | None) -> None:
+    def restored(self, chief: Process, step: int | None, *, whole: bool) -> None:
         """Check I5: training never resumes below a verified checkpoint that reads whole, nor silently at step 0."""
-        if chief.task != self.world.chief:
+        if chief.task != self.run.chief:
             return
-        given = [saved for saved in self.world.share.generations.get(chief.generation, []) if not saved.whole]
-        if given:
+        if not whole:
             return  # it was torn after the seed, so the script cannot resume; the coordinator must notice that
         wants = self._seed_wants
-        demand(
+        self.demand(
             wants is None or (step is not None and step >= wants),
             "resumed-below",
             f"{chief!r} starts at {step}, and the checkpoint of step {wants} was verified",
         )
 
-        never = not self.world.share.ever_saved
-        demand(
+        never = not self.run.share.ever_saved
+        self.demand(
             step is not None or never, "silent-start", f"{chief!r} starts at 0, and there were checkpoints"
         )
 
@@ -140,7 +164,8 @@ class Checks:
     def posted(self, event: ev.Event) -> None:
         """Check that no event reports an internal error, which would be a bug of ours."""
         problem = getattr(event, "problem", None)
-        demand(getattr(problem, "code", "") != "internal", "internal", str(problem))
+        self.demand(not str(problem).startswith("a fault in orch"), "internal", str(problem))
+        self.demand(getattr(problem, "code", "") != "internal", "internal", str(problem))
 
     # -- what people ask -----------------------------------------------------------------------------------
 
@@ -148,7 +173,9 @@ class Checks:
         """Remember a rollback that is marked in the directory. The coordinator may die before it hears of it."""
         self._went_to = path
         self._since_progress = self._blamed = 0
-        self._verified = {path: step for path, step in self._verified.items() if self.world.share.find(path)}
+        # The seed that follows is not seen where its coordinator dies with the write of it.
+        self._seed_wants = None
+        self._verified, _ = self.run.share.still_there(self._verified)
 
     def went_back(self, left: int) -> None:
         """Remember that the coordinator has acknowledged a rollback."""
@@ -158,58 +185,68 @@ class Checks:
 
     def changed(self, before: Run, after: Run) -> None:
         """Check the run after every turn of the loop, beyond what the core itself holds it to."""
-        demand(bool(after.reason), "says-why", f"{after.phase.value} has no reason")
-        demand(not before.phase.is_terminal or after.phase is before.phase, "terminal", "it is for ever")
+        self.demand(bool(after.reason), "says-why", f"{after.phase.value} has no reason")
+        self.demand(not before.phase.is_terminal or after.phase is before.phase, "terminal", "it is for ever")
         if after.generation != self._generation:
             self._begins(after)
         if after.phase is not before.phase:
-            self.world.say(
-                f"-- {before.phase.value} -> {after.phase.value} ({after.generation}): {after.reason[:90]}"
-            )
+            phases = f"{before.phase.value} -> {after.phase.value} ({after.generation})"
+            self.world.say(f"-- {self.run.name}: {phases}: {after.reason[:90]}")
             self._enters(after)
         self._losses(before, after)
         self._checkpoints(before, after)
         if self.killed:
             decided = after.phase.is_terminal or after.intent in (Intent.KILL, Intent.SUCCEED, Intent.FAIL)
-            demand(decided, "kill-lost", f"an acknowledged kill, and the run is in {after.phase.value}")
+            self.demand(decided, "kill-lost", f"an acknowledged kill, and the run is in {after.phase.value}")
 
     def _begins(self, after: Run) -> None:
-        demand(
+        self.demand(
             after.generation > self._generation,
             "generation-reused",
             f"{after.generation} after {self._generation}",
         )
-        known = max((g for m in self.world.machines.values() for _, g in m.records), default=0)
-        demand(
+        began = [r.key[2] for r in self._records() if not r.by_stale and not self._is_standby(r)]
+        known = max(began, default=0)
+        self.demand(
             after.generation > known, "generation-reused", f"{after.generation} begins, {known} was started"
         )
         self._generation = after.generation
         given = sorted(self.drained.intersection(task.host for task in after.tasks))
-        demand(not given, "drain-lost", f"generation {after.generation} has tasks on {given}, drained")
+        self.demand(not given, "drain-lost", f"generation {after.generation} has tasks on {given}, drained")
         self._since_progress += 1
         limit = IN_A_ROW_FACTOR * after.plan.restart.without_progress_max
-        demand(
+        self.demand(
             self._since_progress <= limit,
             "budget",
             f"{self._since_progress} generations without a newer checkpoint",
         )
         blamed_max = after.plan.restart.without_progress_max
-        demand(
+        self.demand(
             self._blamed < blamed_max,
             "budget",
             f"{self._blamed} failures of the script without a newer checkpoint",
         )
 
+    def _is_standby(self, record: Record) -> bool:
+        """Return whether a record is of a task that was started in advance, and has not passed its gate."""
+        is_released = record.process is not None and record.process.released
+        return record.key[2] in self._in_advance and not is_released
+
+    def _records(self) -> list[Record]:
+        machines = self.world.machines.values()
+        return [r for m in machines for r in m.records.values() if r.key[0] == self.run.run_id]
+
     def _enters(self, after: Run) -> None:
-        scenario = self.world.scenario
         if after.phase is Phase.BACKOFF:
-            demand(scenario.kind == "chaos", "false-restart", after.reason)
+            self.demand(self.run.kind == "chaos", "false-restart", after.reason)
         if after.phase is Phase.BACKOFF and after.first_cause is not None:
             lost = any(task.phase is TaskPhase.LOST for task in after.tasks)
-            if not lost and not after.first_cause.cause.row.is_free and self._since_progress:
+            cause = after.first_cause.cause
+            is_free = cause.row.is_free or cause is Cause.DISK  # it waits for room
+            if not lost and not is_free and self._since_progress:
                 self._blamed += 1
         if after.phase is Phase.SUCCEEDED:
-            demand(self.chief_finished, "success", "SUCCEEDED, and the chief never ended with 0")
+            self.demand(self.chief_finished, "success", "SUCCEEDED, and the chief never ended with 0")
         if after.phase.is_terminal:
             self._proven(after)
         if after.phase is Phase.RUNNING:
@@ -218,21 +255,21 @@ class Checks:
     def _proven(self, run: Run) -> None:
         for name, swept in (run.proof or {}).items():
             machine = self.world.machines[name]
-            looked = machine.looked_up_to >= run.generation_last
-            demand(
+            looked = machine.looked_up_to.get(run.run_id, -1) >= run.generation_last
+            self.demand(
                 looked,
                 "proof-without-look",
                 f"{run.phase.value} with proof of {name}, where nobody has looked",
             )
             if run.phase is not Phase.KILLED:
                 continue
-            living = [] if swept.left or machine.cut_up else machine.living
-            demand(not living, "killed-and-alive", f"KILLED with proof of {name}, where {living} live")
+            living = [] if swept.left or machine.cut_up else [p for p in machine.living if p.run is self.run]
+            self.demand(not living, "killed-and-alive", f"KILLED with proof of {name}, where {living} live")
 
     def _rotated(self, run: Run) -> None:
         for task in gang(run):
             generation, port = self._ports.get(task.id, (0, 0))
-            demand(
+            self.demand(
                 task.generation == generation or task.port != port,
                 "port-reused",
                 f"{task.id} has port {task.port} in generations {generation} and {task.generation}",
@@ -247,17 +284,23 @@ class Checks:
                 continue
             if now.exit.cause is not Cause.HOST_LOST or before.phase is not Phase.RUNNING:
                 continue  # while a generation is being stopped, its own deadline decides
+            if max(self._told.get(now.host, {}).get(now.id, {}), default=0) > was.generation:
+                continue  # another coordinator has started a newer one in its place
             silent_s = self.world.heap.now - max(self._heard_at.get(now.host, 0.0), self.world.head_since)
             waited = silent_s >= 0.99 * after.plan.timing.lost_after_s
-            demand(waited, "lost-too-soon", f"{now.id} on {now.host} is given up after {silent_s:.1f} s")
+            self.demand(waited, "lost-too-soon", f"{now.id} on {now.host} is given up after {silent_s:.1f} s")
 
     def _checkpoints(self, before: Run, after: Run) -> None:
         known = after.checkpoint
         if known is not None and known != before.checkpoint:
             of_now = known.generation == after.generation or known.path == self._went_to
-            demand(of_now, "checkpoint-stale", f"{known.path} is believed in generation {after.generation}")
+            self.demand(
+                of_now, "checkpoint-stale", f"{known.path} is believed in generation {after.generation}"
+            )
             left = known.generation == self._left and known.path != self._went_to
-            demand(not left, "rollback-lost", f"{known.path} is believed, and the user went back from it")
+            self.demand(
+                not left, "rollback-lost", f"{known.path} is believed, and the user went back from it"
+            )
             if known.global_step is not None and known.global_step > max(self._verified.values(), default=-1):
                 self._since_progress = self._blamed = 0
             if known.global_step is not None:
@@ -267,22 +310,17 @@ class Checks:
 
     def _seeded(self, after: Run) -> None:
         assert after.seed is not None
-        share = self.world.share
-        found = {path: share.find(path) for path in self._verified}
-        whole = [saved.step for saved in found.values() if saved is not None and saved.whole]
-        self._verified = {path: step for path, step in self._verified.items() if found[path] is not None}
-        self._seed_wants = max(whole, default=None)
+        self._verified, self._seed_wants = self.run.share.still_there(self._verified)
         given = after.seed.global_step
-        demand(
+        self.demand(
             self._seed_wants is None or (given is not None and given >= self._seed_wants),
             "resumed-below",
             f"generation {after.generation} is given step {given}; that of step {self._seed_wants} was verified",
         )
-        actual = share.given(after.generation)
-        demand(
-            given == actual,
+        self.demand(
+            self.run.share.was_given(after.generation, given),
             "seed-unlike",
-            f"generation {after.generation} is said to begin at {given}, and was given {actual}",
+            f"generation {after.generation} is said to begin at {given}, and was given something else",
         )
 
     def performed(self, run: Run, action: do.Action) -> None:
@@ -291,57 +329,77 @@ class Checks:
             self._starts(run, action)
         if isinstance(action, do.ReleaseTask) and run.plan.checkpoint is not None:
             seeded = run.seed is not None and run.seed.generation == run.generation
-            demand(seeded, "released-unseeded", f"{action}, and its directory is not ready")
+            self.demand(seeded, "released-unseeded", f"{action}, and its directory is not ready")
         if isinstance(action, do.StartTask | do.ReleaseTask):
-            demand(not run.phase.is_terminal, "terminal", f"{action} in {run.phase.value}")
-            demand(not self.killed, "kill-lost", f"an acknowledged kill, and {action}")
+            self.demand(not run.phase.is_terminal, "terminal", f"{action} in {run.phase.value}")
+            self.demand(not self.killed, "kill-lost", f"an acknowledged kill, and {action}")
 
     def _starts(self, run: Run, action: do.StartTask) -> None:
+        if action.standby:
+            self._starts_in_advance(run, action)
+            return
         task = run.task(action.task)
-        demand(action.generation == task.generation, "older-generation", f"{action}")
+        self.demand(action.generation == task.generation, "older-generation", f"{action}")
         known = run.host(action.host).facts is not None
-        demand(known, "started-unprepared", f"{action} on a host of which nothing is known")
+        self.demand(known, "started-unprepared", f"{action} on a host of which nothing is known")
         beside = [task] if is_individual(run, task) and task.generation > run.generation else list(run.tasks)
         for other in beside:
             if run.host(other.host).link is not Link.CONNECTED:
                 continue
             for generation, phase in self._told.get(other.host, {}).get(other.id, {}).items():
                 lives = phase != "exited" and generation < other.generation
-                demand(
+                record = self.world.machines[other.host].records.get((run.run_id, str(other.id), generation))
+                if record is not None and self._is_standby(record):
+                    continue  # it was never released, and is being stopped
+                if record is not None and record.by_stale:
+                    continue  # it was ordered to stop, and is fenced off by its directory and its port
+                self.demand(
                     not lives,
                     "beside-the-old",
                     f"{action}: {other.host} says {other.id} of {generation} lives",
                 )
 
+    def _starts_in_advance(self, run: Run, action: do.StartTask) -> None:
+        self._in_advance.add(action.generation)
+        trains = run.phase is Phase.RUNNING and action.generation > run.generation
+        self.demand(trains, "standby", f"{action} in {run.phase.value}, generation {run.generation}")
+        self.demand(action.generation <= run.generation_last, "standby", f"{action} is not counted")
+
     # -- afterwards ----------------------------------------------------------------------------------------
 
-    def after_a_crash(self, kept: list[Run], found: list[Run]) -> None:
+    def after_a_crash(self, kept: list[Run], found: Run | None) -> None:
         """Check I6: what was acknowledged is in the journal, and its state is one that was written."""
-        demand(bool(found) or not self.submitted, "submit-lost", "an acknowledged run is not in the journal")
+        self.demand(
+            found is not None or not self.submitted,
+            "submit-lost",
+            "an acknowledged run is not in the journal",
+        )
         if found and kept:
-            demand(found[0] in kept, "journal-mixed", "the journal holds a state that was never written")
+            self.demand(found in kept, "journal-mixed", "the journal holds a state that was never written")
 
     def at_the_end(self, run: Run | None) -> None:
         """Check the end, after all faults have healed and enough time has passed."""
-        demand(run is not None, "submit-lost", "there is no run")
+        self.demand(run is not None, "submit-lost", "there is no run")
         assert run is not None
         told = f"{run.phase.value} ({run.intent}): {run.reason}"
-        demand(run.phase.is_terminal, "liveness", f"after {self.world.scenario.bound_s:.0f} s it is {told}")
-        living = self.world.processes_living()
-        demand(not living, "left-behind", f"{run.phase.value}, and there live {living}")
-        scenario = self.world.scenario
+        self.demand(
+            run.phase.is_terminal, "liveness", f"after {self.world.scenario.bound_s:.0f} s it is {told}"
+        )
+        living = self.run.living()
+        self.demand(not living, "left-behind", f"{run.phase.value}, and there live {living}")
+        scenario = self.run
         if scenario.kind != "chaos":
-            demand(run.phase is Phase.SUCCEEDED, "false-end", told)
+            self.demand(run.phase is Phase.SUCCEEDED, "false-end", told)
         if scenario.kind in ("calm", "harmless"):
-            demand(run.budget.restarts == 0, "false-restart", f"{run.budget.restarts} restarts")
+            self.demand(run.budget.restarts == 0, "false-restart", f"{run.budget.restarts} restarts")
         if scenario.kind == "alone":
-            demand(run.generation == 1, "false-restart", f"the gang is in generation {run.generation}")
+            self.demand(run.generation == 1, "false-restart", f"the gang is in generation {run.generation}")
         if self.killed and not self.chief_finished:
-            demand(run.phase in (Phase.KILLED, Phase.FAILED), "kill-lost", told)
+            self.demand(run.phase in (Phase.KILLED, Phase.FAILED), "kill-lost", told)
 
     def replayed(self, entries: list[Entry]) -> None:
         """Check that the journal tells how the run came to its end: each entry is decided again as it was."""
         for one in replay(entries):
             what = f"{one.entry.seq} {one.entry.type}"
-            demand(not one.why_not, "replay", f"{what}: {one.why_not}")
-            demand(not one.differs, "replay", f"{what}: {one.entry.outcome} is now {one.outcome}")
+            self.demand(not one.why_not, "replay", f"{what}: {one.why_not}")
+            self.demand(not one.differs, "replay", f"{what}: {one.entry.outcome} is now {one.outcome}")

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.strategy import STRATEGIES
 from tests.sim import person
+from tests.sim.apart import Apart
+from tests.sim.draw import WILD
+from tests.sim.liar import Liar
 from tests.sim.machine import Machine
 from tests.sim.process import Process
 
@@ -28,6 +31,10 @@ class Fault:
     harmless: bool = False
     alone: bool = False
     """Whether it ends only tasks that are restarted alone."""
+    lies: bool = False
+    """Whether it may happen to those who lie, and their neighbours are not to notice."""
+    beside: bool = False
+    """Whether it harms one run only, and not its neighbours on the same hosts."""
 
 
 def _machine(world: World) -> Machine:
@@ -35,7 +42,7 @@ def _machine(world: World) -> Machine:
 
 
 def _process(world: World) -> Process | None:
-    living = world.processes_living()
+    living = world.living_of("chaos")
     return world.chance.choice(living) if living else None
 
 
@@ -44,14 +51,14 @@ def _cut(world: World, machines: list[Machine], up: bool, down: bool, peers: boo
         machine.cut_up |= up
         machine.cut_down |= down
         machine.cut_peers |= peers
-    world.training.network_changed()
+    world.network_changed()
 
     def heal() -> None:
         for machine in machines:
             machine.cut_up = machine.cut_down = machine.cut_peers = False
             for wire in world.wires[machine.name]:
                 wire.heal()
-        world.training.network_changed()
+        world.network_changed()
 
     return heal
 
@@ -77,9 +84,9 @@ def _cut_head_off(world: World, _lasts_s: float) -> Heal:
 
 
 def _reset(world: World, _lasts_s: float) -> None:
-    links = world.head.links if world.head is not None else []
-    if links:
-        world.chance.choice(links).broke()
+    channels = world.head.transport.channels if world.head is not None else []
+    if channels:
+        world.chance.choice(channels).reset()
 
 
 def _kill_agent(world: World, _lasts_s: float) -> None:
@@ -121,15 +128,15 @@ def _stick(world: World, _lasts_s: float) -> None:
     process = _process(world)
     if process is not None and process.released:
         process.stuck = True
-        world.training.changed(process)
+        process.run.training.changed(process)
 
 
 def _unkillable(world: World, _lasts_s: float) -> Heal | None:
     process = _process(world)
     if process is None:
         return None
-    process.unkillable = process.stuck = True
-    world.training.changed(process)
+    process.unkillable = process.stuck = process.machine.was_unkillable = True
+    process.run.training.changed(process)
 
     def heal() -> None:
         process.unkillable = False
@@ -146,8 +153,11 @@ def _kill_process(world: World, _lasts_s: float) -> None:
 
 
 def _kill_alone(world: World, _lasts_s: float) -> None:
-    alone = STRATEGIES[world.scenario.plan.strategy].alone
-    mine = [p for p in world.processes_living() if p.task.type in alone and p.released]
+    mine = [
+        process
+        for process in world.living_of(world.kind)
+        if process.released and process.task.type in STRATEGIES[process.run.scenario.plan.strategy].alone
+    ]
     if mine:
         world.chance.choice(mine).killed()
 
@@ -172,11 +182,11 @@ def _reboot(world: World, lasts_s: float) -> Heal:
     if not machine.up:
         return lambda: None
     machine.crash()
-    world.training.network_changed()
+    world.network_changed()
 
     def back() -> None:
         machine.come_back()
-        world.training.network_changed()
+        world.network_changed()
 
     world.heap.after(20.0 + lasts_s, back)
     return lambda: None
@@ -184,6 +194,33 @@ def _reboot(world: World, lasts_s: float) -> Heal:
 
 def _die(world: World, _lasts_s: float) -> None:
     world.head_dies(whole_machine=world.chance.random() < 0.3)
+
+
+def _live_on(world: World, lasts_s: float) -> None:
+    world.head_lives_on(60.0 + 3.0 * lasts_s)
+
+
+def _stutter(world: World, _lasts_s: float) -> Heal:
+    machine = _machine(world)
+    machine.stutters = True
+
+    def heal() -> None:
+        machine.stutters = False
+
+    return heal
+
+
+def _lie(world: World, _lasts_s: float) -> Heal:
+    first, *others = world.runs.values()
+    machine = world.machines[world.chance.choice(first.scenario.plan.hosts).name]
+    elsewhere = [run.run_id for run in others if not run.uses(machine.name)]
+    machine.liar = Liar(world.chance, machine.name, first.run_id, elsewhere, misfit=world.scenario.misfit)
+    first.is_lied_about = True
+
+    def heal() -> None:
+        machine.liar = None
+
+    return heal
 
 
 def _fill_disk(world: World, _lasts_s: float) -> Heal:
@@ -217,9 +254,25 @@ def _start_fails(world: World, _lasts_s: float) -> Heal:
 
 
 def _tear(world: World, _lasts_s: float) -> None:
-    saves = [saved for saves in world.share.generations.values() for saved in saves]
-    if saves:
-        world.chance.choice(saves[-3:]).whole = False
+    run = world.chance.choice([run for run in world.runs.values() if run.kind == "chaos"])
+    run.share.tear(world.chance)
+
+
+def _fill_host(world: World, _lasts_s: float) -> Heal:
+    machine = _machine(world)
+    machine.disk_full = True
+
+    def heal() -> None:
+        machine.disk_full = False
+
+    return heal
+
+
+def _lose_directory(world: World, _lasts_s: float) -> None:
+    machine = _machine(world)
+    for run in world.runs.values():
+        if isinstance(run.share, Apart) and not any(p.machine is machine for p in run.living()):
+            run.share.lose(machine)
 
 
 FAULTS = (
@@ -230,24 +283,29 @@ FAULTS = (
     Fault("reset", 4, _reset, harmless=True),
     Fault("agent killed", 3, _kill_agent, harmless=True),
     Fault("agent frozen", 3, _freeze_agent, harmless=True),
-    Fault("shim frozen", 2, _freeze_shim),
-    Fault("shim killed", 2, _kill_shim),
-    Fault("task frozen", 2, _freeze_process),
-    Fault("task stuck", 2, _stick),
-    Fault("task unkillable", 1, _unkillable),
-    Fault("task killed", 4, _kill_process),
+    Fault("shim frozen", 2, _freeze_shim, beside=True),
+    Fault("shim killed", 2, _kill_shim, beside=True),
+    Fault("task frozen", 2, _freeze_process, beside=True),
+    Fault("task stuck", 2, _stick, beside=True),
+    Fault("task unkillable", 1, _unkillable, beside=True),
+    Fault("task killed", 4, _kill_process, beside=True),
     Fault("task killed alone", 2, _kill_alone, alone=True),
-    Fault("script fails", 3, _exit(1, "ValueError: by chance")),
-    Fault("script saves and asks", 2, _exit(42, "")),
-    Fault("script ends early", 1, _exit(0, "")),
+    Fault("script fails", 3, _exit(1, "ValueError: by chance"), beside=True),
+    Fault("script saves and asks", 2, _exit(42, ""), beside=True),
+    Fault("script ends early", 1, _exit(0, ""), beside=True),
     Fault("host rebooted", 3, _reboot),
-    Fault("coordinator killed", 5, _die, harmless=True),
+    Fault("coordinator killed", 5, _die, harmless=True, lies=True),
+    Fault("coordinator lives on beside its successor", 2, _live_on),
+    Fault("frames doubled, replies late", 2, _stutter, harmless=True),
+    Fault("host lies", 20, _lie, lies=True),
     Fault("journal's disk full", 2, _fill_disk, harmless=True),
     Fault("share hangs", 1, _hang_share),
     Fault("starts fail", 1, _start_fails),
-    Fault("checkpoint torn", 2, _tear),
-    Fault("host drained", 3, person.drain),
-    Fault("gone back to a checkpoint", 1, person.go_back),
+    Fault("checkpoint torn", 2, _tear, beside=True),
+    Fault("host's disk full", 2, _fill_host),
+    Fault("host's checkpoints lost", 2, _lose_directory),
+    Fault("host drained", 3, person.drain, beside=True),
+    Fault("gone back to a checkpoint", 1, person.go_back, beside=True),
 )
 
 
@@ -259,9 +317,7 @@ class Injector:
         self._heals: list[Heal] = []
         kind = world.scenario.kind
         self._table = [
-            fault
-            for fault in FAULTS
-            if kind == "chaos" or (kind == "harmless" and fault.harmless) or (kind == "alone" and fault.alone)
+            fault for fault in FAULTS if (kind in WILD and not fault.lies) or getattr(fault, kind, False)
         ]
         self._over = not self._table
         if not self._over:
@@ -270,7 +326,7 @@ class Injector:
     def _again(self) -> None:
         scenario, chance = self._world.scenario, self._world.chance
         wait_s = chance.expovariate(1 / scenario.fault_every_s)
-        if scenario.kind != "chaos":
+        if scenario.kind in ("harmless", "alone"):
             wait_s += 900.0  # these faults must not overlap: several at once may do harm
         self._world.heap.after(wait_s, self._strike)
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.adapters.host.process import Identity
-from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.shim import record as shim_record
+from orchestrator.daemon.shim.report import blank_task, ended_task
 from orchestrator.daemon.shim.state import cause_of_silence
 from orchestrator.protocol.frames import Task
 from tests.sim.heap import Clock, Violation
+from tests.sim.logs import HostLog
 
 if TYPE_CHECKING:
     from tests.sim.agent import Agent
+    from tests.sim.liar import Liar
     from tests.sim.process import Process, Shim
     from tests.sim.world import World
+
+Key = tuple[str, str, int]
+"""(run, task, generation)"""
 
 FIRST_PID = 1000
 FOREIGN_MAX = 64
@@ -38,11 +43,21 @@ class Record:
     burying: bool = False
     starting: bool = False
     """Whether an agent's job is about to start the shim."""
+    asked_again: list[Callable[[dict[str, Any]], None]] = field(default_factory=list)
+    """Who else waits for that start."""
     was_ready: bool = False
+    log: HostLog = field(default_factory=HostLog)
+    by_stale: bool = False
+    """Whether the coordinator that ordered it had a successor already."""
+
+    def __post_init__(self) -> None:
+        start = self.start
+        self.key: Key = (str(start["run"]), str(start["task"]), int(start["generation"]))
 
     @property
-    def key(self) -> tuple[str, int]:
-        return str(self.start["task"]), int(self.start["generation"])
+    def has_ended(self) -> bool:
+        """Whether there is an exit record, and nobody who could say more."""
+        return self.task is not None and not self.lives
 
     @property
     def is_silent(self) -> bool:
@@ -57,32 +72,36 @@ class Record:
 
 @dataclass
 class Machine:
-    """A host. Only its disk survives a reboot: `records` and `epoch`."""
+    """A host. Only its disk survives a reboot: `records` and `epochs`."""
 
     world: World
-    plan: HostPlan
+    name: str
+    data_address: str
     boot: int = 1
     up: bool = True
     cut_up: bool = False
     """Whether nothing that it sends reaches the head."""
     cut_down: bool = False
     cut_peers: bool = False
-    epoch: int = 0
-    looked_up_to: int = -1
-    """The highest generation that a completed sweep has covered here."""
-    records: dict[tuple[str, int], Record] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
+    """By run, the highest epoch that was obeyed here."""
+    looked_up_to: dict[str, int] = field(default_factory=dict)
+    """By run, the highest generation that a completed sweep has covered here."""
+    records: dict[Key, Record] = field(default_factory=dict)
     agents: list[Agent] = field(default_factory=list)
     start_fails: bool = False
     share_hangs: bool = False
+    disk_full: bool = False
+    was_unkillable: bool = False
+    """Whether some process here could not be killed for a while."""
+    stutters: bool = False
+    """Whether frames come twice, and replies in another order."""
+    liar: Liar | None = None
 
     def __post_init__(self) -> None:
         self._pids: dict[int, Process | Shim | None] = {}
         self._next_pid = FIRST_PID
         self.clock = self._new_clock()
-
-    @property
-    def name(self) -> str:
-        return self.plan.name
 
     @property
     def boot_id(self) -> str:
@@ -93,6 +112,11 @@ class Machine:
         return Clock(self.world.heap, 1.0 + self.world.chance.uniform(-skew, skew))
 
     # -- pids ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the head can connect to it now."""
+        return self.up and not self.cut_up and not self.cut_down
 
     def new_pid(self, assignee: Process | Shim) -> Identity:
         """Give a new process a pid, and return its identity."""
@@ -142,7 +166,7 @@ class Machine:
 
     @property
     def living(self) -> list[Process]:
-        """All living processes of tasks, whether anyone knows of them or not."""
+        """All living processes of tasks of all runs, whether anyone knows of them or not."""
         return [r.process for r in self.records.values() if r.process is not None and r.process.alive]
 
     def bury(self, record: Record) -> None:
@@ -152,11 +176,20 @@ class Machine:
         if record.process is not None and record.process.identity is not None:
             self.signal(record.process.identity)
         cause = cause_of_silence(record.identity, self.boot_id)
-        task = shim_record.blank_task(record.start)
+        task = blank_task(record.start)
         task["port"] = record.port
         task["pid"] = record.process.identity.pid if record.process is not None else None
         ago_s = None if cause == "rebooted" else 0.0
-        task = shim_record.ended_task(task, cause, swept="cgroup", left=[], ago_s=ago_s, last_lines=[])
+        task = ended_task(
+            task,
+            cause,
+            swept="cgroup",
+            left=[],
+            ended_at=self.world.heap.now,
+            ago_s=ago_s,
+            released=record.process is not None and record.process.released,
+            last_lines=[],
+        )
         self.keep(record, task)
 
     def keep(self, record: Record, task: Task, ended_at: float | None = None) -> None:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import DrainRequested, Event, RolledBack, UndrainRequested
 from orchestrator.core.hosts import slots
+from tests.sim.share import Share
 
 if TYPE_CHECKING:
+    from tests.sim.run import SimRun
     from tests.sim.world import World
 
 AGAIN_S = 10.0
@@ -22,37 +24,45 @@ AGAIN_S = 10.0
 
 def drain(world: World, _lasts_s: float) -> Callable[[], None] | None:
     """Drain a host if the run can do without it, and return the undrain."""
-    run = world.run_now
+    side = _one_of(world)
+    run = side.now
     if run is None or run.phase.is_terminal:
         return None
     host = world.chance.choice(run.hosts).name
     if slots.why_not_drained(run, host) is not None:
         return None
     at_once = world.chance.random() < 0.5
-    if _ask(world, lambda at: DrainRequested(at=at, host=host, now=at_once)):
-        world.checks.drained.add(host)
-    return lambda: _undrain(world, host)
+    if _ask(side, lambda at: DrainRequested(at=at, host=host, now=at_once)):
+        side.checks.drained.add(host)
+    return lambda: _undrain(side, host)
 
 
-def _undrain(world: World, host: str) -> None:
+def _one_of(world: World) -> SimRun:
+    return world.chance.choice([run for run in world.runs.values() if run.kind == "chaos"])
+
+
+def _undrain(side: SimRun, host: str) -> None:
     """Undrain a host, and repeat until it is acknowledged: otherwise the run may lack a host for ever."""
-    world.checks.drained.discard(host)
-    run = world.run_now
+    side.checks.drained.discard(host)
+    run = side.now
     if run is not None and run.phase.is_terminal:
         return
-    if not _ask(world, lambda at: UndrainRequested(at=at, host=host)):
-        world.heap.after(AGAIN_S, lambda: _undrain(world, host))
+    if not _ask(side, lambda at: UndrainRequested(at=at, host=host)):
+        side.world.heap.after(AGAIN_S, lambda: _undrain(side, host))
 
 
 def go_back(world: World, _lasts_s: float) -> None:
     """Roll back to one of the checkpoints that read whole. The mark in the directory comes before the event."""
-    run, saves = world.run_now, world.share.whole_ones()
+    side = _one_of(world)
+    if not isinstance(side.share, Share):
+        return  # see NOT_PLAYED in agent.py
+    run, saves = side.now, side.share.whole_ones()
     if run is None or run.phase.is_terminal or not saves:
         return
     generation, saved = world.chance.choice(saves)
-    path = world.share.path(generation, saved.step)
-    aside = world.share.go_back(generation, saved)
-    world.checks.goes_back(path)
+    path = side.share.path(generation, saved.step)
+    aside = side.share.go_back(generation, saved)
+    side.checks.goes_back(path)
 
     def event(at: float) -> Event:
         return RolledBack(
@@ -62,16 +72,17 @@ def go_back(world: World, _lasts_s: float) -> None:
     head = world.head
 
     def tell() -> None:
-        now = world.run_now
-        if world.head is head and now is not None and not now.phase.is_terminal and _ask(world, event):
-            world.checks.went_back(now.generation)
+        now = side.now
+        if world.head is head and now is not None and not now.phase.is_terminal and _ask(side, event):
+            side.checks.went_back(now.generation)
 
     world.heap.after(world.chance.uniform(0.0, 5.0), tell)
 
 
-def _ask(world: World, event: Callable[[float], Event]) -> bool:
+def _ask(side: SimRun, event: Callable[[float], Event]) -> bool:
     """Send a request, and return whether the coordinator has acknowledged it."""
-    head, run = world.head, world.run_now
+    world, run = side.world, side.now
+    head = world.head
     if head is None or run is None:
         return False
     asked = event(head.clock())

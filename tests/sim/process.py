@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.plan import TaskId
-from orchestrator.daemon.shim import record as shim_record
 from orchestrator.daemon.shim import state as shim_state
+from orchestrator.daemon.shim.report import blank_task, ended_task
 from orchestrator.daemon.shim.state import Do, Ended, Exited, Looked, Ordered, RuntimeReady, Ticked
 from orchestrator.protocol.frames import Left, Said, Task
+from tests.sim.apart import Apart
 
 if TYPE_CHECKING:
     from tests.sim.machine import Machine, Record
@@ -29,26 +30,34 @@ class Process:
         self.shim = shim
         self.machine = shim.machine
         self.world = shim.machine.world
-        self.task = TaskId.parse(shim.record.key[0])
-        self.generation = shim.record.key[1]
+        run_id, task, self.generation = shim.record.key
+        self.run = self.world.runs[run_id]
+        self.task = TaskId.parse(task)
+        self.by_stale = shim.record.by_stale
+        self.gpus = frozenset(filter(None, env.get("CUDA_VISIBLE_DEVICES", "").split(",")))
         self.identity = self.machine.new_pid(self)
         self.directory = env.get("ORCH_CHECKPOINT_DIR") if not shim.record.start["scratch"] else None
+        if self.directory is not None and isinstance(self.run.share, Apart):
+            self.directory = f"{self.machine.name}:{self.directory}"
         self.alive = True
         self.frozen = False
         self.stuck = False
         self.unkillable = False
+        self.given_up = False
+        """Whether its host knows that it cannot be killed."""
         self.dying = False
         self.released = False
         self.gang: Gang | None = None
         self.error: Said | None = None
         self._lines: list[str] = []
         self._waits: list[Callable[[], None]] = []
-        self.world.checks.spawned(self)
-        scenario = self.world.scenario
+        self.run.processes_ever.append(self)
+        self.run.checks.spawned(self)
+        scenario = self.run.scenario
         self._after(scenario.import_s * self.world.chance.uniform(0.8, 1.5), self._imported)
 
     def __repr__(self) -> str:
-        return f"{self.task} of generation {self.generation} on {self.machine.name}"
+        return f"{self.run.name} {self.task} of generation {self.generation} on {self.machine.name}"
 
     @property
     def trains(self) -> bool:
@@ -73,19 +82,26 @@ class Process:
             waits, self._waits = self._waits, []
             for due in waits:
                 due()
-        self.world.training.changed(self)
+        self.run.training.changed(self)
 
     def _imported(self) -> None:
-        if self.world.scenario.script == "fails-early":
+        if self.run.scenario.script == "fails-early":
             self.fail("ValueError: the script cannot work")
             return
         self.shim.tell(RuntimeReady(self.machine.clock()))
 
     def go(self, env: dict[str, str]) -> None:
         """Act on the release, which brings TF_CONFIG."""
+        self.run.checks.goes(self)
         self.released = True
+        self.print("the training begins")
         config = json.loads(env.get("TF_CONFIG") or "null")
-        self.world.training.join(self, config)
+        self.run.training.join(self, config)
+
+    def print(self, words: str) -> None:
+        """Write a line to its log."""
+        log = self.shim.record.log
+        log.write(self.world.heap.now, f"{self!r}, byte {len(log.text)}: {words}")
 
     def ask_to_stop(self) -> None:
         """Let the runtime stop it, unless it is stuck where no Python runs."""
@@ -96,6 +112,7 @@ class Process:
         """End by the script itself."""
         self.error = {"kind": "exception", "message": line} if code == 1 else None
         self._lines = [line] if line else []
+        self.print(line)
         self.end(code=code)
 
     def fail_later(self, delay_s: float, line: str, code: int, still: Callable[[], bool]) -> None:
@@ -119,7 +136,7 @@ class Process:
         self.alive = False
         self.machine.free_pid(self.identity)
         self.world.say(f"{self!r} ends: code {code}, signal {signal} {' '.join(self._lines)[:40]}")
-        self.world.training.ended(self, code)
+        self.run.training.ended(self, code)
         self.shim.tell(Exited(Ended(self.machine.clock(), code=code, signal=signal)))
 
     @property
@@ -134,6 +151,7 @@ class Shim:
     def __init__(self, machine: Machine, record: Record) -> None:
         self.machine = machine
         self.record = record
+        self.run = machine.world.runs[record.key[0]]
         self.alive = True
         self.frozen = False
         self.identity = machine.new_pid(self)
@@ -240,7 +258,7 @@ class Shim:
             self.record.was_ready |= self.state.shown in ("ready", "running")
             self.machine.changed(self.record)
         elif action is Do.ACCEPT and answer is not None:
-            self.machine.world.checks.handled(self.machine, self.record, order)
+            self.run.checks.handled(self.machine, self.record, order)
             answer({"ok": {}})
         elif action is Do.REFUSE and answer is not None:
             code, message, hint = value
@@ -259,7 +277,7 @@ class Shim:
         state, process = self.state, self.record.process
         ended = state.ended or Ended(self.machine.clock())
         cause = shim_state.cause_of(ended, state.stop_by, None, 0)
-        task = shim_record.ended_task(
+        task = ended_task(
             self.task(),
             cause,
             swept="cgroup",
@@ -268,10 +286,12 @@ class Shim:
             signal=ended.signal,
             ended_at=self.machine.world.heap.now,
             ordered=state.stop_by is shim_state.StopBy.ORDER,
+            released=state.reached is shim_state.Phase.RUNNING,
             last_lines=process.last_lines if process is not None else [],
         )
         if process is not None:
-            self.machine.world.checks.recorded(process)
+            process.given_up = bool(state.left)
+            process.run.checks.recorded(process)
         self.alive = False
         self.machine.free_pid(self.identity)
         self.machine.keep(self.record, task, ended.at)
@@ -280,9 +300,10 @@ class Shim:
     def task(self) -> Task:
         """Return the TASK of a report."""
         process = self.record.process
-        task = shim_record.blank_task(self.record.start)
+        task = blank_task(self.record.start)
         task["phase"] = self.state.shown
         task["port"] = self.record.port
+        task["log_bytes"] = len(self.record.log.text)
         if process is not None:
             task["pid"] = process.identity.pid
             task["error"] = process.error

@@ -1,10 +1,15 @@
-"""The shared checkpoint directory: the checkpoints, whole or torn, and the answers of `seed` and `verify`."""
+"""The shared checkpoint directory of a run: the checkpoints, whole or torn, and the answers of `seed` and `verify`."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.sim.process import Process
 
 
 @dataclass
@@ -20,10 +25,12 @@ class Saved:
 class Share:
     """The checkpoints by generation, and the answers of `seed`, which a marker makes idempotent."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: str) -> None:
+        self.root = root
         self.generations: dict[int, list[Saved]] = {}
         self.ever_saved = False
         self._seeds: dict[int, dict[str, Any]] = {}
+        self._by: dict[int, dict[str, Any]] = {}
         self._pins: dict[int, Saved] = {}
         """The pinned copy of the chosen checkpoint, by the generation that a person rolled back to."""
         self._aside: set[int] = set()
@@ -31,19 +38,35 @@ class Share:
         """By generation: in it and those before it, only checkpoints up to this number count."""
         self._saves = itertools.count(1)
 
-    @staticmethod
-    def path(generation: int, step: int | None = None) -> str:
+    def path(self, generation: int, step: int | None = None) -> str:
         """Return the path of a generation or a checkpoint, as the adapters name it."""
-        directory = f"/shared/sim/gen-{generation:06d}"
+        directory = f"{self.root}/gen-{generation:06d}"
         return directory if step is None else f"{directory}/ckpt-{step}"
 
-    def save(self, generation: int, step: int) -> Saved:
-        """Begin to save a checkpoint. The three newest of a generation are kept."""
-        saves = self.generations.setdefault(generation, [])
-        saves.append(Saved(step, nth=next(self._saves)))
+    def begins(self, chief: Process) -> tuple[int | None, bool]:
+        """Return the step of the newest checkpoint that the chief can read, and whether all that it finds is whole."""
+        found, _ = self.newest(chief.generation)
+        given = self.generations.get(chief.generation, [])
+        return found.step if found is not None else None, all(saved.whole for saved in given)
+
+    def save(self, chief: Process, step: int) -> Callable[[bool], None]:
+        """Begin to save a checkpoint, and return what ends that: whole, or torn. A script keeps the three newest."""
+        saves = self.generations.setdefault(chief.generation, [])
+        saved = Saved(step, nth=next(self._saves))
+        saves.append(saved)
         self.ever_saved = True
         del saves[:-3]
-        return saves[-1]
+
+        def end(whole: bool) -> None:
+            saved.whole = whole
+
+        return end
+
+    def tear(self, chance: Random) -> None:
+        """Tear one of the newest checkpoints."""
+        saves = [saved for saves in self.generations.values() for saved in saves]
+        if saves:
+            chance.choice(saves[-3:]).whole = False
 
     def _of(self, generation: int) -> list[Saved]:
         """Return the checkpoints of a generation, oldest first."""
@@ -94,9 +117,11 @@ class Share:
             rejected.append({"path": self.path(generation, saved.step), "why": "torn"})
         return None, rejected
 
-    def seed(self, generation: int, *, keep: int) -> dict[str, Any]:
+    def seed(self, generation: int, *, keep: int, by: dict[str, Any]) -> dict[str, Any]:
         """Return the reply to a `seed` order: `ok`, or an error."""
         if generation in self._seeds:
+            if by != self._by[generation]:
+                return _error("taken", f"generation {generation} was begun for {self._by[generation]}")
             return {"ok": self._seeds[generation]}
         highest = max(self.generations, default=0)
         if highest >= generation:
@@ -120,16 +145,22 @@ class Share:
             "rejected": rejected,
             "highest_generation": generation,
         }
-        self._seeds[generation] = ok
+        self._seeds[generation], self._by[generation] = ok, by
         for old in sorted(self.generations.keys() - self._aside, reverse=True)[max(1, keep) :]:
             if source is None or not source.startswith(self.path(old) + "/"):
                 del self.generations[old]
         return {"ok": ok}
 
-    def given(self, generation: int) -> int | None:
-        """Return the step that a generation was seeded with; None for nothing."""
-        step: int | None = self._seeds.get(generation, {}).get("global_step")
-        return step
+    def still_there(self, verified: dict[str, int]) -> tuple[dict[str, int], int | None]:
+        """Return those of the verified checkpoints, steps by path, that exist, and the newest step that reads whole."""
+        found = {path: self.find(path) for path in verified}
+        whole = [saved.step for saved in found.values() if saved is not None and saved.whole]
+        there = {path: step for path, step in verified.items() if found[path] is not None}
+        return there, max(whole, default=None)
+
+    def was_given(self, generation: int, step: int | None) -> bool:
+        """Return whether a generation was seeded with that step; None is nothing."""
+        return bool(self._seeds.get(generation, {}).get("global_step") == step)
 
     def verify(self, generation: int) -> dict[str, Any]:
         """Return the reply to a `verify` order."""
@@ -137,7 +168,7 @@ class Share:
         told = None
         if found is not None:
             told = {"global_step": found.step, "path": self.path(generation, found.step), "saved_at": 1.0}
-            told |= {"kind": "tensorflow", "verified": True}
+            told |= {"kind": "tensorflow", "bytes": 1 << 20, "verified": True}
         return {"ok": {"checkpoint": told, "rejected": rejected}}
 
 

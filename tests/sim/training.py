@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.plan import TaskId
-from tests.sim.heap import Violation
 from tests.sim.process import UNAVAILABLE
 
 if TYPE_CHECKING:
     from tests.sim.machine import Machine
     from tests.sim.process import Process
-    from tests.sim.world import World
+    from tests.sim.run import SimRun
 
 
 class Gang:
@@ -19,7 +18,8 @@ class Gang:
 
     def __init__(self, training: Training, config: dict[str, Any] | None) -> None:
         self._training = training
-        self._world = training.world
+        self._world = training.run.world
+        self._run = training.run
         self.config = config
         self.members: dict[TaskId, Process] = {}
         self.position = 0.0
@@ -38,7 +38,7 @@ class Gang:
 
     def is_needed(self, task: TaskId) -> bool:
         """Return whether there is no progress without that task."""
-        return self._world.scenario.plan.strategy != "parameter_server" or task.type in ("chief", "ps")
+        return self._run.scenario.plan.strategy != "parameter_server" or task.type in ("chief", "ps")
 
     def join(self, process: Process) -> None:
         """Let a released process look for its peers at the addresses in its TF_CONFIG."""
@@ -68,14 +68,22 @@ class Gang:
             if record.port != port or holder is None or not holder.alive:
                 continue
             older = min(holder.generation, process.generation)
+            if holder.run is not self._run:
+                self._run.checks.demand(
+                    False,
+                    "met-a-stranger",
+                    f"{process!r} finds {holder!r} of another run at {address}:{port}",
+                )
             if holder.task != peer or (self.is_needed(peer) and older < self._gang_of(process, holder)):
-                raise Violation("met-a-stranger", f"{process!r} finds {holder!r} where it looks for {peer}")
+                self._run.checks.demand(
+                    False, "met-a-stranger", f"{process!r} finds {holder!r} where it looks for {peer}"
+                )
         if process.shim.record.start["hold"] and not any(
             record.port == port and (record.was_ready or record.task is not None)
             for record in machine.records.values()
         ):
-            raise Violation(
-                "released-before-all-joined", f"{process!r} looks for {peer}, which never was ready"
+            self._run.checks.demand(
+                False, "released-before-all-joined", f"{process!r} looks for {peer}, which never was ready"
             )
 
     def _gang_of(self, process: Process, holder: Process) -> int:
@@ -87,15 +95,14 @@ class Gang:
     # -- position ------------------------------------------------------------------------------------------
 
     def _begin(self, chief: Process) -> None:
-        scenario, checks = self._world.scenario, self._world.checks
-        found = None
+        scenario, checks = self._run.scenario, self._run.checks
+        found, whole = None, True
         if chief.directory is not None:
-            found, _ = self._world.share.newest(chief.generation)
-        step = found.step if found is not None else 0
-        checks.restored(chief, step if found is not None else None)
+            found, whole = self._run.share.begins(chief)
+        checks.restored(chief, found, whole=whole)
         if scenario.script == "restores-nothing":
-            step = 0
-        self.position = float(step)
+            found = None
+        self.position = float(found or 0)
         self.began = False
         self._save_at = self.position + scenario.save_every_s * scenario.steps_per_s
         delay_s = scenario.first_step_s * self._world.chance.uniform(0.7, 1.3)
@@ -109,7 +116,7 @@ class Gang:
 
     def step_of(self, process: Process) -> int | None:
         """Return the step that the runtime of a process reports."""
-        serves = self._world.scenario.plan.strategy == "parameter_server" and process.task.type != "chief"
+        serves = self._run.scenario.plan.strategy == "parameter_server" and process.task.type != "chief"
         if serves or not self.began or process.task.type == "evaluator":
             return None
         self._settle()
@@ -118,7 +125,7 @@ class Gang:
     def _settle(self) -> None:
         now = self._world.heap.now
         if self._runs:
-            self.position += (now - self._since) * self._world.scenario.steps_per_s
+            self.position += (now - self._since) * self._run.scenario.steps_per_s
         self._since = now
 
     def _is_well(self) -> bool:
@@ -142,7 +149,7 @@ class Gang:
             self._arm()
 
     def _arm(self) -> None:
-        scenario, version = self._world.scenario, self._version
+        scenario, version = self._run.scenario, self._version
         target = min(self._save_at, scenario.steps, self._fails_at())
         wait_s = max(0.0, (target - self.position) / scenario.steps_per_s)
 
@@ -155,13 +162,13 @@ class Gang:
         self._world.heap.after(wait_s, due)
 
     def _fails_at(self) -> float:
-        scenario = self._world.scenario
+        scenario = self._run.scenario
         return scenario.steps * 0.4 if scenario.script == "fails-at-a-step" else float("inf")
 
     def _arrive(self) -> None:
         chief = self.chief
         assert chief is not None
-        scenario = self._world.scenario
+        scenario = self._run.scenario
         if self.position >= self._fails_at():
             chief.fail("ValueError: cannot go on at this step")
         elif self.position >= scenario.steps:
@@ -175,12 +182,15 @@ class Gang:
     def _save(self, chief: Process, takes_s: float) -> None:
         if chief.directory is None:
             return
-        self._world.checks.saves(chief)
-        saved = self._world.share.save(chief.generation, int(self.position))
+        self._run.checks.saves(chief)
+        for member in self.members.values():
+            for _ in range(self._world.chance.choice((0, 0, 1, 40))):
+                member.print(f"step {int(self.position)}")
+        end = self._run.share.save(chief, int(self.position))
 
         def finished() -> None:
             if chief.alive or takes_s == 0.0:
-                saved.whole = not self._world.tears()
+                end(not self._run.tears())
 
         if takes_s == 0.0:
             finished()
@@ -204,7 +214,7 @@ class Gang:
         self.update()
 
     def _serves(self, process: Process) -> bool:
-        return self._world.scenario.plan.strategy == "parameter_server" and process.task.type == "worker"
+        return self._run.scenario.plan.strategy == "parameter_server" and process.task.type == "worker"
 
     def _follow(self) -> None:
         """Let members fail if one that they need has died. If it is only unreachable, they may fail."""
@@ -229,17 +239,18 @@ class Gang:
 
 
 class Training:
-    """All gangs, by the address of their chief."""
+    """All gangs of a run, by the address of their chief."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, run: SimRun) -> None:
+        self.run = run
+        self.world = run.world
         self.gangs: dict[str, Gang] = {}
         self._by_address: dict[str, Machine] = {}
 
     def machine_at(self, address: str) -> Machine:
         """Return the machine with that data address."""
         if not self._by_address:
-            self._by_address = {m.plan.data_address: m for m in self.world.machines.values()}
+            self._by_address = {m.data_address: m for m in self.world.machines.values()}
         return self._by_address[address]
 
     def join(self, process: Process, config: dict[str, Any] | None) -> None:
@@ -259,9 +270,9 @@ class Training:
         """React to the end of a process."""
         if process.gang is not None:
             process.gang.ended(process, code)
-        if code == 0 and process.task == self.world.chief:
-            self.world.checks.finished()
-            for other in self.world.processes():  # an evaluator ends after the last checkpoint
+        if code == 0 and process.task == self.run.chief:
+            self.run.checks.finished()
+            for other in self.run.processes():  # an evaluator ends after the last checkpoint
                 if other.task.type == "evaluator" and other.released:
                     other.fail_later(self.world.chance.uniform(0.5, 5.0), "", 0, lambda: True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import shutil
@@ -9,30 +10,46 @@ import tempfile
 from collections import deque
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
-from orchestrator.adapters.bundle import Bundle
+from orchestrator.adapters.head.checkpoint_store import CheckpointStore
 from orchestrator.core.errors import JournalError
-from orchestrator.core.events import KillRequested
-from orchestrator.core.model import Run, new_run
-from orchestrator.core.phases.stopping import unproven
-from orchestrator.core.plan import TaskId
-from orchestrator.core.strategy import chief_of
-from tests.sim.checks import Checks
+from orchestrator.core.model import Run
+from tests.sim import hush, logs
+from tests.sim.apart import CHUNK_BYTES, PULL_BYTES
 from tests.sim.draw import Scenario
 from tests.sim.faults import Injector
+from tests.sim.fibers import Fibers, Threading, played
 from tests.sim.head import Died, Head
 from tests.sim.heap import Heap, Violation
 from tests.sim.machine import Machine
 from tests.sim.process import Process
-from tests.sim.share import Share
-from tests.sim.training import Training
+from tests.sim.run import SimRun
+from tests.sim.transport import Boot
 from tests.sim.wires import Wire
 
-RUN_ID = "sim-20260101-000000"
 LAST_EVENTS = 60
 SPINS_MAX = 2000
+LOOK_S = 10.0
+AFTERWARDS_S = 1800.0
+"""So long faults may still occur after all runs have ended."""
 SPIN_S = 0.05
 """More than SPINS_MAX turns in this time are an endless loop: an expired deadline that changes nothing."""
+
+
+class SimStore(CheckpointStore):
+    """The real one, on a disk that may be full."""
+
+    def __init__(self, world: World, *args: Any) -> None:
+        super().__init__(*args)
+        self._world = world
+
+    def append(self, chunk: str, data: bytes) -> None:
+        """Append half of it, and fail, where the disk is full."""
+        if self._world.disk_full:
+            super().append(chunk, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().append(chunk, data)
 
 
 class World:
@@ -44,17 +61,32 @@ class World:
         self.scenario = scenario
         self.heap = Heap()
         self.chance = Random(scenario.seed + 1)
-        self.chief: TaskId = chief_of(scenario.plan.tasks)
         self.last: deque[str] = deque(maxlen=LAST_EVENTS)
         self.counts: dict[str, int] = {}
         self.turns = 0
+        self.played_s = 0.0
+        """The time in which heartbeats were played: of a stretch without one, no more than two heartbeats count."""
+        self._reported_at = 0.0
         self.disk_full = False
-        self.share = Share()
-        self.wires: dict[str, list[Wire]] = {host.name: [] for host in scenario.plan.hosts}
-        self.machines = {host.name: Machine(self, host) for host in scenario.plan.hosts}
-        self.checks = Checks(self)
-        self.training = Training(self)
+        self.files = os.path.join(directory, "hosts")
+        """The files of all hosts, a directory each."""
+        self.state_dir = os.path.join(directory, "state-1")
+        hosts = {host.name: host for run in scenario.runs for host in run.plan.hosts}
+        self.wires: dict[str, list[Wire]] = {name: [] for name in hosts}
+        self.machines = {name: Machine(self, name, host.data_address) for name, host in hosts.items()}
+        self.runs = {run.run_id: run for run in (SimRun(self, told) for told in scenario.runs)}
+        self.fibers = Fibers(self.heap)
+        self.found: Violation | None = None
+        """A broken rule that was found in a thread which may swallow it."""
+        self._played = played(
+            Threading(self.fibers).names()
+            | {"random": self.chance, "bootstrap": Boot, "CheckpointStore": self._store}
+            | {"CHUNK_BYTES": CHUNK_BYTES, "PULL_BYTES": PULL_BYTES}
+        )
+        self._played.__enter__()
         self.head: Head | None = None
+        self.stale: dict[int, Head] = {}
+        """By epoch, the coordinators that live on although they have a successor."""
         self.head_since = 0.0
         self._trace = trace
         self._directory = directory
@@ -62,6 +94,8 @@ class World:
         self._path = self._new_path()
         self._healed_at: float | None = None
         self._spins = (0.0, 0)
+        self._look_at = 0.0
+        self._over_since: float | None = None
         self._injector = Injector(self)
 
     # -- what others ask -----------------------------------------------------------------------------------
@@ -73,44 +107,57 @@ class World:
         if self._trace is not None:
             self._trace(line)
 
+    def reported(self, heartbeat_s: float) -> None:
+        """Count the time up to a heartbeat that the coordinator has heard."""
+        self.played_s += min(self.heap.now - self._reported_at, 2 * heartbeat_s)
+        self._reported_at = self.heap.now
+
     def processes(self) -> list[Process]:
         """Return all processes that ever ran."""
-        return [
-            r.process for m in self.machines.values() for r in m.records.values() if r.process is not None
-        ]
+        return [process for run in self.runs.values() for process in run.processes()]
 
     def processes_living(self) -> list[Process]:
         """Return all living processes."""
         return [process for process in self.processes() if process.alive]
 
-    def tears(self) -> bool:
-        """Draw whether a checkpoint is torn although its writer succeeded."""
-        return self._healed_at is None and self.chance.random() < self.scenario.tears
+    def living_of(self, kind: str) -> list[Process]:
+        """Return the living processes of the runs of that kind."""
+        return [process for process in self.processes_living() if process.run.kind == kind]
+
+    @property
+    def kind(self) -> str:
+        """The kind of the scenario."""
+        return self.scenario.kind
+
+    @property
+    def is_healed(self) -> bool:
+        """Whether all faults are over."""
+        return self._healed_at is not None
+
+    def network_changed(self) -> None:
+        """Let all trainings notice that a machine was cut off or is back."""
+        for run in self.runs.values():
+            run.training.network_changed()
 
     def fate_of_write(self) -> str:
         """Draw what happens at a write of the journal."""
-        if self._healed_at is not None or self.chance.random() >= self.scenario.dies_at_write:
+        if self.is_healed or self.chance.random() >= self.scenario.dies_at_write:
             return "lives"
         return self.chance.choice(("before", "torn", "after"))
 
     def dies_between(self) -> bool:
         """Draw whether the coordinator dies between a commit and an action."""
-        return self._healed_at is None and self.chance.random() < self.scenario.dies_at_write / 2
+        return not self.is_healed and self.chance.random() < self.scenario.dies_at_write / 2
 
-    def no_bundle(self) -> Bundle:
-        """Fail: the fake agents need no bundle."""
-        raise NotImplementedError
-
-    @property
-    def run_now(self) -> Run | None:
-        """The run as the current coordinator knows it; None while there is none."""
-        return self.head.loop.runs.get(RUN_ID) if self.head is not None else None
+    def _store(self, *args: Any) -> CheckpointStore:
+        return SimStore(self, *args)
 
     # -- the coordinator's life ----------------------------------------------------------------------------
 
     def guarded(self, head: Head, work: Callable[[], object]) -> bool:
         """Do work of the coordinator. Return False where it dies of it."""
         self.turns += 1
+        self.fibers.group = head.fibers
         at, count = self._spins
         self._spins = (at, count + 1) if self.heap.now < at + SPIN_S else (self.heap.now, 0)
         if self._spins[1] > SPINS_MAX:
@@ -118,6 +165,7 @@ class World:
         try:
             work()
         except Died:
+            assert head is self.head
             self.head_dies(whole_machine=False)
             return False
         except queue.Empty:
@@ -135,104 +183,139 @@ class World:
             return
         self.say(f"** the coordinator of epoch {head.epoch} is dead")
         self.head = None
-        kept = list(head.journal.kept)
+        kept = dict(head.journal.kept)
         head.die(whole_machine)
-        self._path = head.journal.survive(self._new_path())
+        if whole_machine:
+            tear_parts(self.state_dir, self.chance)
+        self._path = head.journal.copy(self._new_path())
+        head.journal.close()
         away_s = (
             self.chance.choice((0.5, 3.0, 20.0))
             if self.chance.random() < 0.8
             else self.chance.uniform(60, 2000)
         )
-        if self.scenario.kind == "harmless":
+        if self.scenario.kind in ("harmless", "lies"):
             away_s = min(away_s, 300.0)
         self.heap.after(away_s, lambda: self._head_begins(kept))
+
+    def head_lives_on(self, lasts_s: float) -> None:
+        """Let a coordinator begin with a copy of the journal while the other lives on, unaware of it.
+
+        So it is after a failover to another head node, whose first one was only cut off or asleep.
+        """
+        head = self.head
+        if head is None:
+            return
+        self.say(
+            f"** the coordinator of epoch {head.epoch} has a successor, and lives on for {lasts_s:.0f} s"
+        )
+        head.is_stale = head.journal.is_stale = True
+        self.head, self.stale[head.epoch] = None, head
+        kept = dict(head.journal.kept)
+        self._path = head.journal.copy(self._new_path())
+        before, self.state_dir = self.state_dir, os.path.join(self._directory, f"state-{self._journals}")
+        if os.path.isdir(before):
+            shutil.copytree(before, self.state_dir)
+        self.heap.after(self.chance.uniform(0.0, 60.0), lambda: self._head_begins(kept))
+        self.heap.after(lasts_s, lambda: self._stale_dies(head))
+
+    def _stale_dies(self, head: Head) -> None:
+        if self.stale.pop(head.epoch, None) is not None:
+            self.say(f"** the coordinator of epoch {head.epoch} is dead at last")
+            head.die(whole_machine=False)
+            head.journal.close()
 
     def _new_path(self) -> str:
         self._journals += 1
         return os.path.join(self._directory, f"journal-{self._journals}.db")
 
-    def _head_begins(self, kept: list[Run]) -> None:
+    def _head_begins(self, kept: dict[str, list[Run]]) -> None:
         head = self.head = Head(self, self._path)
         self.head_since = self.heap.now
         self.say(f"** a coordinator of epoch {head.epoch}")
-        found = [k.run for k in head.journal.runs()]
-        self.checks.after_a_crash(kept, found)
-        head.journal.kept = found
+        found = {k.run.run_id: k.run for k in head.journal.runs()}
+        for run_id, run in self.runs.items():
+            run.checks.after_a_crash(kept.get(run_id, []), found.get(run_id))
+        head.journal.kept = {run_id: [run] for run_id, run in found.items()}
         try:
-            if self.guarded(head, head.take_up) and not found:
-                self._submit(head)
+            if self.guarded(head, head.take_up):
+                for run in self.runs.values():
+                    if run.scenario.begins_at <= self.heap.now:
+                        run.submit(head)
         except JournalError:  # it reports the error and ends, and is started again
             self.head_dies(whole_machine=False)
-
-    def _submit(self, head: Head) -> None:
-        """Do what `Coordinator._submit` does, until it is acknowledged."""
-        run = new_run(RUN_ID, self.scenario.plan, epoch=head.epoch, at=head.clock())
-
-        def work() -> None:
-            head.loop.submit(run)
-            head.executor.open(run, [host.name for host in run.hosts])
-
-        try:
-            if self.guarded(head, work):
-                self.checks.submitted = True
-        except JournalError:
-            self.heap.after(5.0, lambda: self._submit(head) if head is self.head else None)
-
-    def _kill(self) -> None:
-        """Kill the run, and repeat until it is acknowledged."""
-        head = self.head
-        if head is None or RUN_ID not in head.loop.runs:
-            self.heap.after(10.0, self._kill)
-            return
-        event = KillRequested(at=head.clock(), force=self.scenario.force_kill)
-        self.say("** the user kills the run")
-        try:
-            if self.guarded(head, lambda: head.loop.decide(RUN_ID, event)):
-                self.checks.killed = True
-                if self._healed_at is None and self.chance.random() < 0.4:
-                    self.head_dies(whole_machine=False)  # right after an acknowledgement, which must hold
-                return
-        except JournalError:
-            pass
-        self.heap.after(10.0, self._kill)
 
     # -- time ----------------------------------------------------------------------------------------------
 
     def play(self) -> None:
         """Simulate until the run has ended, or its bound has passed."""
-        self._head_begins([])
-        if self.scenario.kill_at is not None:
-            self.heap.at(self.scenario.kill_at, self._kill)
+        self._head_begins({})
+        for run in self.runs.values():
+            self.heap.at(run.scenario.begins_at, run.begin)
         self.heap.at(self.scenario.faults_s, self._heal)
         while not self._is_over():
-            head = self.head
+            heads = [self.head, *self.stale.values()] if self.head is not None else [*self.stale.values()]
+            head = min(heads, key=lambda head: head.due_at, default=None)
             if head is not None and head.due_at <= self.heap.next_at:
                 self.heap.now = max(self.heap.now, head.due_at)
                 head.turn()
             else:
                 self.heap.pop()()
-        self.checks.at_the_end(self.run_now)
+            if self.found is not None:
+                raise self.found
+        for run in self.runs.values():
+            run.checks.at_the_end(run.now)
+            if self.head is not None:
+                run.checks.replayed(self.head.journal.entries(run.run_id))
         if self.head is not None:
-            self.checks.replayed(self.head.journal.entries(RUN_ID))
+            for run in self.runs.values():
+                self.counts["logs copied"] = logs.check(run, self.head.state_dir)
+            hush.check_documents(self.head)
+            hush.check_files(self._directory)
+            for one in self.head.journal.contents().unreadable:
+                raise Violation("unreadable", one.sentence)
+
+    def close(self) -> None:
+        """End all threads, and close the files."""
+        for head in [*self.stale.values(), *([self.head] if self.head is not None else [])]:
+            head.die(whole_machine=False)
+            head.journal.close()
+        self._played.__exit__(None, None, None)
 
     def _heal(self) -> None:
         self.say("** all is healed")
         self._healed_at = self.heap.now
         self._injector.heal()
-        if self.scenario.plan.restart.on_stall == "notify":
-            for process in self.processes_living():  # a person who is notified of a stall acts on it
-                if process.stuck:
-                    process.killed()
+        for head in list(self.stale.values()):
+            self._stale_dies(head)
+        for process in self.processes_living():
+            if process.stuck and process.run.scenario.plan.restart.on_stall == "notify":
+                process.killed()  # a person who is notified of a stall acts on it
 
     def _is_over(self) -> bool:
-        if self._healed_at is None:
+        """Return whether nothing is left to play. It is looked at now and then only: it takes long."""
+        if self.heap.now < self._look_at:
             return False
-        if self.heap.now > self._healed_at + self.scenario.bound_s:
+        self._look_at = self.heap.now + LOOK_S
+        if self._healed_at is not None and self.heap.now > self._healed_at + self.scenario.bound_s:
             return True
-        run = self.run_now
-        if run is None or not run.phase.is_terminal or self.processes_living():
+        if not all(run.is_over for run in self.runs.values()):
+            self._over_since = None
             return False
-        return not unproven(run)
+        self._over_since = self.heap.now if self._over_since is None else self._over_since
+        return self.is_healed or self.heap.now > self._over_since + AFTERWARDS_S
+
+
+def tear_parts(state_dir: str, chance: Random) -> None:
+    """Do to the files that were not synced what the loss of power does."""
+    for folder, _, names in os.walk(state_dir):
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            if name.endswith(".part") and (size := os.path.getsize(path)):
+                keep = chance.randrange(size)
+                os.truncate(path, keep)
+                if chance.random() < 0.5:
+                    os.truncate(path, size)  # the end is there, and holds zeros
 
 
 def scratch() -> str:

@@ -225,3 +225,12 @@ def test_without_a_history_nobody_judges(tmp_path: Path, repository: Path) -> No
     )
     with pytest.raises(freshness.NoHistoryError, match="shallow"):
         freshness.why_old("1" * 40, shallow)
+
+
+def test_a_run_is_read_as_it_was_written_and_a_test_that_took_no_time_too() -> None:
+    quick = results.TestResult(rows=(56,), outcome="passed", took_s=0.0)
+    slow = results.TestResult(rows=(1, 2), outcome="skipped", took_s=1.5, tensorflow=True, why="no GPU")
+    run = results.Results(
+        "c", "2026-01-01T00:00:00Z", 1.0, {"cores": 2}, {"begin": 0.0, "end": 0.0}, {"a": quick, "b": slow}
+    )
+    assert results.parse(results.dump(run)) == run

@@ -15,7 +15,7 @@ from tests.unit.cli.test_help import called, parse
 ROOT = Path(__file__).parents[2]
 GLOSSARY = ROOT / "docs/glossary.md"
 SOURCES = sorted((ROOT / "orchestrator").rglob("*.py"))
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "cluster_specs/README.md"])
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "cluster_specs/README.md"])
 
 TERMS = """
     host, head node, task, replicas, group, run, rendezvous, heartbeat, generation, epoch, training epoch, lost,
@@ -128,6 +128,21 @@ def test_every_command_of_the_readme_can_be_parsed() -> None:
     assert len(found) >= 10
     for line in found:
         parse(called(line)[0])
+
+
+COURSE = sorted((ROOT / "docs/course").glob("*.md"))
+RUN_ELSEWHERE = {"local", "parameter_server", "curves"}
+"""Specs of the course that other tests than tests/cluster/test_examples.py run; its docstring names them."""
+
+
+@pytest.mark.parametrize("page", COURSE, ids=lambda file: file.name)
+def test_every_spec_that_the_course_starts_is_run_by_a_test(page: Path) -> None:
+    tested = (ROOT / "tests/cluster/test_examples.py").read_text()
+    for line in commands(page):
+        parse(called(line)[0])
+        for spec in re.findall(r"cluster_specs/(\w+)\.yaml", line):
+            assert (ROOT / f"cluster_specs/{spec}.yaml").exists()
+            assert f'("{spec}"' in tested or (spec in RUN_ELSEWHERE and spec in tested)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda file: str(file.relative_to(ROOT)))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 USAGE = (
     "checkpoints verify DIR | seed --dir ROOT --generation N [--from-scratch] [--keep K] [--by JSON] "
-    "[--only DIR] | snapshot ROOT DIR [PATH] | copy SRC DST "
+    "[--claim JSON --host-dir DIR] [--only DIR] | snapshot ROOT DIR [PATH] | copy SRC DST "
     "| highest ROOT | list ROOT | read ROOT | pin ROOT WHAT | unpin ROOT WHAT | rollback ROOT WHAT"
 )
 
@@ -97,6 +97,7 @@ def _summary(unit: Unit) -> dict[str, Any]:
         "path": unit.path,
         "saved_at": unit.saved_at,
         "kind": unit.kind,
+        "bytes": unit.bytes,
         "verified": unit.is_verified,
     }
 
@@ -134,6 +135,8 @@ def _parse(argv: list[str]) -> Callable[[], Mapping[str, Any]]:
             keep=int(keep) if keep else None,
             by=json.loads(options.get("--by") or "null"),
             only=options.get("--only"),
+            claim=json.loads(options.get("--claim") or "null"),
+            host_dir=options.get("--host-dir", ""),
         )
     if verb == "snapshot" and len(rest) in (2, 3):
         return lambda: _snapshot(*map(os.path.abspath, rest))
@@ -172,7 +175,7 @@ def _options(words: list[str]) -> dict[str, str]:
     for word in rest:
         if word == "--from-scratch":
             options[word] = ""
-        elif word in ("--dir", "--generation", "--keep", "--by", "--only"):
+        elif word in ("--dir", "--generation", "--keep", "--by", "--only", "--claim", "--host-dir"):
             options[word] = next(rest, "")
         else:
             raise ValueError(f"{word} is no option of seed")

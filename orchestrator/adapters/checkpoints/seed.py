@@ -30,10 +30,13 @@ from orchestrator.adapters.checkpoints.records import Records
 from orchestrator.adapters.checkpoints.space import Need, room_for
 from orchestrator.adapters.checkpoints.torn import Torn
 from orchestrator.adapters.checkpoints.units import TENSORFLOW, Unit
+from orchestrator.adapters.host import claims
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from orchestrator.protocol.orders import Claim
 
 _POINTER_BYTES_MAX = 4096
 _UNFINISHED_NAMED = 5
@@ -48,6 +51,8 @@ def seed(
     keep: int | None = None,
     by: dict[str, Any] | None = None,
     only: str | None = None,
+    claim: Claim | None = None,
+    host_dir: str = "",
 ) -> dict[str, Any]:
     """Make `gen-N` with the newest checkpoint that reads whole, and return the answer of the `seed` order.
 
@@ -59,15 +64,22 @@ def seed(
         by: whose generation it is (run, host, task), for people.
         only: the one directory to take the checkpoint from. Where hosts share no directory, the other checkpoints
             on this host may be outdated.
+        claim: whose the directory becomes.
+        host_dir: the directory of this host, whose run saves here.
 
     Raises:
-        SeedError: there is a generation as new, or there are checkpoints and none reads whole, or the disk is full.
+        SeedError: another coordinator's run uses the directory, or there is a generation as new, or this one is another
+            coordinator's, or there are checkpoints and none reads whole, or the disk is full.
     """
     os.makedirs(root, exist_ok=True)
     target = directory_of(root, generation)
     with places.locked(root):
+        if claim is not None:
+            _refuse_anothers(root, claim)
+            claims.stamp(root, claim, host_dir)
         before = marker_of(target)
         if before is not None:
+            _refuse_taken(root, generation, before.get("by"), by)
             return before
         there = generations(root)
         if there and there[0] >= generation:
@@ -81,6 +93,34 @@ def seed(
         if keep is not None:
             _forget(root, keep, answer["source"])
     return answer
+
+
+def _refuse_anothers(root: str, claim: Claim) -> None:
+    """Refuse where another coordinator's run was here a moment ago, which began since the hosts were asked."""
+    found = claims.stamped(root)
+    if found is None or not found["driven"]:
+        return
+    theirs = found["claim"]
+    if theirs["run"] != claim["run"] and theirs["id"] != claim["id"]:
+        raise SeedError(
+            "driven",
+            f"{theirs['run']} of {theirs['user']}@{theirs['head']} saves into {root}, on {found['host']}, "
+            f"and was seen there {found['ago_s']:.0f} s ago",
+            "give each run its own checkpoint directory, or end that one first",
+        )
+
+
+def _refuse_taken(
+    root: str, generation: int, theirs: dict[str, Any] | None, ours: dict[str, Any] | None
+) -> None:
+    """Refuse a generation that was seeded for a chief elsewhere: its coordinator does not know of this one."""
+    if theirs and ours and theirs != ours:
+        raise SeedError(
+            "taken",
+            f"generation {generation} in {root} was begun by another coordinator, for {theirs.get('task')} of "
+            f"{theirs.get('run')} on {theirs.get('host')}",
+            "a higher generation is tried; see that one coordinator only drives this run",
+        )
 
 
 def _make(root: str, generation: int, chapters: list[Chapter], by: dict[str, Any] | None) -> dict[str, Any]:

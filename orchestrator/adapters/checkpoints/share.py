@@ -7,11 +7,16 @@ that token; otherwise each host makes its own, and the tokens differ.
 from __future__ import annotations
 
 import os
+import time
+from contextlib import suppress
 
 from orchestrator.adapters import durable
 from orchestrator.adapters.checkpoints import places
 
 _TOKEN_BYTES = 16
+
+_KEPT_S = 24 * 3600.0
+"""How long a token stays. All hosts of a run ask for it within minutes; then it is only a file of 32 bytes."""
 
 
 def token(root: str, run: str) -> str:
@@ -35,10 +40,20 @@ def token(root: str, run: str) -> str:
     finally:
         if os.path.exists(mine):
             os.unlink(mine)
-    for name in places.names_in(home):  # the tokens of earlier runs
-        if name.startswith("share-") and os.path.join(home, name) != path and not name.endswith(".tmp"):
-            os.unlink(os.path.join(home, name))
+    _remove_old(home)
     return _read(path)
+
+
+def _remove_old(home: str) -> None:
+    """Remove the tokens of runs that began long ago.
+
+    One that is taken over is asked for its own until its coordinator knows of that, and other hosts do this too.
+    """
+    for name in places.names_in(home):
+        path = os.path.join(home, name)
+        with suppress(FileNotFoundError):
+            if name.startswith("share-") and time.time() - os.stat(path).st_mtime > _KEPT_S:
+                os.unlink(path)
 
 
 def _offer(mine: str, path: str) -> None:

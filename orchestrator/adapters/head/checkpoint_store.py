@@ -94,7 +94,7 @@ class CheckpointStore:
         """Add a snapshot, all chunks of which are here, and remove the oldest snapshots beyond `keep`."""
         durable.sync_directory(self._chunks)
         self._write(self._manifest_path(str(manifest["digest"])), {**manifest, "host": host})
-        self._forget()
+        self._forget(set())
 
     def settle(self, host: str, generation: int) -> None:
         """Record that the newest generation's directory is on that host."""
@@ -121,9 +121,12 @@ class CheckpointStore:
                 found += [manifest] if manifest else []
         return found
 
-    def _forget(self) -> None:
-        """Remove the manifests beyond `keep`, of each kind, and the chunks that no manifest uses any more."""
-        used: set[str] = set()
+    def make_room(self, manifest: Manifest) -> None:
+        """Remove what is left of snapshots that never were complete, except for this one, which is to be pulled."""
+        self._forget({chunk for _, _, _, made_of in manifest["files"] for chunk in made_of})
+
+    def _forget(self, used: set[str]) -> None:
+        """Remove the manifests beyond `keep`, of each kind, and the chunks that no manifest uses, nor is `used`."""
         for kind in ("", _ASIDE):
             manifests = sorted(self._load(kind), key=_age, reverse=True)
             for manifest in manifests[: self._keep]:

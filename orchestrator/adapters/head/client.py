@@ -11,11 +11,14 @@ import http.client
 import json
 import socket
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from orchestrator.core import errors
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
 from orchestrator.core.words import duration
+
+STATE_DIR_HEADER = "Orch-State-Dir"
+"""The state directory that the client expects, percent-encoded. A coordinator with another one refuses."""
 
 NOT_RUNNING_HINT = "start it with `orch coordinator start`; `orch up FILE` also does"
 
@@ -23,8 +26,10 @@ NOT_RUNNING_HINT = "start it with `orch coordinator start`; `orch up FILE` also 
 class Client:
     """A client of the coordinator behind a socket. Each call opens its own connection; there is nothing to close."""
 
-    def __init__(self, socket_path: str, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, socket_path: str, *, state_dir: str | None = None, timeout_s: float = 30.0) -> None:
+        """`state_dir`: the one that the coordinator must have; None for any."""
         self.socket_path = socket_path
+        self.state_dir = state_dir
         self.timeout_s = timeout_s
 
     def get(
@@ -43,6 +48,8 @@ class Client:
         patience_s = self.timeout_s if timeout_s is None else timeout_s
         connection = _UnixConnection(self.socket_path, patience_s)
         headers = {"Content-Type": "application/json"} if body is not None else {}
+        if self.state_dir is not None:
+            headers[STATE_DIR_HEADER] = quote(self.state_dir)
         try:
             # The server may answer and hang up before the whole request was sent. Its answer can still be read.
             with contextlib.suppress(BrokenPipeError):

@@ -16,7 +16,7 @@ from orchestrator.adapters.head.push_rules import GIT_FILE, ORCH_FILE, Rules, Wh
 from orchestrator.adapters.host.codestore import digest_of
 from orchestrator.core.errors import SpecError
 from orchestrator.core.plan import PUSH_BYTES_MAX
-from orchestrator.core.words import counted, size
+from orchestrator.core.words import counted, listed, size
 
 MANIFEST_BYTES_MAX = 3_500_000
 """Names and hashes must fit in one frame."""
@@ -98,10 +98,10 @@ class Survey:
                 if len(secrets) == 1
                 else f"{len(secrets)} files that look like secrets"
             )
-            said.append(f"left out {look}: {_few(secrets)}; name them in {ORCH_FILE} with ! to push them")
+            said.append(f"left out {look}: {listed(secrets)}; name them in {ORCH_FILE} with ! to push them")
         if ignored:
             said.append(
-                f"left out what {GIT_FILE} names: {_few(ignored)}; name it in {ORCH_FILE} with ! to push it"
+                f"left out what {GIT_FILE} names: {listed(ignored)}; name it in {ORCH_FILE} with ! to push it"
             )
         return said
 
@@ -235,11 +235,6 @@ class _Walk:
         if why is not None:
             self.left_out.append((f"{path}/" if is_directory else path, why))
         return why is not None
-
-
-def _few(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _top(path: str) -> str:

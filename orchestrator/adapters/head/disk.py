@@ -1,4 +1,4 @@
-"""The head node's state disk: whether it is full, and what is said then."""
+"""The head node's state disk: whether it is full, what is said then, and what of it is reserved for the journal."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import os
 
 from orchestrator.core.errors import JournalError
+from orchestrator.core.words import size
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -16,6 +17,28 @@ def is_full(path: str) -> bool:
         return os.statvfs(os.path.dirname(path)).f_bavail == 0
     except OSError:
         return False
+
+
+RESERVE_BYTES = 256 << 20
+"""What copies of logs, of TensorBoard's files and of checkpoints leave free for the journal."""
+
+_RESERVE_SHARE = 20
+"""On a small disk, this part of it: 5 %."""
+
+
+def why_reserved(path: str) -> str | None:
+    """Return why nothing may be copied to `path`: only the journal's reserve is free there. None if more is."""
+    while not os.path.isdir(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    reserve = min(RESERVE_BYTES, found.f_blocks * found.f_frsize // _RESERVE_SHARE)
+    free = found.f_bavail * found.f_frsize
+    if free >= reserve:
+        return None
+    return f"{size(free)} are free in {path}, and {size(reserve)} are reserved for the journal"
 
 
 def full_error(path: str) -> JournalError:

@@ -1,8 +1,10 @@
 """The journal: what was decided and what happened, in SQLite, so that a coordinator may die at any moment.
 
-One transaction holds the event, the state that followed from it, and the notes; only then is anything done about
-it. Instants of the monotonic clock are kept with the instant of the writing, so that a later coordinator can move
-them (`instants.rebased`). One writer; readers open the file read-only.
+One transaction holds each event of a turn, what it changed in the state, and the notes; only then is anything done
+about it. The state is written whole at the first entry of a process, at the end of the run, and once the changes since
+are as large as it: so what an entry writes does not grow with the number of hosts. Instants of the monotonic clock are
+kept with the instant of the writing, so that a later coordinator can move them (`instants.rebased`). One writer;
+readers open the file read-only.
 """
 
 from __future__ import annotations
@@ -12,24 +14,29 @@ import json
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from orchestrator.adapters import durable
 from orchestrator.adapters.head import journal_format
 from orchestrator.adapters.head.disk import NO_SPACE, full_error, is_full
-from orchestrator.adapters.head.journal_entries import (
-    ROWS,
-    ROWS_BEFORE_V3,
-    Entry,
-    Outcome,
-    changes,
-    entry_of,
-)
+from orchestrator.adapters.head.journal_changes import changes
+from orchestrator.adapters.head.journal_entries import ROWS, ROWS_BEFORE_V3, Entry, Outcome, entry_of
 from orchestrator.adapters.head.journal_format import VERSION, check_version, damaged
-from orchestrator.adapters.head.journal_states import COLUMNS, Contents, Kept, Unreadable, contents_of, dump
+from orchestrator.adapters.head.journal_states import (
+    COLUMNS,
+    COLUMNS_BEFORE_V4,
+    SINCE,
+    Contents,
+    Kept,
+    Unreadable,
+    contents_of,
+)
+from orchestrator.adapters.head.journal_transaction import Part, Transaction
+from orchestrator.adapters.head.journal_values import dump
 from orchestrator.core.actions import Note
 from orchestrator.core.errors import JournalError, UsageError
 from orchestrator.core.events import Event
@@ -53,6 +60,16 @@ _INSERT_EVENT = (
 _NEWEST_ENDED = "SELECT run_id FROM runs WHERE ended IS NOT NULL ORDER BY ended_seq DESC, rowid DESC LIMIT ?"
 
 
+class _Written(NamedTuple):
+    """What this process has written of a run."""
+
+    run: Run
+    state_bytes: int
+    """Of the last state that was written whole."""
+    log_bytes: int
+    """Of the entries since, as far as they say how the state has changed."""
+
+
 class Journal:
     """Open for writing. Raises JournalError with the file and the way back where it cannot be trusted."""
 
@@ -60,8 +77,11 @@ class Journal:
         """`clock` tells the time of a record, for people; nothing is decided by it."""
         self.path = path
         self._clock = clock or now_utc
-        self._last: dict[str, Run] = {}
-        """By run, the state of its last entry of this process."""
+        self._last: dict[str, _Written] = {}
+        """By run, its last entry of this process."""
+        self._together: contextlib.ExitStack | None = None
+        """What ends the transaction that several commits share; None where each has its own."""
+        self._has_begun = False
         try:
             if not os.path.exists(path):
                 self._create()
@@ -73,6 +93,8 @@ class Journal:
             self._check()
         except sqlite3.Error as e:
             raise _error(path, e) from e
+        except UnicodeDecodeError as e:  # SQLite's own complaint about a damaged schema quotes it
+            raise damaged(path, str(e)) from e
         except OSError as e:
             raise full_error(path) if e.errno in NO_SPACE else _unusable(path, e) from e
 
@@ -85,7 +107,7 @@ class Journal:
         os.close(os.open(making, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600))
         db = _connect(making)
         try:
-            with _Transaction(db, self._error):
+            with Transaction(db, self._error):
                 for statement in journal_format.SCHEMA:
                     db.execute(statement)
                 db.execute("INSERT INTO meta VALUES ('version', ?), ('epoch', '0')", (str(VERSION),))
@@ -110,8 +132,32 @@ class Journal:
     def _error(self, error: sqlite3.Error) -> JournalError:
         return _error(self.path, error)
 
-    def _transaction(self) -> _Transaction:
-        return _Transaction(self._db, self._error)
+    def _transaction(self) -> Transaction:
+        return Transaction(self._db, self._error)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Take all commits within in one transaction: all, or none and JournalError."""
+        written = dict(self._last)
+        try:
+            with contextlib.ExitStack() as transaction:
+                self._together = transaction
+                yield
+        except BaseException:
+            self._last = written
+            raise
+        finally:
+            self._together = None
+            self._has_begun = False
+
+    def _writing(self) -> Transaction | Part:
+        """Return the transaction of one commit: its own, or its part of that of several."""
+        if self._together is None:
+            return self._transaction()
+        if not self._has_begun:  # most turns write nothing
+            self._together.enter_context(self._transaction())
+            self._has_begun = True
+        return Part(self._db, self._error)
 
     def close(self) -> None:
         """Fold the write-ahead log back and close."""
@@ -126,6 +172,12 @@ class Journal:
             self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
             journal_format.sign(self._db)
         return epoch
+
+    def owner_id(self) -> str:
+        """Return the id by which hosts know whose runs these are. It is drawn once, and lost with the journal."""
+        with self._transaction():
+            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('owner', ?)", (os.urandom(16).hex(),))
+        return _meta(self._db, self.path, "owner")
 
     def raise_epoch(self, at_least: int) -> None:
         """Make sure that the next epoch that is taken is above this one."""
@@ -149,11 +201,15 @@ class Journal:
                 Without them the state is taken as it is put here, whatever led to it.
         """
         time = self._clock()
-        ended = run.phase.is_terminal
-        found = changes(self._last.get(run.run_id), before) if before is not None else changes(None, run)
-        with self._transaction():
-            written = self._db.execute(
-                "INSERT INTO journal (time, run_id, type, event, changes, outcome) VALUES (?, ?, ?, ?, ?, ?)",
+        last = self._last.get(run.run_id)
+        grown = before is not None and last is not None and last.log_bytes < last.state_bytes
+        found = changes(last.run if last else None, before) if before is not None else changes(None, run)
+        after = changes(before, run) if grown and not run.phase.is_terminal else None
+        is_whole = not grown or run.phase.is_terminal
+        with self._writing():
+            seq = self._db.execute(
+                "INSERT INTO journal (time, run_id, type, event, changes, outcome, after) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
                     time,
                     run.run_id,
@@ -161,25 +217,38 @@ class Journal:
                     dump(type(event), event),
                     found,
                     outcome.to_json() if outcome is not None else None,
+                    after,
                 ),
-            )
-            self._db.execute(
-                "INSERT INTO runs (run_id, name, created, ended, written_at, state, ended_seq) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET "
-                "state = excluded.state, written_at = excluded.written_at, "
-                "ended = coalesce(ended, excluded.ended), ended_seq = coalesce(ended_seq, excluded.ended_seq)",
-                (
-                    run.run_id,
-                    run.plan.name,
-                    time,
-                    time if ended else None,
-                    event.at,
-                    dump(Run, run),
-                    written.lastrowid if ended else None,
-                ),
-            )
+            ).lastrowid
+            state_bytes = self._put_state(run, event, time, seq) if is_whole else 0
             self._db.executemany(_INSERT_EVENT, [_row(time, run, note) for note in notes])
-        self._last[run.run_id] = run
+        if last is None or is_whole:
+            self._last[run.run_id] = _Written(run, state_bytes, 0)
+        else:
+            grown_bytes = len(found or b"") + len(after or b"")
+            self._last[run.run_id] = _Written(run, last.state_bytes, last.log_bytes + grown_bytes)
+
+    def _put_state(self, run: Run, event: Event, time: str, seq: int | None) -> int:
+        """Write the state whole, and return its size. What follows needs only say what it changes."""
+        ended = run.phase.is_terminal
+        state = dump(Run, run)
+        self._db.execute(
+            "INSERT INTO runs (run_id, name, created, ended, written_at, state, ended_seq, state_seq) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET "
+            "state = excluded.state, state_seq = excluded.state_seq, written_at = excluded.written_at, "
+            "ended = coalesce(ended, excluded.ended), ended_seq = coalesce(ended_seq, excluded.ended_seq)",
+            (
+                run.run_id,
+                run.plan.name,
+                time,
+                time if ended else None,
+                event.at,
+                state,
+                seq if ended else None,
+                seq,
+            ),
+        )
+        return len(state)
 
     def note_set_aside(self, one: Unreadable) -> None:
         """Add an event that says so of a run, whose state is left as it is."""
@@ -202,7 +271,7 @@ class Journal:
             f"SELECT {COLUMNS} FROM runs WHERE ended IS NOT NULL AND run_id NOT IN ({_NEWEST_ENDED})",
             (ended_max,),
         )
-        forgotten = [one.run.run_id for one in contents_of(rows).kept if not unproven(one.run)]
+        forgotten = [one.run.run_id for one in contents_of(rows, self._since).kept if not unproven(one.run)]
         for run_id in forgotten:  # one at a time: who waits to write need not wait for all
             with self._transaction():
                 for table in ("events", "journal", "runs"):
@@ -220,7 +289,10 @@ class Journal:
 
     def contents(self) -> Contents:
         """Return every run, and those that cannot be read."""
-        return contents_of(self._read(_ALL, ()))
+        return contents_of(self._read(_ALL, ()), self._since)
+
+    def _since(self, run_id: str, seq: int | None) -> list[tuple[Any, ...]]:
+        return self._read(SINCE, (run_id, seq))
 
     def _read(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         try:
@@ -274,11 +346,15 @@ def peek(path: str) -> Contents:
         return Contents()
     try:
         with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
-            _version(db, path)
-            rows = db.execute(_ALL).fetchall()
+            columns = COLUMNS if _version(db, path) == VERSION else COLUMNS_BEFORE_V4
+            rows = db.execute(f"SELECT {columns} FROM runs ORDER BY rowid").fetchall()
+            known = contents_of(
+                rows, lambda *of: db.execute(SINCE, of).fetchall() if of[1] is not None else []
+            )
+            owner = db.execute("SELECT value FROM meta WHERE key = 'owner'").fetchone()
     except sqlite3.Error as e:
         raise _error(path, e) from e
-    return contents_of(rows)
+    return replace(known, owner_id=str(owner[0]) if owner else "")
 
 
 def read_entries(path: str, name: str) -> tuple[str, list[Entry]]:
@@ -290,7 +366,7 @@ def read_entries(path: str, name: str) -> tuple[str, list[Entry]]:
         raise UsageError(f"there is no journal: {path}")
     try:
         with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
-            query = ROWS if _version(db, path) == VERSION else ROWS_BEFORE_V3
+            query = ROWS if _version(db, path) >= 3 else ROWS_BEFORE_V3
             known = db.execute("SELECT run_id, name FROM runs ORDER BY rowid").fetchall()
             found = [run_id for run_id, of in known if name in (run_id, of)]
             if not found:
@@ -313,39 +389,6 @@ def put_aside(path: str) -> str | None:
             durable.place(path + suffix, target + suffix)
             moved = target
     return moved
-
-
-class _Transaction:
-    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK. `with connection:` of sqlite3 would not begin one here.
-
-    What SQLite complains of comes out as JournalError.
-    """
-
-    def __init__(self, db: sqlite3.Connection, told: Callable[[sqlite3.Error], JournalError]) -> None:
-        self._db = db
-        self._told = told
-
-    def __enter__(self) -> None:
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as e:
-            raise self._told(e) from e
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            try:
-                self._db.execute("COMMIT")
-                return
-            except sqlite3.Error as e:
-                self._rollback()
-                raise self._told(e) from e
-        self._rollback()
-        if isinstance(error, sqlite3.Error):
-            raise self._told(error) from error
-
-    def _rollback(self) -> None:
-        if self._db.in_transaction:  # a full disk may have rolled back already
-            self._db.execute("ROLLBACK")
 
 
 def _connect(path: str) -> sqlite3.Connection:

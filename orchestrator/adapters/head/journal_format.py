@@ -16,17 +16,17 @@ from orchestrator.adapters import durable
 from orchestrator.adapters.head.journal_migration import migrated_text
 from orchestrator.core.errors import JournalError
 
-VERSION = 3
+VERSION = 4
 
 SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
     """CREATE TABLE runs (
         run_id TEXT PRIMARY KEY, name TEXT NOT NULL, created TEXT NOT NULL, ended TEXT,
-        written_at REAL NOT NULL, state TEXT NOT NULL, ended_seq INTEGER
+        written_at REAL NOT NULL, state TEXT NOT NULL, ended_seq INTEGER, state_seq INTEGER
     ) STRICT""",
     """CREATE TABLE journal (
         seq INTEGER PRIMARY KEY, time TEXT NOT NULL, run_id TEXT NOT NULL, type TEXT NOT NULL, event TEXT NOT NULL,
-        changes BLOB, outcome TEXT
+        changes BLOB, outcome TEXT, after BLOB
     ) STRICT""",
     """CREATE TABLE events (
         seq INTEGER PRIMARY KEY AUTOINCREMENT, time TEXT NOT NULL, run_id TEXT NOT NULL, name TEXT NOT NULL,
@@ -50,6 +50,11 @@ STEPS: dict[int, tuple[str, ...]] = {
         "ALTER TABLE journal ADD COLUMN changes BLOB",
         "ALTER TABLE journal ADD COLUMN outcome TEXT",
         "UPDATE runs SET state = migrated_state(state)",
+    ),
+    3: (
+        # The state of a run is written whole now and then; what follows is in its entries.
+        "ALTER TABLE runs ADD COLUMN state_seq INTEGER",
+        "ALTER TABLE journal ADD COLUMN after BLOB",
     ),
 }
 """By the version that a step starts from."""

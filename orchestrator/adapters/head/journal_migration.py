@@ -11,7 +11,7 @@ from typing import Any
 
 _OF_A_RUN = {"stand_ins": "replacements"}
 _OF_A_HOST = {"standing": "state", "standing_why": "state_why"}
-_OF_A_BUDGET = {"signature": "common_line"}
+_OF_A_BUDGET = {"signature": "failure"}
 _INTENTS = {"regroup": "reschedule"}
 
 _OF_A_PHASE = (

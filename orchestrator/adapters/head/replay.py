@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from orchestrator.adapters.head.journal_entries import Entry, Outcome, changed
+from orchestrator.adapters.head.journal_changes import changed
+from orchestrator.adapters.head.journal_entries import Entry, Outcome
 from orchestrator.core import decide
 from orchestrator.core.decision import decided
 from orchestrator.core.model import Run

@@ -4,7 +4,7 @@
 `<unix time, 6 decimals> <o|e> <text>`. The host's offsets count from the first byte ever written, so the size of the
 copy tells where copying continues. Where the host's rotation was faster than the copying, the copy has a line of ours
 in the place of what is missing, `<unix time> g <text>`. A `.gaps` file beside the copy says where these lines are, so
-that sizes can still be converted to the host's offsets.
+that sizes can still be converted to the host's offsets. A `.host` file names the host on which the log was written.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from orchestrator.adapters.head import first_causes
 from orchestrator.core.plan import TaskId
 
 _BLOCK_BYTES = 1 << 16
+
+_GAPS_BYTES_MAX = 32 << 10
+"""A thousand gaps. Each is of at least a whole log of 64 MiB that was rotated away."""
 
 OWN = "w"
 OWN_NAME = "orch"
@@ -91,6 +94,24 @@ class RunLogs:
                 file.write(data)
             return offset + len(data)
 
+    def put_host(self, run_id: str, task: str, generation: int, host: str) -> None:
+        """Write down on which host a log was written, for who reads the logs of a host. Raises OSError."""
+        path = _host_path(self._path(run_id, task, generation))
+        if not os.path.exists(path):
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            durable.write(path, host.encode(), durable=False)
+
+    def held_bytes(self, run_id: str, task: str) -> int:
+        """Return how much is held of a task's logs, in all generations."""
+        return sum(os.stat(path).st_size for _, _, path in self.files(run_id, [task]))
+
+    def has_many_gaps(self, run_id: str, task: str, generation: int) -> bool:
+        """Return whether a log has more gaps than a host makes that rotates it: they are read at each look."""
+        try:
+            return os.stat(_gaps_path(self._path(run_id, task, generation))).st_size > _GAPS_BYTES_MAX
+        except FileNotFoundError:
+            return False
+
     def put_first_cause(self, run_id: str, found: Mapping[str, Any] | None, *, now: float) -> None:
         """Write down what ended the newest generation; see `first_causes.put`."""
         first_causes.put(self._run_dir(run_id), found, now=now)
@@ -112,9 +133,17 @@ class RunLogs:
             return name or (runs[0] if runs else None)
         return max((r for r in runs if run_name(r) == name), key=_age_key, default=None)
 
+    def host_of(self, run_id: str, task: str, generation: int) -> str | None:
+        """Return the host on which this log was written; None where that is not known."""
+        try:
+            with open(_host_path(self._path(run_id, task, generation)), encoding="utf-8") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
     def tasks(self, run_id: str) -> list[str]:
         """Return the tasks that have a log, in TensorFlow's order."""
-        return list(dict.fromkeys(task for task, _, _ in self._files(run_id)))
+        return list(dict.fromkeys(task for task, _, _ in self.files(run_id)))
 
     def first_cause(self, run_id: str) -> dict[str, Any] | None:
         """Return what ended the run's last generation, as the coordinator wrote it down; None if it did not fail."""
@@ -133,7 +162,7 @@ class RunLogs:
         tail: int | None = None,
     ) -> Iterator[LogLine]:
         """Return all lines, merged by time. `since` is a Unix time; `tail` is the number of last lines to return."""
-        files = self._files(run_id, tasks)
+        files = self.files(run_id, tasks)
         if tail is not None and tail <= 0:
             return iter(())
         parts = [_file_lines(path, task, generation, since, tail) for task, generation, path in files]
@@ -158,7 +187,7 @@ class RunLogs:
         wanted = None if tasks is None else list(tasks)
         followers: dict[str, _Follower] = {}
         # The positions are recorded before the reading, so that a line that arrives in between is shown once.
-        for task, generation, path in self._files(run_id, wanted):
+        for task, generation, path in self.files(run_id, wanted):
             followers[path] = _Follower(path, task, generation, _end_of_lines(path))
         seen: set[int] = set()
         own = self._own_lines(run_id, seen, since) if tasks is None else []
@@ -167,7 +196,7 @@ class RunLogs:
         going = True
         while going:
             going = pause()
-            for task, generation, path in self._files(run_id, wanted):
+            for task, generation, path in self.files(run_id, wanted):
                 followers.setdefault(path, _Follower(path, task, generation, 0))
             new = [line for follower in followers.values() for line in follower.new(ended=not going)]
             if tasks is None:
@@ -197,7 +226,7 @@ class RunLogs:
         stem = f"{parsed.type}-{parsed.index}"
         return os.path.join(self._run_dir(run_id), "logs", f"{stem}.gen-{generation:06d}.log")
 
-    def _files(self, run_id: str, tasks: Iterable[str] | None = None) -> list[tuple[str, int, str]]:
+    def files(self, run_id: str, tasks: Iterable[str] | None = None) -> list[tuple[str, int, str]]:
         """Return (task, generation, path) of each log, sorted by task and generation."""
         logs_dir = os.path.join(self._run_dir(run_id), "logs")
         wanted = None if tasks is None else set(tasks)
@@ -252,7 +281,7 @@ class _Follower:
             data = data[: data.rfind(b"\n") + 1]
         self._at += len(data)
         for raw in _lines(data):
-            line = _parse(raw, self._task, self._generation, self._time)
+            line = parse(raw, self._task, self._generation, self._time)
             self._time = line.time
             yield line
 
@@ -274,7 +303,7 @@ def _file_lines(
         file.seek(at)
         while at < end and (raw := file.readline()):
             at += len(raw)
-            line = _parse(raw.removesuffix(b"\n"), task, generation, time)
+            line = parse(raw.removesuffix(b"\n"), task, generation, time)
             time = line.time
             if since is None or time >= since:
                 yield line
@@ -312,7 +341,7 @@ def _byte(file: BinaryIO, at: int) -> bytes:
     return file.read(1)
 
 
-def _parse(raw: bytes, task: str, generation: int, time_before: float) -> LogLine:
+def parse(raw: bytes, task: str, generation: int, time_before: float) -> LogLine:
     """Parse a line. A line that a rotation has cut keeps its text, and gets the time of the line before."""
     parts = raw.split(b" ", 2)
     if len(parts) >= 2 and parts[1] in (b"o", b"e", b"g"):
@@ -329,10 +358,14 @@ def _parse(raw: bytes, task: str, generation: int, time_before: float) -> LogLin
 def _time_of(data: bytes) -> float:
     """Return the time of the first whole line in a piece of a log; 0 where it has none."""
     for raw in data.split(b"\n", 2)[:2]:
-        time = _parse(raw, "", 0, 0.0).time
+        time = parse(raw, "", 0, 0.0).time
         if time:
             return time
     return 0.0
+
+
+def _host_path(path: str) -> str:
+    return path.removesuffix(".log") + ".host"
 
 
 def _gaps_path(path: str) -> str:

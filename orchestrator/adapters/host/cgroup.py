@@ -1,12 +1,15 @@
 """Control groups: a task gets one of its own where the host allows it, and then no process of it escapes a kill.
 
-Only the unified hierarchy (v2) is used. A user without rights on it gets None. The callers then find processes by
-descent and by marker instead, and report that.
+Only the unified hierarchy (v2) is used. A user without rights on its root uses a scope of the user's own systemd, where
+there is one (`user_scope`), else gets None. The callers then find processes by descent and by marker instead, and
+report that.
 """
 
 from __future__ import annotations
 
 import os
+
+from orchestrator.adapters.host import user_scope
 
 _ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 _OURS = "orch"
@@ -87,8 +90,11 @@ def name_of(host_dir: str, run: str, task: str, generation: int) -> str:
 
 
 def create(name: str) -> Cgroup | None:
-    """Return the group of that name, and make it where it is missing. None: the host does not allow it."""
-    base = _base()
+    """Return the group of that name, and make it where it is missing. None: the host does not allow it.
+
+    Call it in the shim: a user's own systemd gives a scope to the calling process.
+    """
+    base = _base() or _scope(name)
     if base is None:
         return None
     path = os.path.join(base, name)
@@ -107,15 +113,19 @@ def create(name: str) -> Cgroup | None:
     return group
 
 
-def find(name: str) -> Cgroup | None:
-    """Return the group of that name, or None where it does not exist."""
+def find(name: str, recorded: object = None) -> Cgroup | None:
+    """Return the group of that name, or None where it does not exist. `recorded` is the path that its shim wrote."""
     base = _base()
     path = None if base is None else os.path.join(base, name)
+    if isinstance(recorded, str) and os.path.basename(recorded) == name:
+        path = recorded
     return Cgroup(path) if path is not None and os.path.isdir(path) else None
 
 
 def usable() -> bool:
-    """Return whether a task would get a group. It is tried with a child process that joins one and exits."""
+    """Return whether a task would get a group. As root, it is tried with a child process that joins one and exits."""
+    if _base() is None:
+        return _root() is not None and user_scope.is_there()
     group = create(f"probe-{os.getpid()}")
     if group is None:
         return False
@@ -137,11 +147,19 @@ def usable() -> bool:
     return status == 0
 
 
+def _root() -> str | None:
+    """Return where the unified hierarchy is mounted; None where it is not."""
+    return next((root for root in _ROOTS if os.path.exists(os.path.join(root, "cgroup.procs"))), None)
+
+
 def _base() -> str | None:
-    for root in _ROOTS:
-        if os.path.exists(os.path.join(root, "cgroup.procs")) and os.access(root, os.W_OK):
-            return os.path.join(root, _OURS)
-    return None
+    root = _root()
+    return os.path.join(root, _OURS) if root is not None and os.access(root, os.W_OK) else None
+
+
+def _scope(name: str) -> str | None:
+    root = _root()
+    return None if root is None else user_scope.enter(name, root)
 
 
 def _read(path: str) -> str | None:

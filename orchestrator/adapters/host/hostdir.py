@@ -48,14 +48,17 @@ def run_dir(host_dir: str, run: str) -> str:
     return os.path.join(host_dir, "runs", _plain(run))
 
 
-def generation_dir(host_dir: str, run: str, task: str, generation: int) -> str:
-    """Return the directory of one generation of a task. Raises HostFault for an invalid task."""
+def task_dir(host_dir: str, run: str, task: str) -> str:
+    """Return the directory of a task. Raises HostFault for an invalid task."""
     type_, _, index = task.partition(":")
     if not (type_.isidentifier() and index.isdecimal()):
         raise HostFault("bad-order", f"not a task: {task!r}")
-    return os.path.join(
-        run_dir(host_dir, run), "tasks", f"{type_}-{int(index)}", f"gen-{int(generation):06d}"
-    )
+    return os.path.join(run_dir(host_dir, run), "tasks", f"{type_}-{int(index)}")
+
+
+def generation_dir(host_dir: str, run: str, task: str, generation: int) -> str:
+    """Return the directory of one generation of a task. Raises HostFault for an invalid task."""
+    return os.path.join(task_dir(host_dir, run, task), f"gen-{int(generation):06d}")
 
 
 def generations(host_dir: str, run: str) -> Iterator[tuple[str, int, str]]:

@@ -17,6 +17,7 @@ import time
 from collections import deque
 
 from orchestrator.adapters import durable
+from orchestrator.adapters.host import repetition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ class LogWriter:
     def _write(self, stream: str, chunks: list[bytes]) -> None:
         if not chunks:
             return
-        self._last.extend(chunk[:_SHOWN_BYTES_MAX] for chunk in chunks)
+        for chunk in chunks:
+            self._remember(chunk[:_SHOWN_BYTES_MAX])
         head = b"%.6f %s " % (self._now(), stream.encode())
         room = self._segment_bytes_max
         batch: list[bytes] = []
@@ -116,6 +118,14 @@ class LogWriter:
             batch.append(line)
             batch_bytes += len(line)
         self._append(b"".join(batch))
+
+    def _remember(self, line: bytes) -> None:
+        """Keep a line as one of the last, in the place of one that says the same."""
+        kind = repetition.repeated(line[: repetition.LOOKED_AT].decode("utf-8", "replace"))
+        if kind is not None:
+            told = kind.encode()
+            self._last = deque((old for old in self._last if told not in old), maxlen=LAST_LINES)
+        self._last.append(line)
 
     def _append(self, data: bytes) -> None:
         """Append whole lines to the newest segment: all of them or none."""

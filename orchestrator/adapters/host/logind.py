@@ -39,14 +39,15 @@ def kills_at_logout(user: str, *, root: str = "/", cgroup: str | None = None) ->
     )
 
 
-def user_name() -> str:
-    """Return the name of our user, or its number where it has no name."""
+def user_name(uid: int | None = None) -> str:
+    """Return the name of a user, without `uid` of ours; or its number where it has no name."""
     import pwd
 
+    uid = os.geteuid() if uid is None else uid
     try:
-        return pwd.getpwuid(os.geteuid()).pw_name
+        return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return str(os.geteuid())
+        return str(uid)
 
 
 def _settings(root: str) -> dict[str, str]:

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
 
 class Identity:
     """The identity of one process, unique across all boots of a host."""
@@ -62,8 +59,8 @@ def boot_id() -> str:
 
 def identity(pid: int) -> Identity | None:
     """Return the identity of the process that has this pid now. None: there is none, or it is a zombie."""
-    stat = _stat(pid)
-    if stat is None or stat.state in "ZX":
+    stat = stat_of(pid)
+    if stat is None or stat.is_gone:
         return None
     return Identity(boot_id(), pid, stat.start_time)
 
@@ -108,11 +105,40 @@ def _signal_by_pid(who: Identity, number: int) -> bool:
 
 
 def state(who: Identity) -> str | None:
-    """Return the kernel's letter for the process's state (R, S, D, T …); None where it is gone."""
-    stat = _stat(who.pid)
-    if stat is None or stat.state in "ZX" or stat.start_time != who.start_time:
+    """Return the kernel's letter for the process's state (R, S, D, T …); None where it is gone.
+
+    Of a process whose main thread has ended it is that of another thread: D if one of them is in it.
+    """
+    stat = stat_of(who.pid)
+    if stat is None or stat.is_gone or stat.start_time != who.start_time:
         return None
-    return stat.state
+    if not stat.is_zombie:
+        return stat.state
+    letters = [each.state for each in _threads(who.pid) if not each.is_zombie]
+    return "D" if "D" in letters else letters[0] if letters else None
+
+
+def wait_channel(pid: int) -> str | None:
+    """Return the kernel's function in which the process waits uninterruptibly; None where that cannot be seen."""
+    for thread in _threads(pid):
+        if thread.state == "D":
+            try:
+                with open(f"/proc/{pid}/task/{thread.pid}/wchan") as file:
+                    found = file.read().strip()
+            except OSError:
+                continue
+            if found not in ("", "0"):
+                return found
+    return None
+
+
+def command(pid: int) -> str:
+    """Return the name of the process's program, as the kernel knows it; empty where it is gone."""
+    try:
+        with open(f"/proc/{pid}/comm", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def marked(
@@ -160,105 +186,19 @@ def marked_runs(host_dir: str) -> list[tuple[Identity, str]]:
 def descendants(pid: int) -> list[Identity]:
     """Return all living processes below `pid`, without itself. The orphans that a subreaper adopted are included."""
     boot = boot_id()
-    children: dict[int, list[_Stat]] = {}
+    children: dict[int, list[Stat]] = {}
     for other in _pids():
-        stat = _stat(other)
+        stat = stat_of(other)
         if stat is not None:
             children.setdefault(stat.parent, []).append(stat)
     found = []
     below = list(children.get(pid, ()))
     while below:
         stat = below.pop()
-        if stat.state not in "ZX":
+        if not stat.is_gone:
             found.append(Identity(boot, stat.pid, stat.start_time))
         below += children.get(stat.pid, ())
     return found
-
-
-def tree(pid: int) -> list[int]:
-    """Return `pid` and the pids below it, from /proc/<pid>/task/*/children.
-
-    On a host with thousands of processes this is much cheaper than `descendants`. It is less exact: use it to sample,
-    not to kill.
-    """
-    pids = []
-    below = [pid]
-    while below:
-        parent = below.pop()
-        pids.append(parent)
-        try:
-            for thread in os.listdir(f"/proc/{parent}/task"):
-                with open(f"/proc/{parent}/task/{thread}/children") as file:
-                    below += [int(child) for child in file.read().split()]
-        except OSError:
-            continue
-    return pids
-
-
-class Sampler:
-    """Measures the CPU and memory of a process and all processes below it, from one call to the next."""
-
-    def __init__(self, psutil_path: str | None = None) -> None:
-        self._psutil = _import_psutil(psutil_path)
-        self._cpu_s: dict[int, float] = {}
-        self._at: float | None = None
-
-    def sample(self, pid: int, at: float) -> tuple[float | None, int | None]:
-        """Return (CPU in percent of one core since the last call, resident bytes); each is None if unknown.
-
-        `at` is the time of a monotonic clock.
-        """
-        cpu_s: dict[int, float] = {}
-        rss_bytes = 0
-        for each in tree(pid):
-            usage = self._usage(each)
-            if usage is not None:
-                cpu_s[each], rss = usage
-                rss_bytes += rss
-        percent = None
-        if self._at is not None and at > self._at:
-            # A process that is new since then counts from its start; one that is gone counts no more.
-            spent_s = sum(used - self._cpu_s.get(each, 0.0) for each, used in cpu_s.items())
-            percent = round(max(0.0, 100.0 * spent_s / (at - self._at)), 1)
-        self._cpu_s, self._at = cpu_s, at
-        return percent, rss_bytes if cpu_s else None
-
-    def _usage(self, pid: int) -> tuple[float, int] | None:
-        """Return (CPU seconds, resident bytes) of one process."""
-        if self._psutil is None:
-            stat = _stat(pid)
-            return None if stat is None else (stat.cpu_ticks / _TICKS_PER_S, stat.rss_pages * _PAGE_BYTES)
-        try:
-            process = self._psutil.Process(pid)
-            times = process.cpu_times()
-            return times.user + times.system, process.memory_info().rss
-        except self._psutil.Error:
-            return None
-
-
-def _import_psutil(path: str | None) -> Any:
-    """Import psutil from that directory, else the host's own. Return None without one: /proc gives the basics."""
-    import sys
-
-    if path is not None and path not in sys.path:
-        sys.path.append(path)
-    try:
-        import psutil
-    except Exception:  # a psutil for another platform or Python may raise anything, and we can do without it
-        return None
-    return psutil
-
-
-def peak_rss_bytes(pid: int) -> int | None:
-    """Return the most memory that this one process has had resident; None if unknown."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            for line in file:
-                if line.startswith(b"VmHWM:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        return None
-    return None
 
 
 def catches(pid: int, number: int) -> bool:
@@ -333,23 +273,46 @@ def become_subreaper() -> bool:
     return load_prctl() and _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
-class _Stat:
-    __slots__ = ("cpu_ticks", "parent", "pid", "rss_pages", "start_time", "state")
+class Stat:
+    """A process or a thread, as /proc/<pid>/stat tells."""
+
+    __slots__ = ("cpu_ticks", "parent", "pid", "rss_pages", "start_time", "state", "threads")
 
     def __init__(self, pid: int, fields: list[bytes]) -> None:
         self.pid = pid
         self.state = fields[0].decode()
         self.parent = int(fields[1])
         self.cpu_ticks = int(fields[11]) + int(fields[12])
+        self.threads = int(fields[17])
         self.start_time = int(fields[19])
         self.rss_pages = int(fields[21])
 
+    @property
+    def is_zombie(self) -> bool:
+        """Whether the main thread has ended."""
+        return self.state in "ZX"
 
-def _stat(pid: int) -> _Stat | None:
+    @property
+    def is_gone(self) -> bool:
+        """Whether no thread is left. A thread in the kernel keeps GPU memory and ports after the main one has ended."""
+        return self.is_zombie and self.threads <= 1
+
+
+def _threads(pid: int) -> list[Stat]:
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+        names = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    found = [stat_of(int(name), f"/proc/{pid}/task/{name}/stat") for name in names]
+    return [stat for stat in found if stat is not None]
+
+
+def stat_of(pid: int, path: str | None = None) -> Stat | None:
+    """Return what the kernel tells of a process; of a thread with the `path` of its file. None where it is gone."""
+    try:
+        with open(path or f"/proc/{pid}/stat", "rb", buffering=0) as file:
             # The process chooses the name in parentheses, which may itself hold spaces and parentheses.
-            return _Stat(pid, file.read().rpartition(b")")[2].split())
+            return Stat(pid, file.read().rpartition(b")")[2].split())
     except (OSError, IndexError, ValueError):
         return None
 

@@ -71,6 +71,13 @@ class Entry:
     def where(self) -> str:
         return f"{self.path}:{self.line}"
 
+    @property
+    def plain_names(self) -> list[str] | None:
+        """Return the names that the line speaks of; None where only `matches` tells."""
+        if any(special in self.names for special in "|*?!"):
+            return None
+        return self.names.lower().split(",")
+
     def matches(self, name: str) -> bool:
         """Return whether the line speaks of `name`, which is as `known_name` makes it."""
         if self.names.startswith("|1|"):
@@ -121,8 +128,19 @@ class KnownHosts:
     """All lines of some known_hosts files, and what was wrong with the others."""
 
     def __init__(self, entries: Iterable[Entry] = (), warnings: Iterable[str] = ()) -> None:
-        self._entries = tuple(entries)
         self.warnings = tuple(warnings)
+        self._plain: dict[str, list[tuple[int, Entry]]] = {}
+        """By name, the lines that speak of it by itself, each with its place: a thousand hosts have as many lines."""
+        self._others: list[tuple[int, Entry]] = []
+        """The lines with patterns or hashes, each with its place."""
+        self._found: dict[str, list[Entry]] = {}
+        """By name, the lines that were found to speak of it: comparing hashes takes a while."""
+        for place, entry in enumerate(entries):
+            names = entry.plain_names
+            if names is None:
+                self._others.append((place, entry))
+            for name in dict.fromkeys(names or ()):
+                self._plain.setdefault(name, []).append((place, entry))
 
     @staticmethod
     def read(paths: Iterable[Path], revoked: Iterable[Path] = ()) -> KnownHosts:
@@ -203,10 +221,15 @@ class KnownHosts:
         """Return the lines of `name`, and those of the same host without a port."""
         name = name.lower()
         without_port = name[1:].partition("]")[0] if name.startswith("[") else None
-        return (
-            [entry for entry in self._entries if entry.matches(name)],
-            [entry for entry in self._entries if without_port is not None and entry.matches(without_port)],
-        )
+        return self._named(name), [] if without_port is None else self._named(without_port)
+
+    def _named(self, name: str) -> list[Entry]:
+        """Return the lines of exactly that name, in their order."""
+        if name not in self._found:
+            by_pattern = [(place, entry) for place, entry in self._others if entry.matches(name)]
+            lines = sorted([*self._plain.get(name, []), *by_pattern], key=lambda line: line[0])
+            self._found[name] = [entry for _, entry in lines]
+        return self._found[name]
 
 
 class RevokedUnreadable(Exception):

@@ -10,7 +10,7 @@ import click
 
 from orchestrator.cli.help import Group
 from orchestrator.cli.render import table
-from orchestrator.cli.run_choice import find_or_newest, run_and, run_argument, runs_of
+from orchestrator.cli.run_choice import complete_checkpoint, find_or_newest, run_and, run_argument, runs_of
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.words import counted, duration, size
@@ -164,7 +164,13 @@ def verify(session: Session, name: str | None, as_json: bool) -> int:
     ]
 )
 @run_argument()
-@click.option("--to", "checkpoint", required=True, help="A global step, gen-N, or a NAME of `orch ckpt ls`.")
+@click.option(
+    "--to",
+    "checkpoint",
+    required=True,
+    shell_complete=complete_checkpoint,
+    help="A global step, gen-N, or a NAME of `orch ckpt ls`.",
+)
 @click.option("--restart", is_flag=True, help="Restart the tasks of an active run from it.")
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
@@ -193,7 +199,7 @@ def rollback(session: Session, name: str | None, checkpoint: str, restart: bool,
         ("orch ckpt pin mnist gen-5", "Keep the newest checkpoint of generation 5 of the run mnist"),
     ]
 )
-@run_and("checkpoint")
+@run_and("checkpoint", complete_checkpoint)
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def pin(session: Session, name: str | None, checkpoint: str, as_json: bool) -> int:
@@ -207,7 +213,7 @@ def pin(session: Session, name: str | None, checkpoint: str, as_json: bool) -> i
         ("orch ckpt unpin mnist gen-5", "Unpin that of generation 5 of the run mnist"),
     ]
 )
-@run_and("checkpoint")
+@run_and("checkpoint", complete_checkpoint)
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def unpin(session: Session, name: str | None, checkpoint: str, as_json: bool) -> int:

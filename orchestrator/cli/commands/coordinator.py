@@ -54,7 +54,7 @@ def run(session: Session, after: int | None) -> int:
 @click.pass_obj
 def start(session: Session, as_json: bool) -> int:
     """Start the coordinator in the background, unless it is running."""
-    from orchestrator.cli.starting import ensure_coordinator
+    from orchestrator.client.starting import ensure_coordinator
 
     document, started = ensure_coordinator(session)
     if not started:

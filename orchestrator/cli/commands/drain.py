@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +10,19 @@ import click
 
 from orchestrator.adapters.head.client import Client
 from orchestrator.cli.help import Command
-from orchestrator.cli.run_choice import complete_host, complete_run, find, run_and, runs_of, with_host
+from orchestrator.cli.render import is_active
+from orchestrator.cli.run_choice import (
+    complete_host,
+    complete_run,
+    find,
+    hosts_of,
+    run_and,
+    runs_of,
+    with_host,
+)
 from orchestrator.cli.session import Session
 from orchestrator.cli.terminal import printable
+from orchestrator.core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,26 @@ def run(request: Request, session: Session) -> dict[str, Any]:
     chosen = find(runs, request.name) if request.name else with_host(runs, request.host, request.verb)
     body = {"host": request.host} | ({"now": True} if request.now else {})
     return client.post(f"/v1/runs/{chosen['run_id']}/{request.verb}", body)
+
+
+def give_up(name: str | None, host: str, session: Session) -> list[dict[str, Any]]:
+    """Tell every run that waits for this host, or only that run, that it is gone. Return its state for each."""
+    client: Client = session.client()
+    runs = runs_of(client)
+    chosen = [find(runs, name)] if name else [run for run in runs if awaits(run, host)]
+    if not chosen:
+        raise UsageError(
+            f"no run awaits anything from {host}", hint="`orch status` shows hosts that do not answer"
+        )
+    body = {"host": host, "gone": True}
+    return [client.post(f"/v1/runs/{run['run_id']}/drain", body) for run in chosen]
+
+
+def awaits(run: Mapping[str, Any], host: str) -> bool:
+    """Return whether an active run has the host, or an ended one still has no proof from it."""
+    if is_active(run):
+        return host in hosts_of(run)
+    return host in ((run.get("proof") or {}).get("unreachable") or [])
 
 
 def answer(found: dict[str, Any], *, now: bool) -> str:
@@ -56,21 +87,43 @@ old_name_option = click.option("--name", "old_name", hidden=True, shell_complete
     examples=[
         ("orch drain gpu-b", "Move the only run that uses gpu-b off that host, at its next checkpoint"),
         ("orch drain mnist gpu-b --now", "Move the run mnist off it at once"),
+        ("orch drain gpu-b --gone", "Say that gpu-b does not come back: no run waits for it any more"),
     ],
 )
 @run_and("host", complete_host)
 @old_name_option
 @click.option("--now", is_flag=True, help="Do not wait for a checkpoint; steps since the last one are lost.")
+@click.option(
+    "--gone",
+    is_flag=True,
+    help="The host is gone for good: its tasks count as dead now, and nobody waits for its proof.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the host's state as a document.")
 @click.pass_obj
 def command(
-    session: Session, name: str | None, host: str, old_name: str | None, now: bool, as_json: bool
+    session: Session,
+    name: str | None,
+    host: str,
+    old_name: str | None,
+    now: bool,
+    gone: bool,
+    as_json: bool,
 ) -> int:
     """Move a run off HOST: a spare takes its tasks, or the run continues with fewer workers.
 
     The tasks move at the next verified checkpoint. Without NAME: the only active run that has HOST. Exit code 6 where
     no spare has room and replicas_min does not allow fewer workers. `orch undrain HOST` lets it take tasks again.
+
+    With --gone, for a host that does not answer: every run that has it, ended ones too, takes your word that nothing of
+    the run lives there. Refused where the host answers. If it does come back, what is left on it is ended.
     """
+    if gone:
+        found_all = give_up(name or old_name, host, session)
+        if as_json:
+            session.put_json({"schema": 1, "hosts": found_all})
+        for found in () if as_json else found_all:
+            session.put(printable(f"{host} is {found.get('reason')}, for {found.get('run_id')}"))
+        return 0
     found = run(Request(name or old_name, host, now=now), session)
     if as_json:
         session.put_json(found)

@@ -21,7 +21,6 @@ from orchestrator.cli.orphans import KEPT, Item, Known, known, look_here, remove
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import Refused, SomeHostsOnly, UsageError
 from orchestrator.core.words import counted, duration, size
-from orchestrator.daemon.agent.runs import RECENT_S
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
 def look(ask: Asker, hosts: Iterable[HostPlan], ours: Known) -> tuple[list[Item], list[Answer[KnownRuns]]]:
     """Return the orphans on these hosts. A machine with several names is asked once."""
     from orchestrator.daemon.connection import orders
-    from orchestrator.daemon.connection.pool import connection_of
 
-    wanted = list({connection_of(host): host for host in hosts}.values())
+    wanted = list({host.connection: host for host in hosts}.values())
     question = orders.runs(records=False)
     answers = ask.ask([(host, [question]) for host in wanted], timeout_s=TIMEOUT_S)
     items: dict[tuple[object, str], Item] = {}
@@ -47,8 +45,9 @@ def look(ask: Asker, hosts: Iterable[HostPlan], ours: Known) -> tuple[list[Item]
 
 
 def _item(host: HostPlan, told: KnownRun) -> Item:
-    pids, alive, ago_s = tuple(told["processes"]), told["alive"], told["watched_ago_s"]
-    driven = told["watched"] or (alive and ago_s is not None and ago_s < RECENT_S)
+    from orchestrator.daemon.connection.ownership import owner_of
+
+    pids, alive, claim = tuple(told["processes"]), told["alive"], told["claim"]
     what = "directory" if told["directory"] else "processes only"
     if told["directory"] and alive:
         what = f"directory, {len(pids)} process{'' if len(pids) == 1 else 'es'}"
@@ -56,11 +55,12 @@ def _item(host: HostPlan, told: KnownRun) -> Item:
         run=told["run"],
         host=host.name,
         what=what,
-        state="driven" if driven else "alive" if alive else "dead",
+        state="driven" if told["driven"] else "alive" if alive else "dead",
         bytes=told["bytes"],
         age_s=told["age_s"],
         epoch=told["epoch"],
         pids=pids,
+        owner=owner_of(claim) if claim is not None else None,
         plan=host,
     )
 
@@ -68,21 +68,26 @@ def _item(host: HostPlan, told: KnownRun) -> Item:
 def may_go(
     items: Sequence[Item], even_alive: Sequence[str], even_checkpoints: Sequence[str], ours: Known
 ) -> list[Item]:
-    """Return what a yes removes. Without a journal of ours nothing that is alive: it may be ours."""
+    """Return what a yes removes. What lives goes at its owner's word, or where it is named."""
     found = {item.run for item in items}
     unknown = [run for run in (*even_alive, *even_checkpoints) if run not in found]
     if unknown:
         raise UsageError(
             f"nothing found of {', '.join(unknown)}", hint="`orch gc --dry-run` lists the orphans"
         )
-    refused = ("driven",) if ours.there else ("driven", "alive")
     named = {"driven": even_alive, "alive": even_alive, KEPT: even_checkpoints}
     return [
-        item for item in items if item.run in named.get(item.state, ()) or item.state not in (*refused, KEPT)
+        item
+        for item in items
+        if item.run in named.get(item.state, ())
+        or item.state not in named
+        or (item.state == "alive" and ours.owns(item))
     ]
 
 
-def remove(session: Session, ask: Asker, items: Sequence[Item], even_alive: Sequence[str]) -> dict[Item, str]:
+def remove(
+    session: Session, ask: Asker, items: Sequence[Item], even_alive: Sequence[str], ours: Known
+) -> dict[Item, str]:
     """Remove the items. Return why some could not be removed."""
     problems: dict[Item, str] = {}
     by_host: dict[HostPlan, list[Item]] = {}
@@ -96,7 +101,18 @@ def remove(session: Session, ask: Asker, items: Sequence[Item], even_alive: Sequ
     from orchestrator.daemon.connection import orders
 
     asked = [
-        (host, [orders.remove(item.run, item.epoch, even_driven=item.run in even_alive) for item in of])
+        (
+            host,
+            [
+                orders.remove(
+                    item.run,
+                    item.epoch,
+                    owner_id=ours.contents.owner_id,
+                    even_alive=item.run in even_alive,
+                )
+                for item in of
+            ],
+        )
         for host, of in by_host.items()
     ]
     for answer, of in zip(ask.ask(asked, timeout_s=10 * TIMEOUT_S), by_host.values(), strict=True):
@@ -112,10 +128,11 @@ def shown(items: Sequence[Item], session: Session) -> str:
     """Return the table for people."""
     if not items:
         return "No orphans found"
-    rows = [("RUN", "HOST", "WHAT", "STATE", "SIZE", "LAST CHANGE")]
+    rows = [("RUN", "HOST", "WHAT", "STATE", "OWNER", "SIZE", "LAST CHANGE")]
     for item in items:
         age = "-" if item.age_s is None else f"{duration(item.age_s)} ago"
-        rows.append((item.run, item.host, item.what, item.state, size(item.bytes), age))
+        owner = str(item.owner) if item.owner is not None else "-"
+        rows.append((item.run, item.host, item.what, item.state, owner, size(item.bytes), age))
     return "\n".join(render.table(rows, session.paint, right=frozenset({"SIZE"})))
 
 
@@ -134,13 +151,15 @@ def shown(items: Sequence[Item], session: Session) -> str:
     metavar="FILE",
     help="Look on this spec's hosts. Default: hosts of known runs.",
 )
-@click.option("--yes", is_flag=True, help="Remove without asking.")
+@click.option(
+    "--yes", is_flag=True, help="Remove without asking; of what lives, only runs named by --even-alive."
+)
 @click.option("--dry-run", is_flag=True, help="List the orphans only.")
 @click.option(
     "--even-alive",
     multiple=True,
     metavar="RUN",
-    help="Also end and remove this run, which is alive or driven.",
+    help="Also end and remove this run, which is alive or driven. Without --yes its name must be typed again.",
 )
 @click.option(
     "--even-checkpoints",
@@ -161,9 +180,10 @@ def command(
 ) -> int:
     """Find orphans, what runs left behind that this head node does not know, and remove them after you confirm.
 
-    Orphans are processes, directories, logs, and checkpoints that were copied to this machine. Runs that another head
-    node drives are listed and left alone, and so are the checkpoints of an ended run, from which the next `orch up`
-    resumes. Processes are killed by marker and recorded identity only.
+    Orphans are processes, directories, logs, and checkpoints that were copied to this machine. What lives, or was
+    driven by a coordinator less than 15 minutes ago, is listed and left alone: nobody removes it but its owner, unless
+    --even-alive names it. So are the checkpoints of an ended run, from which the next `orch up` resumes. Processes are
+    killed by marker and recorded identity only. Exit code 4 where a host did not answer, or answered with an error.
     """
     ours = known(session)
     plans = [plan for plan, _ in plans_of(files)]
@@ -181,9 +201,9 @@ def command(
         session.put(shown(items, session))
     _say_spared(session, [item for item in items if item not in chosen])
     problems: dict[Item, str] = {}
-    going = bool(chosen) and not dry_run and _agreed(session, chosen, yes=yes)
+    going = bool(chosen) and not dry_run and _agreed(session, chosen, even_alive, yes=yes)
     if going:
-        problems = remove(session, ask, chosen, even_alive)
+        problems = remove(session, ask, chosen, even_alive, ours)
     removed = [item for item in chosen if going and item not in problems]
     if as_json:
         session.put_json(
@@ -210,11 +230,14 @@ def _say_spared(session: Session, spared: Sequence[Item]) -> None:
         )
     for run in dict.fromkeys(item.run for item in spared if item.state != KEPT):
         states = {item.state for item in spared if item.run == run}
-        why = "driven by another head node" if "driven" in states else "alive"
-        session.say(f"{run}: left alone, it is {why}; `--even-alive {run}` ends and removes it")
+        owners = sorted({str(item.owner or "an unknown owner") for item in spared if item.run == run})
+        why = "driven by" if "driven" in states else "alive, and of"
+        session.say(
+            f"{run}: left alone, it is {why} {', '.join(owners)}; `--even-alive {run}` ends and removes it"
+        )
 
 
-def _agreed(session: Session, chosen: Sequence[Item], *, yes: bool) -> bool:
+def _agreed(session: Session, chosen: Sequence[Item], even_alive: Sequence[str], *, yes: bool) -> bool:
     if yes:
         return True
     if not is_interactive(session):
@@ -222,7 +245,10 @@ def _agreed(session: Session, chosen: Sequence[Item], *, yes: bool) -> bool:
         return False
     living = ", ".join(f"{pid} on {item.host}" for item in chosen for pid in item.pids)
     end = f", and kill its processes (pid {living})" if living else ""
-    if confirm(session, f"Remove {size(sum(item.bytes for item in chosen))}{end}?"):
+    named = {item.run for item in chosen if item.state in ("driven", "alive") and item.run in even_alive}
+    if all(
+        confirm(session, f"{run} lives. End and remove it?", word=run) for run in sorted(named)
+    ) and confirm(session, f"Remove {size(sum(item.bytes for item in chosen))}{end}?"):
         return True
     session.say("Nothing removed")
     return False

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from orchestrator.adapters.head.client import Client
 from orchestrator.cli import render
 from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
-from orchestrator.cli.run_choice import find, only_active, run_argument, runs_of, status_of
+from orchestrator.cli.run_choice import find, only_active, run_argument, runs_of
 from orchestrator.cli.session import Session
-from orchestrator.core.errors import OrchestratorError, Refused, SomeHostsOnly, UsageError, WaitTimedOut
-
-_LOOK_EVERY_S = 0.25
+from orchestrator.client import killing
+from orchestrator.core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +42,9 @@ def run(request: Request, session: Session) -> Result:
     deadline = session.now() + request.timeout_s
     active = [found for found in chosen if render.is_active(found)]
     for found in active:
-        client.post(f"/v1/runs/{found['name']}/kill", {"force": request.force})
+        killing.order(client, found, force=request.force)
     try:
-        ended = tuple(_wait_end(client, session, found, deadline) for found in active)
+        ended = tuple(killing.wait_end(client, session, found, deadline) for found in active)
     except KeyboardInterrupt:
         session.say("\nDetached; the kill continues. `orch status` shows what it waits for")
         raise
@@ -64,48 +61,6 @@ def _chosen(request: Request, runs: list[dict[str, Any]]) -> list[dict[str, Any]
     return [find(runs, name) for name in dict.fromkeys(request.names)]
 
 
-def _wait_end(client: Client, session: Session, chosen: dict[str, Any], deadline: float) -> dict[str, Any]:
-    said = ""
-    while True:
-        found = status_of(client, chosen)
-        if not render.is_active(found):
-            return found
-        sentence = f"{render.title(found)}: {found.get('phase')}: {found.get('reason') or 'stopping'}"
-        if sentence != said:
-            session.say(sentence)
-            said = sentence
-        if session.now() >= deadline:
-            raise WaitTimedOut(
-                f"{render.title(found)} is still {found.get('phase')}: {found.get('reason')}",
-                hint="the kill continues; `orch status` shows what it waits for; `orch kill --force` kills at once",
-            )
-        session.pause(_LOOK_EVERY_S)
-
-
-def verdict(runs: Sequence[dict[str, Any]]) -> OrchestratorError | None:
-    """Return the error for processes that could not be killed, or for hosts that did not answer; None without any."""
-    unkillable, unreachable = [], []
-    for found in runs:
-        proof = found.get("proof") or {}
-        for host, seen in (proof.get("hosts") or {}).items():
-            unkillable += [f"{host} {render.left_text(item)}" for item in seen.get("left") or []]
-            ports = ", ".join(map(str, seen.get("ports_busy") or []))
-            unkillable += [f"{host} ports still in use: {ports}"] if ports else []
-        unreachable += list(proof.get("unreachable") or [])
-    if unkillable:
-        return Refused(
-            f"could not be killed: {'; '.join(unkillable)}",
-            hint="nothing new is started there; a process in D state waits for a disk or a network file system",
-        )
-    if unreachable:
-        hosts = ", ".join(dict.fromkeys(unreachable))
-        return SomeHostsOnly(
-            f"could not check {hosts}: no answer",
-            hint="the coordinator kills what is left there once it reaches them; `orch status` shows it",
-        )
-    return None
-
-
 @click.command(
     cls=Command,
     examples=[
@@ -116,7 +71,11 @@ def verdict(runs: Sequence[dict[str, Any]]) -> OrchestratorError | None:
 )
 @run_argument(nargs=-1)
 @click.option("--all", "all_runs", is_flag=True, help="Stop every active run.")
-@click.option("--force", is_flag=True, help="Send SIGKILL at once: no grace, no last checkpoint.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Send SIGKILL at once: no grace, no last checkpoint. Also for a run that orch has stopped deciding on.",
+)
 @click.option(
     "--timeout", type=DURATION, default="10m", show_default=True, help="How long to wait for the end."
 )
@@ -142,7 +101,7 @@ def command(
             session.put(render.proof(found, session.paint))
     if all_runs and not result.runs and not as_json:
         session.say("No run is active")
-    problem = verdict(result.runs)
+    problem = killing.verdict(result.runs)
     if problem:
         raise problem
     return 0

@@ -2,123 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
 
-from orchestrator.adapters.head.runlogs import LogLine, RunLogs, run_name
+from orchestrator.adapters.head.runlogs import LogLine
 from orchestrator.cli import render
+from orchestrator.cli.grpc_folding import GrpcFolder
 from orchestrator.cli.help import Command
-from orchestrator.cli.log_lines import LogPainter, document
-from orchestrator.cli.run_choice import (
-    START_ONE,
-    complete_task,
-    name_and_task,
-    no_such_run,
-    run_argument,
-    status_of,
-)
+from orchestrator.cli.log_folding import WITHIN_S, Folder
+from orchestrator.cli.log_lines import LogPainter, Stamps
+from orchestrator.cli.run_choice import complete_host, complete_task, name_and_task, run_argument
 from orchestrator.cli.session import Session
-from orchestrator.cli.watching import wait_for_the_last_lines
-from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
-from orchestrator.spec.durations import parse_duration
-
-_LOOK_EVERY_S = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Which run (None: the newest), which task (None: all), and which part."""
-
-    name: str | None
-    task: str | None
-    follow: bool = False
-    since: float | None = None
-    """Unix time."""
-    tail: int | None = None
+from orchestrator.cli.times import parse_since, shown
+from orchestrator.client.log_reading import Request, document, read, why_none
+from orchestrator.client.log_selection import Selection
+from orchestrator.core.errors import UsageError
+from orchestrator.core.log_level import LEVELS
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The lines; with `follow` the iterator waits for more."""
-
-    run_id: str
-    tasks: tuple[str, ...]
-    first_cause: dict[str, Any] | None
-    lines: Iterator[LogLine]
-
-
-def run(request: Request, session: Session) -> Result:
-    """Choose the run, and start to read."""
-    logs = RunLogs(session.paths.state_dir)
-    name, task = name_and_task(request.name, request.task)
-    run_id = logs.newest(name)
-    if run_id is None:
-        known = [run_name(found) for found in logs.runs()]
-        if name is None:
-            raise OrchestratorError("there are no runs yet", hint=START_ONE)
-        raise no_such_run(name, known)
-    present = logs.tasks(run_id)
-    if task is not None and present and task not in present:
-        raise UsageError(f"{run_id} has no log of {task}", hint=f"its tasks: {', '.join(present)}")
-    tasks = None if task is None else [task]
-    if request.follow:
-        lines = logs.follow(
-            run_id,
-            tasks,
-            since=request.since,
-            tail=request.tail,
-            pause=_pause_until_end(session, logs, run_id),
-        )
-    else:
-        lines = logs.read(run_id, tasks, since=request.since, tail=request.tail)
-    shown = tuple(present if task is None else [task])
-    return Result(run_id, shown, logs.first_cause(run_id), lines)
-
-
-def _pause_until_end(session: Session, logs: RunLogs, run_id: str) -> Callable[[], bool]:
-    """Return the pause of `follow`: it waits, and says whether the run continues. Without a coordinator it does."""
-    client = session.client()
-    said = False
-    chosen = {"name": run_name(run_id), "run_id": run_id}
-
-    def pause() -> bool:
-        nonlocal said
-        try:
-            seen = status_of(client, chosen)
-            going, said = render.is_active(seen), False
-            if not going:
-                wait_for_the_last_lines(session, logs, seen)
-                return False
-        except CoordinatorUnreachable as e:
-            if not said:
-                session.say(f"{e}; new output arrives once a coordinator is running again")
-                said = True
-            going = True
-        except UsageError:  # an old run that the coordinator no longer knows
-            going = False
-        session.pause(_LOOK_EVERY_S)
-        return going
-
-    return pause
-
-
-def parse_since(text: str, now: float) -> float:
-    """Parse `5m` (ago), or an ISO 8601 time (local where it has no zone), to Unix time."""
-    try:
-        return now - parse_duration(text)
-    except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        raise UsageError(
-            f"--since {text!r} is neither a duration nor a time",
-            hint="examples: 5m (the last five minutes), 2026-11-20T12:00:00",
-        ) from None
+def _several(option: str, name: str, help: str, **more: Any) -> Callable[[Any], Any]:
+    return click.option(option, name, multiple=True, help=f"{help} May be repeated.", **more)
 
 
 @click.command(
@@ -126,16 +32,26 @@ def parse_since(text: str, now: float) -> float:
     examples=[
         ("orch logs --follow", "Follow the newest run until it ends"),
         ("orch logs mnist worker:1 --since 5m", "Show the last five minutes of one task"),
-        ("orch logs worker:0 --tail 100", "Show the last 100 lines of a task of the newest run"),
+        ("orch logs mnist --since 03:17 --timestamps", "Show what was printed from 03:17 on, with times"),
+        ("orch logs mnist --generation 2 --level warning --fold", "Show warnings; those of all workers once"),
+        ("orch logs mnist --host gpu-b --grep 'loss: [0-9.]+'", "Show some lines of the tasks of one host"),
     ],
 )
 @run_argument()
 @click.argument("task", required=False, shell_complete=complete_task)
 @click.option("-f", "--follow", is_flag=True, help="Show new lines too, until the run ends.")
-@click.option("--since", metavar="DURATION|TIME", help="Only newer lines, for example of the last 5m.")
+@click.option("--since", metavar="DURATION|TIME", help="Only newer lines: of the last 5m, or from 03:17 on.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
-@click.option("--raw", is_flag=True, help="Do not cut very long lines on a terminal.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
+@click.option("-t", "--timestamps", is_flag=True, help="Begin lines with their time: local, with the zone.")
+@click.option("--utc", is_flag=True, help="Read and print times as UTC.")
+@click.option("--grep", metavar="REGEX", help="Only lines in which this is found.")
+@_several("--task", "tasks", "Of this task.", metavar="TASK", shell_complete=complete_task)
+@_several("--host", "hosts", "Of the tasks on this host.", metavar="HOST", shell_complete=complete_host)
+@_several("--generation", "generations", "Of this generation.", metavar="N", type=click.IntRange(min=1))
+@click.option("--level", type=click.Choice(LEVELS), help="Only lines that are at least so serious.")
+@click.option("--fold", is_flag=True, help="Show equal lines of several tasks once, with their number: ×4.")
+@click.option("--raw", is_flag=True, help="Show all lines whole, and all that gRPC repeats.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines. Their times are UTC.")
 @click.pass_obj
 def command(
     session: Session,
@@ -144,23 +60,93 @@ def command(
     follow: bool,
     since: str | None,
     tail: int | None,
+    timestamps: bool,
+    utc: bool,
+    grep: str | None,
+    tasks: tuple[str, ...],
+    hosts: tuple[str, ...],
+    generations: tuple[int, ...],
+    level: str | None,
+    fold: bool,
     raw: bool,
     as_json: bool,
 ) -> int:
     """Show the output of a run's tasks, merged by time. Without NAME: the newest run.
 
     TASK reads like worker:0; without it, all tasks. If the run has failed or restarted, the first cause comes first.
+    Lines of different hosts are ordered by the clocks of those hosts.
     """
-    since_time = None if since is None else parse_since(since, session.time())
-    result = run(Request(name, task, follow, since_time, tail), session)
+    if as_json and fold:
+        raise UsageError("--json prints every line; leave out --fold")
+    name, task = name_and_task(name, task)
+    chosen = tuple(dict.fromkeys([*((task,) if task else ()), *(_task(one) for one in tasks)]))
+    request = Request(
+        name,
+        chosen,
+        follow,
+        None if since is None else parse_since(since, session.time(), utc=utc),
+        tail,
+        Selection(grep, generations, hosts, level),
+    )
     if as_json:
-        for line in result.lines:
-            session.put_json(document(line, result.run_id), indent=None)
-        return 0
+        return _put_json(request, session)
+    stamps = (lambda at: shown(at, utc=utc, milliseconds=True)) if timestamps else None
+    columns = None if raw else session.width
+    return _put(request, session, stamps, columns=columns, fold=fold, whole=raw or grep is not None)
+
+
+def _task(text: str) -> str:
+    return str(name_and_task(None, text)[1])
+
+
+def _put_json(request: Request, session: Session) -> int:
+    result = read(request, session)
+    for line in result.lines:
+        session.put_json(document(line, result.run_id), indent=None)
+    return 0
+
+
+def _put(
+    request: Request,
+    session: Session,
+    stamps: Stamps | None,
+    *,
+    columns: int | None,
+    fold: bool,
+    whole: bool,
+) -> int:
+    """Print the lines, and say why there are none. `whole`: also what gRPC repeats, as into a pipe without --follow."""
+    count = 0
+
+    def put(line: LogLine, tasks: int = 1) -> None:
+        nonlocal count
+        separator = painter.separator(line)
+        if separator is not None:
+            session.put(separator)
+        session.put(painter.line(line, tasks))
+        count += 1
+
+    folder = Folder(put)
+
+    whole = whole or not (session.out_is_terminal or request.follow)
+    bursts = GrpcFolder(folder.add if fold else put)
+    take = bursts.add if not whole else folder.add if fold else put
+
+    def flush() -> None:
+        bursts.flush(session.time())
+        folder.flush(session.time() - WITHIN_S)
+
+    result = read(replace(request, on_idle=flush), session)
     if result.first_cause:
         # On stderr: on stdout it is among the lines, at its time.
         session.say(render.first_cause(result.first_cause, session.paint_err) + "\n")
-    painter = LogPainter(session.paint, result.tasks, columns=None if raw else session.width)
+    painter = LogPainter(session.paint, result.tasks, columns=columns, stamps=stamps)
+    if request.follow and not result.tasks:
+        session.say(why_none(session, result.run_id))
     for line in result.lines:
-        session.put(painter.line(line))
+        take(line)
+    bursts.flush()
+    folder.flush()
+    if not count and request.tail != 0:
+        session.say(why_none(session, result.run_id))
     return 0

@@ -283,7 +283,7 @@ def command(
     secrets come from the specs. Where single runs of the journal cannot be read, only those are rebuilt.
     """
     from orchestrator.cli.handover import wait_until_adopted
-    from orchestrator.cli.starting import ensure_coordinator
+    from orchestrator.client.starting import ensure_coordinator
 
     loss = check_lost(session)
     for said in [*filter(None, [loss.trouble]), *(one.sentence for one in loss.set_aside)]:

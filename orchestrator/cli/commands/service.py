@@ -25,7 +25,7 @@ class Request:
 
 def unit_of(request: Request, session: Session) -> Unit:
     """Return the unit for this program and this session's directories."""
-    from orchestrator.cli.starting import coordinator_command
+    from orchestrator.client.starting import coordinator_command
 
     environment = {
         "ORCH_STATE_DIR": session.paths.state_dir,

@@ -16,9 +16,7 @@ from orchestrator.cli.run_choice import (
     runs_of,
 )
 from orchestrator.cli.session import Session
-from orchestrator.core.errors import UsageError
-
-_TIMEOUT_S = 60.0
+from orchestrator.client.asking import stacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +32,7 @@ def run(request: Request, session: Session) -> dict[str, str]:
     client = session.client()
     runs = runs_of(client)
     chosen = find(runs, request.name) if request.name else only_active(runs, "stacks")
-    answer = client.post(f"/v1/runs/{chosen['name']}/stacks", timeout_s=_TIMEOUT_S)
-    stacks = {str(task): str(text) for task, text in (answer.get("stacks") or {}).items()}
-    if request.task is None:
-        return stacks
-    if request.task not in stacks:
-        raise UsageError(
-            f"{chosen['run_id']} has no running task {request.task}", hint=f"its tasks: {', '.join(stacks)}"
-        )
-    return {request.task: stacks[request.task]}
+    return stacks(client, chosen, request.task)
 
 
 @click.command(
@@ -61,10 +51,10 @@ def command(session: Session, name: str | None, task: str | None, as_json: bool)
 
     Without NAME: the only active run. TASK reads like worker:0; without it, all tasks.
     """
-    stacks = run(Request(*name_and_task(name, task)), session)
+    found = run(Request(*name_and_task(name, task)), session)
     if as_json:
-        session.put_json({"stacks": stacks})
+        session.put_json({"stacks": found})
         return 0
-    blocks = [f"{session.paint(task, 'bold')}\n{text.rstrip()}" for task, text in stacks.items()]
+    blocks = [f"{session.paint(task, 'bold')}\n{text.rstrip()}" for task, text in found.items()]
     session.put("\n\n".join(blocks))
     return 0

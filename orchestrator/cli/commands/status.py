@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,31 +10,17 @@ import click
 from orchestrator import __version__
 from orchestrator.cli import render
 from orchestrator.cli.help import Command
-from orchestrator.cli.run_choice import find, run_argument
+from orchestrator.cli.run_choice import run_argument
 from orchestrator.cli.session import Session
-from orchestrator.cli.terminal import screen
+from orchestrator.cli.terminal import fold, screen
+from orchestrator.client.client import Client
 from orchestrator.core.errors import CoordinatorUnreachable
+from orchestrator.core.words import duration
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 _REFRESH_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Which run; None for all."""
-
-    name: str | None
-
-
-def run(request: Request, session: Session) -> dict[str, Any]:
-    """Return the status document of all runs, or of the one that is named."""
-    client = session.client()
-    document = client.get("/v1/status")
-    if request.name is None:
-        return document
-    return {**document, "runs": [find(document.get("runs") or [], request.name)]}
 
 
 @click.command(
@@ -51,17 +36,31 @@ def run(request: Request, session: Session) -> dict[str, Any]:
 @click.option("-w", "--watch", is_flag=True, help="Refresh the screen every second; q quits.")
 @click.pass_obj
 def command(session: Session, name: str | None, as_json: bool, watch: bool) -> int:
-    """Show runs, their progress, and what they wait for. Without NAME: all runs."""
-    request = Request(name)
+    """Show runs, their progress, and what they wait for. Without NAME: all runs.
+
+    Where no coordinator answers: the last recorded state, and exit code 3. Training continues without a coordinator.
+    """
     if watch and not as_json and session.out_is_terminal:
-        return _watch(request, session)
-    document = run(request, session)
+        return _watch(name, session)
+    try:
+        document, code = Client(environment=session).status(name), 0
+    except CoordinatorUnreachable as e:
+        recorded = Client(environment=session).recorded(name)
+        if recorded is None:
+            raise
+        document, code = recorded, e.exit_code
+        session.warn(_recorded_sentence(e, document))
+        session.hint(e.hint)
     _say_other_version(session, document)
     if as_json:
         session.put_json(document)
     else:
         session.put(render.status(document, session.paint, width=session.width))
-    return 0
+    return code
+
+
+def _recorded_sentence(error: CoordinatorUnreachable, document: dict[str, Any]) -> str:
+    return f"{error}; this is the last recorded state, of {duration(document['recorded_age_s'])} ago"
 
 
 def _say_other_version(session: Session, document: dict[str, Any]) -> None:
@@ -71,25 +70,33 @@ def _say_other_version(session: Session, document: dict[str, Any]) -> None:
         say_other_version(session, document["coordinator"])
 
 
-def _watch(request: Request, session: Session) -> int:
+def _watch(name: str | None, session: Session) -> int:
     from rich.console import Console
     from rich.live import Live
 
     from orchestrator.cli.keys import Keys
 
+    client = Client(environment=session)
+
     def shown() -> Text:
-        text = render.status(run(request, session), session.paint, width=session.width)
-        return screen(f"{text}\n\n{session.paint('q quits', 'dim')}")
+        """Return the screen. A coordinator that is away may come back; training continues without it."""
+        try:
+            document, notes = client.status(name), []
+        except CoordinatorUnreachable as e:
+            recorded = client.recorded(name)
+            if recorded is None:
+                raise
+            document, notes = recorded, [_recorded_sentence(e, recorded), "Trying again"]
+        text = render.status(document, session.paint, width=session.width)
+        said = [line for note in notes for line in fold(note, session.width, indent="  ")]
+        return screen("\n".join([text, "", *said, session.paint("q quits", "dim")]))
 
     first = shown()  # an error is shown before the screen is cleared
     console = Console(file=session.out, highlight=False, no_color=not session.paint.on)
     try:
         with Keys(sys.stdin) as keys, Live(first, console=console, screen=True, auto_refresh=False) as live:
             while keys.wait(_REFRESH_S) not in ("q", "Q", "\x1b"):
-                try:
-                    live.update(shown(), refresh=True)
-                except CoordinatorUnreachable as e:  # it may come back; training continues without it
-                    live.update(screen(f"{e}\nhint: {e.hint}\n\nTrying again; q quits"), refresh=True)
+                live.update(shown(), refresh=True)
     except KeyboardInterrupt:
         pass  # quits like q
     return 0

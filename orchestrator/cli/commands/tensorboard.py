@@ -45,6 +45,7 @@ def run(request: Request, session: Session) -> dict[str, Any]:
     client = session.client()
     chosen = find_or_newest(runs_of(client), request.name)
     fetched = _fetch(client, chosen, session, said={})
+    _say_nothing_found(fetched, chosen, session)
     if not request.serve:
         return fetched
     argv += ["--logdir", fetched["directory"], *_where(request.port)]
@@ -70,6 +71,22 @@ def _fetch(
     said.clear()
     said.update(unreached)
     return {**answer, "fetched_bytes": fetched}
+
+
+def _say_nothing_found(fetched: dict[str, Any], chosen: dict[str, Any], session: Session) -> None:
+    """Say where was looked, and what may be the reason, if the hosts that answered have no file of TensorBoard."""
+    if fetched.get("files", 1):  # an older coordinator does not say it
+        return
+    session.warn(
+        f"{chosen['run_id']}: no files of TensorBoard, neither in $ORCH_LOG_DIR nor below the working directory of a "
+        "task"
+    )
+    if is_active(chosen):
+        session.hint("it may be too early: Keras's TensorBoard callback writes at the end of an epoch")
+    session.hint(
+        "does the script write any? `keras.callbacks.TensorBoard(os.environ['ORCH_LOG_DIR'])` does; an absolute path "
+        "such as /tmp/logs is not looked at"
+    )
 
 
 def _where(port: int | None) -> list[str]:
@@ -141,7 +158,9 @@ def _refresh(
 @click.option("--json", "as_json", is_flag=True, help="With --fetch: print a document, for scripts.")
 @click.pass_obj
 def command(session: Session, name: str | None, port: int | None, only_fetch: bool, as_json: bool) -> int:
-    """Fetch what the tasks wrote into ORCH_LOG_DIR, and serve it with TensorBoard on this machine only.
+    """Fetch what the tasks wrote for TensorBoard, and serve it on this machine only.
+
+    It is looked for in ORCH_LOG_DIR and below the tasks' working directories.
 
     The files come over SSH, and keep coming while the run trains. All generations of a task form one curve. Without
     NAME: the active run, else the newest.

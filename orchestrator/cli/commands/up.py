@@ -14,10 +14,12 @@ from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
 from orchestrator.cli.watching import Watch
-from orchestrator.core.errors import CoordinatorUnreachable, SpecError, UsageError
+from orchestrator.client.submit import Submitted
+from orchestrator.client.submit import submit as submit_file
+from orchestrator.client.waiting import wait_for_the_outputs
+from orchestrator.core.errors import Refused, UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.head.codetree import Survey
     from orchestrator.core.plan import Plan
 
 Until = Literal["running", "end", "follow", "accepted"]
@@ -32,74 +34,33 @@ class Request:
     from_scratch: bool
     timeout_s: float | None
     as_json: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """The coordinator's answer."""
-
-    run_id: str
-    name: str
-    created: bool
+    take_over: bool = False
+    yes: bool = False
 
 
 def submit(request: Request, session: Session, client: Client) -> Submitted:
-    """Load the file, start a coordinator if none is running, and submit the plan."""
-    from pydantic import TypeAdapter
+    """Submit the plan of the file; with --take-over end first what another head node drives."""
 
-    from orchestrator.cli.handover import say_other_version
-    from orchestrator.cli.starting import ensure_coordinator
-    from orchestrator.core.plan import Plan
-    from orchestrator.spec.plan import load_plan
+    def before(coordinator: Mapping[str, Any], plan: Plan) -> None:
+        from orchestrator.cli.handover import say_other_version
 
-    plan, secrets = load_plan(request.file)
-    seen = survey_code(request.file, plan, client)
-    coordinator, _ = ensure_coordinator(session)
-    say_other_version(session, coordinator)
-    answer = client.post(
-        "/v1/runs",
-        {
-            "plan": TypeAdapter(Plan).dump_python(plan, mode="json"),
-            "secrets": dict(secrets),
-            "from_scratch": request.from_scratch,
-        },
-    )
-    submitted = Submitted(str(answer["run_id"]), plan.name, bool(answer.get("created")))
-    if submitted.created and seen is not None:
-        for sentence in seen.sentences():
-            session.say(sentence)
-    return submitted
+        say_other_version(session, coordinator)
+        if request.take_over:
+            _take_over(request, session, coordinator, plan)
+
+    return submit_file(request.file, session, client, from_scratch=request.from_scratch, before=before)
 
 
-def survey_code(file: str, plan: Plan, client: Client) -> Survey | None:
-    """Look what of the working directory will be pushed; None where an active run has its code already.
+def _take_over(request: Request, session: Session, coordinator: Mapping[str, Any], plan: Plan) -> None:
+    from orchestrator.cli.taking_over import take_over
+    from orchestrator.core.owner import Owner
 
-    Raises:
-        SpecError: it cannot be pushed; each line says where in `file` the reason stands.
-    """
-    from orchestrator.adapters.head.codetree import survey
-    from orchestrator.spec.load import located
-
-    try:
-        seen = survey(plan.workdir)
-        seen.check(plan.script, plan.push_bytes_max)
-    except SpecError as e:
-        if _is_active(client, plan.name):
-            return None
-        lines = []
-        for line in str(e).splitlines():
-            key, _, words = line.partition(": ")
-            lines.append(located(file, ("run", key.removeprefix("run.")), words))
-        raise SpecError("\n".join(lines), hint=e.hint) from e
-    return seen
-
-
-def _is_active(client: Client, name: str) -> bool:
-    try:
-        runs = client.get("/v1/status").get("runs") or ()
-    except CoordinatorUnreachable:
-        return False
-    return any(run.get("name") == name and render.is_active(run) for run in runs)
+    if "owner" not in coordinator:
+        raise Refused(
+            "the running coordinator is of an older orch, and cannot take over a run",
+            hint="`orch coordinator restart` first; tasks go on",
+        )
+    take_over(session, plan, Owner(**coordinator["owner"]), yes=request.yes)
 
 
 def run(request: Request, session: Session) -> dict[str, Any]:
@@ -114,7 +75,8 @@ def run(request: Request, session: Session) -> dict[str, Any]:
     if request.until == "accepted":
         return document
     try:
-        return {**document, **_wait(request, session, client, document)}
+        ended = _wait(request, session, client, document)
+        return {**document, **wait_for_the_outputs(session, client, ended)}
     except KeyboardInterrupt:
         session.say(detached(submitted))
         # Following only shows the run: to end it is no failure. --wait asked for an outcome, and has none.
@@ -177,6 +139,7 @@ def exit_code(document: Mapping[str, Any]) -> int:
         ("orch up cluster.yaml --follow", "Start the run, and show its progress and logs; Ctrl-C detaches"),
         ("orch up cluster.yaml --wait --timeout 12h", "Wait for the outcome, for scripts"),
         ("orch up cluster.yaml --dry-run", "Show the plan only"),
+        ("orch up cluster.yaml --take-over", "End the same run of another head node, and start it from here"),
     ],
 )
 @click.argument("file", type=click.Path(), metavar="FILE")
@@ -185,6 +148,12 @@ def exit_code(document: Mapping[str, Any]) -> int:
 @click.option("--detach", is_flag=True, help="Return once the coordinator has accepted the run.")
 @click.option("--dry-run", is_flag=True, help="Show the plan; start nothing.")
 @click.option("--from-scratch", is_flag=True, help="Ignore existing checkpoints, and start at step 0.")
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="End what another head node drives under this name or in this checkpoint directory, after showing it.",
+)
+@click.option("--yes", is_flag=True, help="With --take-over: do not ask.")
 @click.option("--timeout", type=DURATION, help="Stop waiting after this time, with exit code 7.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one document at the end instead of the run's id."
@@ -198,6 +167,8 @@ def command(
     detach: bool,
     dry_run: bool,
     from_scratch: bool,
+    take_over: bool,
+    yes: bool,
     timeout: float | None,
     as_json: bool,
 ) -> int:
@@ -205,6 +176,9 @@ def command(
 
     A run that is already running with this plan is left as it is. A run that has ended resumes from its last verified
     checkpoint. `orch kill` stops it; the end of this command does not.
+
+    Each host is asked first who drives what. Exit code 6 where another head node, or a coordinator whose journal is
+    lost, drives a run of this name or in this checkpoint directory, or did so less than 15 minutes ago.
     """
     if wait + follow + detach + dry_run > 1:
         raise UsageError("use only one of --wait, --follow, --detach and --dry-run")
@@ -213,7 +187,8 @@ def command(
 
         return show(file, session, as_json=as_json)
     until: Until = "end" if wait else "follow" if follow else "accepted" if detach else "running"
-    document = run(Request(file, until, from_scratch, timeout, as_json), session)
+    request = Request(file, until, from_scratch, timeout, as_json, take_over=take_over, yes=yes)
+    document = run(request, session)
     if as_json:
         session.put_json(document)
     _say_outcome(document, session)

@@ -33,10 +33,13 @@ class Checked:
     error: SpecError | None
     exit_code: int = 0
     spares: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What does not keep the run from starting, and will be missed after a failure."""
 
 
 def run(request: Request, session: Session) -> list[Checked]:
     """Load and plan each file; with `hosts` check its hosts too."""
+    from orchestrator.spec import own_paths
     from orchestrator.spec.plan import load_plan
 
     checked = []
@@ -45,7 +48,8 @@ def run(request: Request, session: Session) -> list[Checked]:
             plan, _ = load_plan(file)
             spares = tuple(host.name for host in plan.hosts if host.spare)
             found = _ask_hosts(file, plan, session) if request.hosts else Checked(file, None)
-            checked.append(replace(found, spares=spares))
+            warnings = tuple(own_paths.sentences(plan))
+            checked.append(replace(found, spares=spares, warnings=warnings))
         except SpecError as e:
             checked.append(Checked(file, e, e.exit_code))
     return checked
@@ -110,12 +114,15 @@ def command(session: Session, files: tuple[str, ...], hosts: bool, as_json: bool
                 "file": c.file,
                 "complaints": str(c.error).splitlines() if c.error else [],
                 "spares": list(c.spares),
+                "warnings": list(c.warnings),
             }
             for c in checked
         ]
         session.put_json({"files": diagnostics})
     else:
         for found in checked:
+            for warning in found.warnings:
+                session.say(f"{session.paint_err('warning:', 'yellow')} {warning}")
             if found.error is None:
                 spares = f" (spare: {', '.join(found.spares)})" if found.spares else ""
                 session.put(f"{found.file}: ok{spares}")

@@ -7,13 +7,11 @@ from typing import Any
 
 import click
 
-from orchestrator.adapters.head.client import Client
-from orchestrator.adapters.head.runlogs import RunLogs, run_name
 from orchestrator.cli import causes
 from orchestrator.cli.help import Command
-from orchestrator.cli.run_choice import START_ONE, find_or_newest, no_such_run, run_argument, runs_of
-from orchestrator.cli.session import Session, is_not_running
-from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
+from orchestrator.cli.run_choice import run_argument
+from orchestrator.cli.session import Session
+from orchestrator.client.asking import why
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,36 +25,10 @@ class Request:
 
 def run(request: Request, session: Session) -> dict[str, Any]:
     """Return the document. Without a coordinator it holds what is on the disk; the phase is then None."""
-    try:
-        document = _from_coordinator(request, session.client())
-    except CoordinatorUnreachable as e:
-        document = _from_disk(request, RunLogs(session.paths.state_dir))
-        session.say(f"Coordinator not {'running' if is_not_running(e) else 'answering'}; last recorded state")
-        session.hint(e.hint)
+    document = why(session, request.name)
     if not request.of_all:
         document["first_causes"] = document["first_causes"][-1:]
     return document
-
-
-def _from_coordinator(request: Request, client: Client) -> dict[str, Any]:
-    chosen = find_or_newest(runs_of(client), request.name)
-    return client.get(f"/v1/runs/{chosen['run_id']}/why")
-
-
-def _from_disk(request: Request, logs: RunLogs) -> dict[str, Any]:
-    run_id = logs.newest(request.name)
-    if run_id is None:
-        if request.name is None:
-            raise OrchestratorError("there are no runs yet", hint=START_ONE)
-        raise no_such_run(request.name, [run_name(found) for found in logs.runs()])
-    return {
-        "schema": 1,
-        "name": run_name(run_id),
-        "run_id": run_id,
-        "phase": None,
-        "reason": None,
-        "first_causes": logs.first_causes(run_id),
-    }
 
 
 @click.command(

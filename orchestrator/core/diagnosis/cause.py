@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.core.causes import Blame, Cause
@@ -228,8 +228,8 @@ def _follower(task: Task, first: Task | None) -> Follower:
     return Follower(task.id, task.host, round(max(0.0, after_s), 3))
 
 
-def as_data(found: FirstCause) -> dict[str, object]:
-    """As events, status and files carry it."""
+def as_data(found: FirstCause, downtime: Mapping[str, float | None] | None = None) -> dict[str, object]:
+    """Return it as events, status and files carry it; with `downtime`, the parts of `cost` in seconds."""
     return {
         "task": str(found.task) if found.task else None,
         "host": found.host,
@@ -243,6 +243,8 @@ def as_data(found: FirstCause) -> dict[str, object]:
         "means": found.means,
         "advice": found.advice,
         "done": found.done,
+        "cost": found.cost,
+        "downtime": downtime,
         "last_lines": list(found.last_lines),
         "followers": found.followers,
         "followed": [{"task": str(f.task), "host": f.host, "after_s": f.after_s} for f in found.followed],
@@ -259,12 +261,18 @@ def _common_line(ended: Exit) -> str:
     return _VARIES.sub("#", ended.last_line)
 
 
-def common_failure(run: Run) -> str | None:
-    """Return the line with which all tasks failed before any step; None where they said nothing or differ."""
-    failed = [
-        _common_line(t.exit)
-        for t in run.tasks
-        if t.exit and t.exit.cause.row.repeats and t.exit.code != 0 and t.first_step is None
-    ]
-    alike = len(failed) == len(run.tasks) and len(set(failed)) == 1
-    return failed[0] or None if alike else None
+def failure(run: Run) -> str | None:
+    """Return how this generation failed, and at which step, as far as it would happen again; None where it need not.
+
+    What fails again there, with no newer checkpoint, fails for ever. A failure of the host's counts only where it
+    has met all of them: elsewhere another host may do.
+    """
+    first = first_of(run.tasks)
+    if first is None or first.exit is None or not first.exit.cause.row.repeats:
+        return None
+    line = _common_line(first.exit)
+    met_all = len(_alike(run, first)) + 1 == len(run.tasks)
+    if not line or (first.exit.cause.row.blame is Blame.HOST and not met_all):
+        return None
+    step = first.progress.global_step
+    return line if step is None else f"{line} at step {step}"

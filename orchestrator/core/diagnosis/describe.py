@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from orchestrator.core.hosts import checkpoint_dir, slots
-from orchestrator.core.hosts.host_state import is_cut_off
+from orchestrator.core.hosts.host_state import STUCK_HINT, is_cut_off
 from orchestrator.core.instants import Instant
 from orchestrator.core.model import (
     Backoff,
@@ -26,7 +26,7 @@ from orchestrator.core.phases import room
 from orchestrator.core.phases.individual import waits_to_leave
 from orchestrator.core.phases.starting import is_seeded
 from orchestrator.core.phases.stopping import to_prove
-from orchestrator.core.words import duration
+from orchestrator.core.words import duration, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def reason(run: Run, *, now: Instant) -> Reason:
         case Backoff() as backoff:
             return _after_the_reason(run, _backoff(run, backoff, now))
         case Ended():
-            return _after_the_reason(run, "")
+            return _after_the_reason(run, _gone(run))
 
 
 def sentence(run: Run, *, now: Instant) -> str:
@@ -89,7 +89,9 @@ def _pending(run: Run, pending: Pending, now: Instant) -> str:
 
 def _state(host: Host, now: Instant) -> str:
     waited = duration(now - host.since_at)
-    if host.state in (HostState.DRAINED, HostState.STUCK):
+    if host.state is HostState.STUCK:
+        return f"{host.state.value}: {host.state_why}; {STUCK_HINT}"
+    if host.state is HostState.DRAINED:
         return f"{host.state.value}: {host.state_why}"
     if host.problem:
         return f"{host.problem}, for {waited}"
@@ -184,13 +186,19 @@ def _stopping(run: Run, stopping: Stopping) -> str:
     alive = [t for t in run.tasks if t.phase.may_live]
     following = _AFTERWARDS[stopping.intent]
     if alive:
-        named = ", ".join(f"{t.id} on {t.host}" for t in alive)
+        named = listed([f"{t.id} on {t.host}" for t in alive])
         return f"waiting for {named} to end, {following}"
     if room.known_at(run) is not None:
         return f"waiting to see whether the checkpoint directory has room, {following}"
     if not to_prove(run):
-        return f"no leftover processes; reading the newest checkpoint, {following}"
-    return f"checking {', '.join(to_prove(run))} for leftover processes, {following}"
+        left = _gone(run) or "no leftover processes"
+        return f"{left}; reading the newest checkpoint, {following}"
+    return _joined(_gone(run), f"checking {listed(to_prove(run))} for leftover processes, {following}")
+
+
+def _gone(run: Run) -> str:
+    """Say which hosts owe no proof, by the user's word."""
+    return "; ".join(f"{host.name} is {host.state_why}, and not checked" for host in run.hosts if host.gone)
 
 
 def _backoff(run: Run, backoff: Backoff, now: Instant) -> str:

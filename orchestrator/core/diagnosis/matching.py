@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from orchestrator.core.causes import Cause
+from orchestrator.core.diagnosis.old_scripts import OLD_SCRIPTS
 from orchestrator.core.diagnosis.signatures import SIGNATURES, Signature
 from orchestrator.core.ends import Exit
 from orchestrator.core.words import plain
@@ -30,7 +31,7 @@ def signature_of(ended: Exit) -> tuple[Signature, dict[str, str]] | None:
     if ended.error_kind in _BY_KIND:
         return _BY_KIND[ended.error_kind], {}
     error = ended.error or _last_exception(ended.last_lines)
-    found = _search(error, SIGNATURES)
+    found = _search(error, (*OLD_SCRIPTS, *SIGNATURES))
     if found is not None or (_OWN_WORDS.match(error) and not _TENSORFLOWS.search(error)):
         return found
     return _search("\n".join(ended.last_lines), [sign for sign in SIGNATURES if not sign.in_the_error_only])

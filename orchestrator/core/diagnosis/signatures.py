@@ -75,6 +75,13 @@ SIGNATURES: tuple[Signature, ...] = (
         "whatever is free",
         kind="no-rendezvous",
     ),
+    Signature(
+        Cause.UNSUPPORTED,
+        (),
+        "the script does what this strategy cannot do; another start would meet the same",
+        "the message names the place in the script, and the way out",
+        kind="unsupported",
+    ),
     # A follower may repeat what its peer died of, and the peer never says this.
     Signature(
         Cause.FOLLOWER,
@@ -331,8 +338,8 @@ SIGNATURES: tuple[Signature, ...] = (
         Cause.SCRIPT,
         (r"Attempt to convert a value \(PerReplica",),
         "Keras 3 does not work under MultiWorkerMirroredStrategy by itself, and the runtime's patch was not in place",
-        "leave `runtime: on`, and let the script import Keras itself, in the main process; or install tf_keras and set "
-        'env TF_USE_LEGACY_KERAS: "1"',
+        "leave `runtime: on`, and let the script import Keras itself, in the main process; or install tf_keras and "
+        "write `keras: 2` under `run:`",
     ),
     Signature(
         Cause.SCRIPT,

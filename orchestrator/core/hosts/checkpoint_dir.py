@@ -7,7 +7,7 @@ the newest checkpoint. No restart would help, so none is made; it is said, and w
 from __future__ import annotations
 
 from orchestrator.core.events import HostReported
-from orchestrator.core.model import Host, Run
+from orchestrator.core.model import Host, Run, Running
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration, size
@@ -18,6 +18,9 @@ SILENT_S = 5.0
 NOTED_S = 30.0
 """From then on it is an event too."""
 
+LOOK_SOON_S = 10.0
+"""Once it answers again, the newest checkpoint is looked at within this time."""
+
 LOW_BYTES = 16 << 20
 """Less room than this is a full disk: hardly a checkpoint fits."""
 
@@ -25,7 +28,7 @@ ROOM_FACTOR = 4
 """There must be this many times as much before a full disk is said to have room, and to be full again."""
 
 ROOM_BYTES = ROOM_FACTOR * LOW_BYTES
-"""What must be free before a run that ended of a full disk starts again."""
+"""A full disk has room again from here on."""
 
 
 def heard(turn: Turn, host: Host, event: HostReported) -> None:
@@ -44,7 +47,17 @@ def heard(turn: Turn, host: Host, event: HostReported) -> None:
             turn.note(NoteKind.CHECKPOINT_DIR_ANSWERS, f"{where} answers again after {duration(before)}")
         if turn.run.task(turn.run.chief).host == host.name:
             turn.forgive_standstill()  # it was the directory's, and is no pace to learn from
+            _look_soon(turn)
     _room(turn, turn.run.host(host.name), event.dir_free_bytes, where)
+
+
+def _look_soon(turn: Turn) -> None:
+    """Look at the newest checkpoint soon: a look that hung with the directory says nothing of what one costs."""
+    running = turn.run.phase_state
+    if isinstance(running, Running):
+        due_at = running.verify_at
+        soon = turn.at + LOOK_SOON_S
+        turn.set_phase(answered_at=turn.at, verify_at=None if due_at is None else min(due_at, soon))
 
 
 def _room(turn: Turn, host: Host, free_bytes: int | None, where: str) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from orchestrator.core.model import Host, Problem
 from orchestrator.core.plan import CheckpointPlan, Plan
 from orchestrator.core.strategy import STRATEGIES
+from orchestrator.core.words import listed
 
 MUST_AGREE = ("tensorflow", "keras", "tf_keras")
 
 
 def differences(hosts: Sequence[Host]) -> Problem | None:
-    """Return a problem with a table of what differs between the hosts, or None. Patch levels of Python may differ."""
+    """Return what differs between the hosts, in a sentence and as a table; else None. Patch levels of Python may."""
     rows = {"python": [_minor(host.facts.python) if host.facts else "" for host in hosts]}
     for package in MUST_AGREE:
         rows[package] = [(host.facts.versions.get(package) if host.facts else None) or "-" for host in hosts]
@@ -20,17 +21,22 @@ def differences(hosts: Sequence[Host]) -> Problem | None:
     differing = {name: values for name, values in rows.items() if len(set(values)) > 1}
     if not differing:
         return None
-    width = max(len(host.name) for host in hosts)
-    lines = [" " * width + "".join(f"  {name:>12}" for name in differing)]
-    for i, host in enumerate(hosts):
-        lines.append(f"{host.name:<{width}}" + "".join(f"  {values[i]:>12}" for values in differing.values()))
-    table = "\n".join(lines)
+    names = [host.name for host in hosts]
+    told = "; ".join(f"{what} ({_who_has_what(names, values)})" for what, values in differing.items())
     return Problem(
         code="hosts-differ",
-        message=f"the hosts differ in {', '.join(differing)}:\n{table}",
+        message=f"the hosts differ in {told}",
         hint=_hint(differing),
         exit_code=6,
+        table=(("host", *differing), *zip(names, *differing.values(), strict=True)),
     )
+
+
+def _who_has_what(names: Sequence[str], values: Sequence[str]) -> str:
+    by_value: dict[str, list[str]] = {}
+    for name, value in zip(names, values, strict=True):
+        by_value.setdefault(value, []).append(name)
+    return ", ".join(f"{value} on {listed(having)}" for value, having in by_value.items())
 
 
 def unshared(checkpoint: CheckpointPlan | None, hosts: Sequence[Host]) -> Problem | None:
@@ -56,16 +62,21 @@ def unshared(checkpoint: CheckpointPlan | None, hosts: Sequence[Host]) -> Proble
 
 
 def gpus(
-    plan: Plan, name: str, present: Sequence[str] | None, in_use: Sequence[Mapping[str, object]]
+    plan: Plan,
+    name: str,
+    present: Sequence[str] | None,
+    in_use: Sequence[Mapping[str, object]],
+    why_none: str | None = None,
 ) -> Problem | None:
     """Why the run cannot have the GPUs that the spec gives it on this host, or None.
 
     Args:
-        present: What the driver shows; None where there is none, and nothing is judged.
+        present: What the driver shows; None where there is none.
         in_use: `gpu`, `pid`, `user` and `name` of each process that computes on one, of the probe.
+        why_none: Why there is no GPU; None where that cannot be told, and nothing is judged.
     """
     if present is None:
-        return None
+        return _no_gpu(plan, name, why_none) if why_none is not None else None
     placed = {gpu for task in plan.tasks if task.host == name for gpu in task.gpus}
     wanted = set(plan.host(name).gpus) if plan.host(name).spare else placed
     if wanted and max(wanted) >= len(present):
@@ -88,6 +99,46 @@ def gpus(
         message=f"in use by somebody else: {told}",
         hint="nothing of others is ever killed: wait, ask them, or give the run other GPUs "
         "(`gpus: [1, 2]` lists them by number)",
+        exit_code=6,
+    )
+
+
+def _no_gpu(plan: Plan, name: str, why: str) -> Problem | None:
+    placed = {gpu for task in plan.tasks if task.host == name for gpu in task.gpus}
+    said = sorted(placed | set(plan.host(name).gpus))
+    if not said:
+        return None
+    numbers = f"GPU {said[0]}" if len(said) == 1 else f"the GPUs {', '.join(map(str, said))}"
+    return Problem(
+        code="gpu-missing",
+        message=f"the spec says that it has {numbers}, and it has none: {why}",
+        hint="remove `gpus` of this host from the cluster spec, or install its driver: `nvidia-smi -L` there must list "
+        "them",
+        exit_code=6,
+    )
+
+
+def no_tensorflow(plan: Plan, name: str, version: str | None, *, imported: bool) -> Problem | None:
+    """Why the tasks of this host would fail at their first import, or None.
+
+    Args:
+        plan: The plan.
+        name: The host.
+        version: Of TensorFlow in the run's Python there; None where it is missing.
+        imported: Whether the script imports it in any case.
+    """
+    strategy = STRATEGIES[plan.strategy]
+    needed = imported or (strategy.needs_tensorflow and plan.runtime)
+    if version is not None or not needed or "PYTHONPATH" in plan.env:
+        return None
+    host = plan.host(name)
+    who = "the script imports it" if imported else f"{plan.strategy} needs it"
+    package = "tensorflow[and-cuda]" if host.gpus else "tensorflow"
+    return Problem(
+        code="no-tensorflow",
+        message=f"{host.python} has no TensorFlow, and {who}",
+        hint=f"on {name}: `{host.python} -m pip install '{package}'`; or name the Python that has it as `python` of "
+        "this host in the cluster spec",
         exit_code=6,
     )
 

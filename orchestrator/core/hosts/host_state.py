@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.causes import Blame, Cause
-from orchestrator.core.model import Exit, Host, HostState, Link, Run, Task, TaskPhase
+from orchestrator.core.model import (
+    Exit,
+    Host,
+    HostState,
+    Link,
+    Problem,
+    Run,
+    Task,
+    TaskPhase,
+    Unkillable,
+)
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
@@ -26,17 +36,16 @@ def is_cut_off(run: Run) -> bool:
 
 def living(run: Run, host: Host) -> list[Task]:
     """Return the tasks on this host that may have a process."""
-    return [task for task in run.tasks if task.host == host.name and task.phase.may_live]
+    return [task for task in run.tasks_on(host.name) if task.phase.may_live]
 
 
-def lose(turn: Turn, task: Task) -> None:
-    """Judge a task dead whose host has been silent for too long."""
+def lose(turn: Turn, task: Task, why: str = "") -> None:
+    """Judge a task dead: its host has been silent for too long, or `why`."""
     ended = replace(task.exit or Exit(cause=Cause.HOST_LOST, at=turn.at), cause=Cause.HOST_LOST)
     turn.set_task(task, phase=TaskPhase.LOST, exit=ended)
     set_lost(turn, turn.run.host(task.host))
-    turn.note(
-        NoteKind.TASK_LOST, f"{task.id} counts as lost: {task.host} has been silent for too long", task.id
-    )
+    why = why or f"{task.host} has been silent for too long"
+    turn.note(NoteKind.TASK_LOST, f"{task.id} counts as lost: {why}", task.id)
 
 
 def set_lost(turn: Turn, host: Host) -> None:
@@ -82,10 +91,50 @@ def _at_fault(run: Run) -> str | None:
 
 
 def set_stuck(turn: Turn, name: str, why: str) -> None:
-    """Mark a host that holds a process that cannot be killed. A reboot clears that; a drain by the user stays."""
+    """Mark a host that holds a process that cannot be killed. A drain by the user stays."""
     host = turn.run.host(name)
     if host.state is not HostState.DRAINED:
         turn.set_host(host, state=HostState.STUCK, state_why=why)
+
+
+STUCK_HINT = (
+    "it goes when what it waits for answers (a disk, a network file system, a GPU), or when somebody ends it who may; "
+    "else reboot the host"
+)
+
+
+def unkillable(turn: Turn, name: str, found: tuple[Unkillable, ...]) -> None:
+    """Close a host that has processes, of whichever run, that cannot be killed; open it once they are gone."""
+    host = turn.run.host(name)
+    if _who(found) == _who(host.unkillable):
+        return
+    host = turn.set_host(host, unkillable=found)
+    if found:
+        why = "; ".join(one.sentence for one in found)
+        set_stuck(turn, name, why)
+        turn.note(NoteKind.UNKILLABLE, f"{name}: {why}; no task is started there until it is gone")
+    elif host.state is HostState.STUCK:
+        _open(turn, host)
+        turn.note(NoteKind.HOST_OPEN, f"{name}: what could not be killed is gone; it may get tasks again")
+
+
+def _open(turn: Turn, host: Host) -> None:
+    """Let a host in again that was stuck, with what it had against it before."""
+    if host.faults >= FAULTS_MAX:
+        why = f"it ended {counted(host.faults, 'generation')} in a row without progress"
+        turn.set_host(host, state=HostState.QUARANTINED, state_why=why)
+    else:
+        turn.set_host(host, state=HostState.OPEN, state_why="")
+
+
+def _who(found: tuple[Unkillable, ...]) -> set[tuple[str, int]]:
+    return {(one.run, one.pid) for one in found}
+
+
+def stuck(name: str, why: str) -> Problem:
+    """Return why no run may use a host that holds a process that cannot be killed."""
+    message = f"{name} gets no task beside a process that cannot be killed: {why}"
+    return Problem(code="host-stuck", message=message, hint=STUCK_HINT, exit_code=6)
 
 
 def heard(turn: Turn, name: str, *, holds_tasks: bool) -> None:

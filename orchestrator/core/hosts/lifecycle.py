@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from orchestrator.core import conflicts
 from orchestrator.core.actions import (
     Action,
     CloseHost,
@@ -13,8 +16,9 @@ from orchestrator.core.actions import (
     VerifyCheckpoint,
 )
 from orchestrator.core.events import HostPrepared, HostRefused, HostSwept, HostUp
+from orchestrator.core.hosts import host_state
 from orchestrator.core.hosts.host_state import is_cut_off
-from orchestrator.core.instants import Deadline, Instant, is_due
+from orchestrator.core.instants import Deadline, Instant
 from orchestrator.core.model import (
     Backoff,
     Ended,
@@ -28,8 +32,8 @@ from orchestrator.core.model import (
     TaskPhase,
 )
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification
-from orchestrator.core.phases.starting import is_seeded, release, say_unfit
+from orchestrator.core.phases import final_verification, standby
+from orchestrator.core.phases.starting import addresses, is_seeded, release, say_unfit
 from orchestrator.core.phases.stopping import finish, grace_s, to_prove, unproven
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
@@ -45,18 +49,18 @@ _MUST_NOT_SUFFER = (Phase.RENDEZVOUS, Phase.RUNNING)
 """Phases of tasks that nobody wants to end."""
 
 
-def silent_at(run: Run, name: str) -> Deadline | None:
-    """Return when a host is displayed as unreachable unless it is heard; None where it is already."""
-    host = run.host(name)
+def silent_at(run: Run) -> Iterator[tuple[Host, Deadline]]:
+    """Yield when each host is displayed as unreachable unless it is heard; none of those that are already."""
+    timing = run.plan.timing
     # A new coordinator has heard of nobody: who does not come back to it is as silent as who falls silent.
-    connecting = host.link is Link.CONNECTING and run.phase is not Phase.PENDING
-    if host.link is not Link.CONNECTED and not connecting:
-        return None
-    timing, back_at = run.plan.timing, host.back_at
-    at = _last_sign_at(host) + timing.unreachable_after_s
+    judged = (Link.CONNECTED,) if run.phase is Phase.PENDING else (Link.CONNECTED, Link.CONNECTING)
     # Who has just come back may be cut off in one direction, or by a loose plug: it is not shown as gone and there
     # by turns. That it is lost is found no later for it.
-    return at if back_at is None else max(at, back_at + min(STEADY_S, timing.lost_after_s))
+    steady_s = min(STEADY_S, timing.lost_after_s)
+    for host in run.hosts:
+        if host.link in judged:
+            at = _last_sign_at(host) + timing.unreachable_after_s
+            yield host, at if host.back_at is None else max(at, host.back_at + steady_s)
 
 
 def _last_sign_at(host: Host) -> Instant:
@@ -68,8 +72,10 @@ def note_silence(turn: Turn) -> None:
 
     When more than half are silent while tasks train, it is said once, and of this machine.
     """
+    silent = [host for host, at in silent_at(turn.run) if at <= turn.at]
+    if not silent:
+        return
     was_cut_off = is_cut_off(turn.run)
-    silent = [host for host in turn.run.hosts if is_due(silent_at(turn.run, host.name), turn.at)]
     for host in silent:
         turn.set_host(host, link=Link.UNREACHABLE, since_at=turn.at)
     if is_cut_off(turn.run) and len(turn.run.hosts) > 1 and turn.run.phase in _MUST_NOT_SUFFER:
@@ -91,7 +97,7 @@ def note_silence(turn: Turn) -> None:
 
 def prepare_again(turn: Turn) -> None:
     for host in turn.run.hosts:
-        if is_due(host.retry_at, turn.at):
+        if host.retry_at is not None and host.retry_at <= turn.at:
             turn.set_host(host, retry_at=None)
             turn.do(PrepareHost(host=host.name))
 
@@ -100,9 +106,16 @@ def host_up(turn: Turn, event: HostUp) -> None:
     host = turn.run.host(event.host)
     if host.boot_id is not None and host.boot_id != event.boot_id:
         turn.note(NoteKind.HOST_REBOOTED, f"{host.name} was rebooted")
-        host = turn.set_host(host, facts=None)
+        host = turn.set_host(host, facts=None, unkillable=())
         if host.state is HostState.STUCK:
             host = turn.set_host(host, state=HostState.OPEN, state_why="")
+    if host.gone:
+        turn.note(
+            NoteKind.HOST_BACK,
+            f"{host.name}, which was said to be gone for good, is there: what is left of the run on it is ended; "
+            f"`orch undrain {host.name}` lets it get tasks again",
+        )
+        host = turn.set_host(host, gone="", state_why="by the user, who said that it was gone")
     if event.warning is not None and event.warning != host.warning:
         turn.note(NoteKind.HOST_WARNING, f"{host.name}: {event.warning}")
     if event.slow is not None:
@@ -115,7 +128,8 @@ def host_prepared(turn: Turn, event: HostPrepared) -> None:
     """Take a host that is ready, and start the tasks that waited for it after a reboot."""
     host = turn.run.host(event.host)
     was_ready = host.facts is not None
-    host = turn.set_host(host, facts=event.facts, problem=None, retry_at=None)
+    host_state.unkillable(turn, host.name, event.facts.unkillable)
+    host = turn.set_host(turn.run.host(host.name), facts=event.facts, problem=None, retry_at=None)
     if not was_ready:
         turn.do(*_unstarted(turn.run, event.host))
     if turn.run.phase is not Phase.PENDING:
@@ -127,8 +141,8 @@ def _unstarted(run: Run, name: str) -> list[Action]:
         return []  # without facts it is not known which code to run
     return [
         StartTask(host=name, task=task.id, generation=task.generation, port=task.port)
-        for task in run.tasks
-        if task.host == name and task.phase is TaskPhase.STARTING and task.pid is None and task.ending is None
+        for task in run.tasks_on(name)
+        if task.phase is TaskPhase.STARTING and task.pid is None and task.ending is None
     ]
 
 
@@ -149,16 +163,15 @@ def outstanding(run: Run, name: str) -> list[Action]:
     if _awaits_verification(run) and chief_here:
         actions.append(VerifyCheckpoint(host=name, generation=run.generation))
     actions += _unstarted(run, name)
-    for task in run.tasks:
-        if task.host != name:
-            continue
+    actions += standby.outstanding(run, name)
+    for task in run.tasks_on(name):
         if task.phase.may_live and _ends_all(run):
             stop = StopTask(host=name, task=task.id, generation=task.generation, grace_s=grace_s(run))
             actions.append(stop)
         elif task.ending is not None and task.phase.may_live:
             actions.append(StopTask(host=name, task=task.id, generation=task.generation, grace_s=0.0))
         elif task.phase is TaskPhase.RELEASED and run.phase is Phase.RUNNING:
-            actions.append(release(run, task))
+            actions.append(release(task, addresses(run)))
     return actions
 
 
@@ -185,13 +198,18 @@ def host_refused(turn: Turn, event: HostRefused) -> None:
         turn.note(NoteKind.HOST_REFUSED, event.problem.message, code=event.problem.code)
     retry_at = turn.at + PREPARE_RETRY_S if host.facts is None else None
     turn.set_host(host, problem=event.problem.message, retry_at=retry_at)
-    if turn.run.phase is Phase.PENDING and host.name in (assignee.name for assignee in turn.run.assignees):
+    needed = host.name in (assignee.name for assignee in turn.run.assignees)
+    # Who drives what is asked of spares too: what is driven there is driven.
+    if turn.run.phase is Phase.PENDING and (needed or event.problem.code == conflicts.DRIVEN):
         turn.set(problem=event.problem)
         finish(turn, Ended(phase=Phase.FAILED), event.problem.message)
 
 
 def swept(turn: Turn, event: HostSwept) -> None:
     run = turn.run
+    if event.generation is not None and event.generation < run.generation_last:
+        turn.do(SweepHost(host=event.host, generation=run.generation_last))
+        return  # another coordinator has started a newer one since
     turn.set_phase(proof={**(run.proof or {}), event.host: event.swept})
     what = f"left: {'; '.join(event.swept.left)}" if event.swept.left else "no leftover processes"
     turn.note(NoteKind.SWEPT, f"{event.host}: {what} (checked by {event.swept.by})")

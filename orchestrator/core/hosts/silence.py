@@ -25,15 +25,23 @@ from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
 
 
-def lost_at(run: Run, host: Host) -> Deadline | None:
-    """Return when this host counts as lost unless it is heard; None where nothing depends on it, or it is heard."""
-    if host.link is not Link.UNREACHABLE or is_cut_off(run):
-        return None
+def lost_at(run: Run) -> list[tuple[str, Deadline | None]]:
+    """Return when each silent host, by name, counts as lost unless it is heard; None where nothing depends on it.
+
+    Nobody does while the coordinator is the one that is cut off.
+    """
+    silent = [host for host in run.hosts if host.link is Link.UNREACHABLE]
+    if not silent or is_cut_off(run):
+        return []
+    return [(host.name, _lost_at(run, host)) for host in silent]
+
+
+def _lost_at(run: Run, host: Host) -> Deadline | None:
     match run.phase_state:
         case Running() as running:
             return _lost_while_training(run, running, host)
         case Backoff():
-            return _lost_afterwards(run, host) if host in run.assignees else None
+            return _lost_afterwards(run, host) if run.tasks_on(host.name) else None
         case Stopping(proof=None):
             return _lost_afterwards(run, host) if living(run, host) else None
         case _:
@@ -91,7 +99,7 @@ def _names(run: Run, gone: Task, follower: Task) -> bool:
     named = {
         TaskId(job, int(index)) for job, index in _TF_TASK.findall(said) if job in ("chief", "worker", "ps")
     }
-    address = f"{run.plan.host(gone.host).data_address}:{gone.port}"
+    address = f"{run.plan.host(gone.host).peer_address}:{gone.port}"
     return gone.id in named or (gone.port is not None and address in said)
 
 
@@ -103,7 +111,7 @@ def _has_somewhere_to_go(run: Run, host: Host) -> bool:
 
 def judge(turn: Turn) -> list[str]:
     """Give up the hosts that have been silent for too long, with their tasks; return their names."""
-    lost = [host for host in turn.run.hosts if is_due(lost_at(turn.run, host), turn.at)]
+    lost = [turn.run.host(name) for name, at in lost_at(turn.run) if is_due(at, turn.at)]
     for host in lost:
         told = ""
         if turn.at - _last_word_at(host) < turn.run.plan.timing.lost_after_s:

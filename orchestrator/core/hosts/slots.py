@@ -10,7 +10,7 @@ A slot is a host of the plan with its tasks. Its assignee is that host or a repl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.core.hosts import compatibility
@@ -121,8 +121,10 @@ def _fill_against_advice(run: Run, unfilled: Iterable[str], chosen: dict[str, st
     return forced
 
 
-def _may_leave_out(run: Run, slots: Iterable[str]) -> bool:
+def _may_leave_out(run: Run, slots: Sequence[str]) -> bool:
     """Whether the spec allows to go on without the tasks of these slots."""
+    if not slots:
+        return True
     left = [task.id.type for task in run.plan.tasks if task.host not in slots]
     out = {task.id.type for task in run.plan.tasks if task.host in slots}
     return all(left.count(type_) >= run.plan.replicas_min.get(type_, len(run.plan.tasks)) for type_ in out)
@@ -139,8 +141,13 @@ def is_better(run: Run, assignment: Assignment) -> bool:
 
 
 def _trains(run: Run, assignees: Mapping[str, str | None]) -> int:
-    idle = {host.name for host in run.hosts if host.state in NO_TASKS}
+    idle = {host.name for host in run.hosts if host.state in NO_TASKS and not _goes_on(run, host)}
     return sum(assignees[task.host] not in idle | {None} for task in run.plan.tasks)
+
+
+def _goes_on(run: Run, host: Host) -> bool:
+    """Whether tasks train on, on a host that only gets no new ones: another run has left something there."""
+    return host.state is HostState.STUCK and any(t.host == host.name and t.phase.may_live for t in run.tasks)
 
 
 def why_not_drained(run: Run, name: str) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.events import CheckpointSeeded, CheckpointVerified, RolledBack, SeedProgressed
-from orchestrator.core.model import Budget, Cause, Checkpoint, FirstCause, Phase
+from orchestrator.core.model import Budget, Cause, Checkpoint, FirstCause, Phase, Run
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import final_verification, restart
 from orchestrator.core.phases.reschedule import at_checkpoint
@@ -14,6 +14,14 @@ from orchestrator.core.phases.running import verification_ended
 from orchestrator.core.phases.stopping import stop_for
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
+
+NOTHING_SAVED_AFTER_S = 600.0
+"""How long a run trains until it is said that it has saved nothing."""
+
+NOTHING_SAVED = (
+    "nothing was saved in $ORCH_CHECKPOINT_DIR in the first 10 minutes: "
+    "after a failure the run starts at step 0"
+)
 
 UNREAD = "its format is unknown: it seems complete, and is not verified"
 """What is said of a checkpoint that nothing can read."""
@@ -33,28 +41,27 @@ def take(turn: Turn, event: CheckpointSeeded | SeedProgressed | CheckpointVerifi
 
 
 def seeded(turn: Turn, event: CheckpointSeeded) -> None:
-    seed, run = event.seed, turn.run
+    run = turn.run
+    seed = replace(event.seed, from_scratch=run.from_scratch)
     _passed_over(turn, seed.rejected, seed.source, "is used instead")
     progress = seed.global_step if seed.verified else None
     turn.set(seed=seed, budget=restart.cleared(run.budget, progress), from_scratch=False)
+    lost = _steps_lost(run, 0 if seed.source is None else seed.global_step)
+    turn.set(reached_step=0 if seed.source is None else seed.global_step)
     if seed.source is None:
-        reached = f"; {_lost(run.best_step)}" if run.best_step and run.generation > 1 else ""
+        reached = f"; {_lost(lost)}" if lost else ""
         sentence = f"no checkpoint yet: generation {seed.generation} starts at step 0{reached}"
-        turn.note(NoteKind.FROM_START, sentence, None, **_done(turn, sentence))
+        turn.note(NoteKind.FROM_START, sentence, None, steps_lost=lost, **_done(turn, sentence))
         return
     known = Checkpoint(
         global_step=seed.global_step,
         path=seed.source,
         generation=seed.generation,
         verified_at=turn.at,
+        bytes=_bytes(run),
         verified=seed.verified,
     )
     turn.set(checkpoint=known)
-    lost = (
-        max(0, run.best_step - seed.global_step)
-        if run.best_step is not None and seed.global_step is not None
-        else None
-    )
     step = seed.global_step if seed.global_step is not None else "unknown"
     sentence = f"generation {seed.generation} resumes from step {step}"
     sentence += f"; {_lost(lost)}" if lost is not None else ""
@@ -62,6 +69,16 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     facts: dict[str, object] = {"global_step": seed.global_step, "steps_lost": lost, "path": seed.source}
     facts["verified"] = seed.verified
     turn.note(NoteKind.RESUMED, f"{sentence} ({seed.source})", None, **facts, **_done(turn, sentence))
+
+
+def _bytes(run: Run) -> int | None:
+    """Return the size of the checkpoint that is known: the next one is as large."""
+    return run.checkpoint.bytes if run.checkpoint is not None else None
+
+
+def _steps_lost(run: Run, step: int | None) -> int | None:
+    """Return how many steps are trained again. What an earlier restart went back from was lost by that one."""
+    return max(0, run.reached_step - step) if run.reached_step is not None and step is not None else None
 
 
 def _lost(steps: int) -> str:
@@ -90,12 +107,23 @@ def _done(turn: Turn, sentence: str) -> dict[str, object]:
     return {"first_cause": cause.as_data(found)}
 
 
+def _nothing_saved(turn: Turn) -> None:
+    """Warn once where a run trains for long and has never saved where orch looks."""
+    run = turn.run
+    is_long = run.phase is Phase.RUNNING and turn.at - run.since_at >= NOTHING_SAVED_AFTER_S
+    if is_long and run.checkpoint is None and run.best_step and NOTHING_SAVED not in run.warnings:
+        turn.set(warnings=(*run.warnings, NOTHING_SAVED))
+        turn.note(NoteKind.WARNING, NOTHING_SAVED)
+
+
 def verified(turn: Turn, event: CheckpointVerified) -> None:
     verification_ended(turn, event.took_s)
     final_verification.answered(turn, event)
     newest = "is the newest verified" if event.verified else "is the newest that seems complete"
     _passed_over(turn, event.rejected, event.path, newest)
     known = turn.run.checkpoint
+    if not event.path:
+        _nothing_saved(turn)
     if not event.path or (known and known.is_same(event.path, event.global_step, event.saved_time)):
         return
     newer = Checkpoint(
@@ -104,12 +132,15 @@ def verified(turn: Turn, event: CheckpointVerified) -> None:
         generation=event.generation,
         verified_at=turn.at,
         saved_time=event.saved_time,
+        bytes=event.bytes,
         verified=event.verified,
     )
-    turn.set(checkpoint=newer)
+    without = tuple(warning for warning in turn.run.warnings if warning != NOTHING_SAVED)
+    turn.set(checkpoint=newer, warnings=without)
     step = event.global_step if event.global_step is not None else "unknown"
     sentence = f"checkpoint of step {step} " + ("verified" if event.verified else f"saved; {UNREAD}")
-    turn.note(NoteKind.CHECKPOINT, sentence, path=event.path, verified=event.verified)
+    read: dict[str, object] = {"path": event.path, "verified": event.verified}
+    turn.note(NoteKind.CHECKPOINT, sentence, None, **read, global_step=event.global_step)
     at_checkpoint(turn)
 
 
@@ -125,12 +156,14 @@ def rolled_back(turn: Turn, event: RolledBack) -> None:
         path=event.path,
         generation=event.generation,
         verified_at=turn.at,
+        bytes=_bytes(run),
         verified=event.verified,
     )
     turn.set(
         checkpoint=known,
         budget=Budget(restarts=run.budget.restarts, step=event.global_step),
         best_step=event.global_step,
+        reached_step=event.global_step,
         from_scratch=False,
     )
     step = event.global_step if event.global_step is not None else "unknown"

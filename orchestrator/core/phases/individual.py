@@ -8,7 +8,6 @@ waits until the gang leaves that host, which is at once where nothing would trai
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from orchestrator.core.actions import StartTask, StopTask
@@ -29,9 +28,9 @@ from orchestrator.core.model import (
 )
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import reschedule, restart
-from orchestrator.core.phases.starting import release
+from orchestrator.core.phases.starting import addresses, release
 from orchestrator.core.phases.stopping import end_patience_s, stop_all
-from orchestrator.core.restart_scope import is_individual, is_served
+from orchestrator.core.restart_scope import individuals, is_individual, is_served
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
 
@@ -42,7 +41,7 @@ _SERVES = (TaskPhase.RELEASED, TaskPhase.RUNNING)
 
 def advance_individual(turn: Turn) -> None:
     """Restart what ended alone, start what is due, release what has joined, end what is overdue."""
-    for task in _individual(turn.run):
+    for task in individuals(turn.run):
         if task.phase.is_gone:
             _restart(turn, task)
         elif is_due(overdue_at(task), turn.at):
@@ -53,22 +52,19 @@ def advance_individual(turn: Turn) -> None:
     if turn.run.phase is not Phase.RUNNING:
         return
     _start_together(turn)
-    for task in _individual(turn.run):
+    for task in individuals(turn.run):
         if may_start_individually(turn.run, task) and is_due(task.start_at, turn.at):
             _start(turn, task)
         elif task.phase is TaskPhase.READY and task.port is not None and task.ending is None:
             _release(turn, task)
 
 
-def _individual(run: Run) -> Iterable[Task]:
-    return [task for task in run.tasks if is_individual(run, task)]
-
-
 def may_start_individually(run: Run, task: Task) -> bool:
     """Whether it waits for its time only, and not for its host. On one that was lost, the old process may live."""
+    if task.phase is not TaskPhase.WAITING or task.start_at is None:
+        return False
     host = run.host(task.host)
-    ready = host.link is Link.CONNECTED and host.facts is not None and host.state not in NO_TASKS
-    return task.phase is TaskPhase.WAITING and task.start_at is not None and ready
+    return host.link is Link.CONNECTED and host.facts is not None and host.state not in NO_TASKS
 
 
 def overdue_at(task: Task) -> Deadline | None:
@@ -84,19 +80,19 @@ def is_recovering(run: Run) -> bool:
         and (task.ending is not None or task.phase in _BEFORE_ITS_RELEASE)
         and run.host(task.host).link is Link.CONNECTED
         and not waits_to_leave(run, task)
-        for task in _individual(run)
+        for task in individuals(run)
     )
 
 
 def waits_to_leave(run: Run, task: Task) -> bool:
-    """Whether it is not started because its host is drained: nothing brings it back but that the gang moves."""
+    """Whether it is not started because its host is drained or stuck: it comes back when the gang moves."""
     waits = run.phase is Phase.RUNNING and task.phase is TaskPhase.WAITING and is_individual(run, task)
-    return waits and run.host(task.host).state is HostState.DRAINED
+    return waits and run.host(task.host).state in (HostState.DRAINED, HostState.STUCK)
 
 
 def _leave_drained(turn: Turn) -> None:
     """Go at once where the others do not train on: TensorFlow's chief takes no worker back until all are there."""
-    serving = [task for task in _individual(turn.run) if is_served(turn.run, task)]
+    serving = [task for task in individuals(turn.run) if is_served(turn.run, task)]
     away = [task for task in serving if waits_to_leave(turn.run, task)]
     if away and not any(task.phase in _SERVES for task in serving):
         reschedule.move(turn, f"without {', '.join(str(task.id) for task in away)} nothing trains")
@@ -136,7 +132,7 @@ def _restart(turn: Turn, task: Task) -> None:
         run.plan.restart,
         blamed,
         verified_step=run.verified_step,
-        common=None,
+        failure=None,  # what it waits for may come from the others: a first checkpoint,
         identity=f"{run.run_id}/{task.id}/{task.generation}",
     )
     if isinstance(decided, restart.GiveUp):
@@ -160,7 +156,8 @@ def _restart(turn: Turn, task: Task) -> None:
     when = f"in {duration(delay_s)} ({decided.reason})" if delay_s else "at once"
     done = f"restarted individually, {when}; the other tasks continue"
     if waits_to_leave(turn.run, fresh):
-        done = f"not restarted on {task.host}, which is drained: it waits until the gang moves"
+        state = run.host(task.host).state.value
+        done = f"not restarted on {task.host}, which is {state}: it waits until the gang moves"
     turn.note(
         NoteKind.RESTART_INDIVIDUALLY, f"{task.id} is {done}: {sentence}", task.id, **_why(run, task, done)
     )
@@ -173,7 +170,7 @@ def _why(run: Run, task: Task, done: str) -> dict[str, object]:
 
 def _start_together(turn: Turn) -> None:
     """Nobody who serves waits longer than another: TensorFlow's chief takes none back until all are there."""
-    serving = [t for t in _individual(turn.run) if is_served(turn.run, t) and not waits_to_leave(turn.run, t)]
+    serving = [t for t in individuals(turn.run) if is_served(turn.run, t) and not waits_to_leave(turn.run, t)]
     waiting = [t for t in serving if t.phase is TaskPhase.WAITING]
     first_at = min((t.start_at for t in waiting if t.start_at is not None), default=None)
     for task in waiting:
@@ -193,6 +190,6 @@ def _start(turn: Turn, task: Task) -> None:
 def _release(turn: Turn, task: Task) -> None:
     """From here on the position may move again, and stand still for as long as ever."""
     turn.set_task(task, phase=TaskPhase.RELEASED, deadline_at=None)
-    turn.do(release(turn.run, turn.run.task(task.id)))
+    turn.do(release(turn.run.task(task.id), addresses(turn.run)))
     if is_served(turn.run, task):
         turn.forgive_standstill()

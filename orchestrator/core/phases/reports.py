@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from orchestrator.core import downtime
 from orchestrator.core.actions import StopTask
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.events import HostReported, TaskReport
 from orchestrator.core.hosts import checkpoint_dir, host_state
-from orchestrator.core.model import Cause, Exit, Host, Link, Phase, Running, Task, TaskPhase
-from orchestrator.core.notes import NoteKind, said_by_runtime
+from orchestrator.core.launch import GENERATION_TOLD_MAX
+from orchestrator.core.model import Cause, Exit, Host, Link, Phase, Run, Running, Task, TaskPhase
+from orchestrator.core.notes import NoteKind, said_by_task
+from orchestrator.core.phases import own_place, standby
+from orchestrator.core.phases.stopping import prove_again
+from orchestrator.core.plan import TaskId
+from orchestrator.core.replacing import replace
 from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
@@ -19,31 +23,50 @@ _PHASES = {"starting": TaskPhase.STARTING, "ready": TaskPhase.READY, "running": 
 _NOBODY_IS_ENDED = (Phase.RENDEZVOUS, Phase.RUNNING)
 """Phases in which no task is stopped by order, but one that is ended alone."""
 
+NO_STEPS_AFTER_S = 300.0
+NO_STEPS = (
+    "the script has told no step in 5 minutes: unless it is still loading, its loop is one of its own, and has to call "
+    "`runtime.report(step)` (from orchestrator import runtime); without it neither progress nor a standstill is seen"
+)
+"""Said of a script with neither `fit` nor a report."""
+
+SAID_MAX = 100
+"""How many sentences of a task's runtime are kept, in one generation."""
+
+SAID_CHARS_MAX = 32 << 10
+"""How many characters they may have together."""
+
+RUN_CHARS_MAX = 16 << 20
+"""The same of all tasks of a run, in all its generations."""
+
 _ORDER = (TaskPhase.WAITING, TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RELEASED, TaskPhase.RUNNING)
 """A task goes through these once in its generation."""
 
 
 def absorb(turn: Turn, event: HostReported) -> None:
-    """Believe what the host says of the current generation; end what it holds of older ones."""
+    """Believe what the host says of the current generation; end what it holds of others."""
     host = turn.run.host(event.host)
     _hear(turn, host, event)
-    here = {task.id: task.generation for task in turn.run.tasks if task.host == host.name}
+    host_state.unkillable(turn, host.name, event.unkillable)
+    here = {task.id: task.generation for task in turn.run.tasks_on(host.name)}
     current = {r.task: r for r in event.tasks if r.generation == here.get(r.task)}
+    last = turn.run.generation_last
+    _never_again(turn, host, [report for report in event.tasks if report.generation > last])
     # Of this host or, where tasks have moved since, of one that holds nothing now.
-    older = [
+    others = [
         report
         for report in event.tasks
-        if report.generation < here.get(report.task, turn.run.generation_last + 1)
+        if report.generation != here.get(report.task)
         and report.phase != "exited"
+        and not standby.holds(turn.run, report)
     ]
-    for report in older:
+    for report in others:
         turn.do(StopTask(host=host.name, task=report.task, generation=report.generation, grace_s=0.0))
-    given_up = {task.id for task in turn.run.tasks if task.phase is TaskPhase.LOST}
-    living = {report.task for report in event.tasks if report.phase != "exited"}
-    host_state.heard(turn, host.name, holds_tasks=bool(older or given_up & living))
-    for task in turn.run.tasks:
-        if task.host != host.name:
-            continue
+    living = [report.task for report in event.tasks if report.phase != "exited"]
+    standby.absorb(turn, event)
+    given_up = any(_is_given_up(turn.run, task) for task in living)
+    host_state.heard(turn, host.name, holds_tasks=bool(others) or given_up)
+    for task in turn.run.tasks_on(host.name):
         if task.id in current and current[task.id].phase == "unknown":
             _is_there_after_all(turn, task)
         elif task.id in current:
@@ -52,13 +75,35 @@ def absorb(turn: Turn, event: HostReported) -> None:
             _gone_without_record(turn, task)
 
 
+def _never_again(turn: Turn, host: Host, newer: list[TaskReport]) -> None:
+    """Give out no number that another coordinator gave out, of which this one, its successor, knew nothing."""
+    believed = [report for report in newer if report.generation <= GENERATION_TOLD_MAX]
+    if not believed:
+        return
+    newest = max(believed, key=lambda report: report.generation)
+    turn.set(generation_last=newest.generation)
+    turn.note(
+        NoteKind.OVERTAKEN,
+        f"{host.name} has {newest.task} of generation {newest.generation}, which another coordinator has started; "
+        "what lives of it is stopped, and the number is not used again",
+        newest.task,
+    )
+    prove_again(turn)
+
+
+def _is_given_up(run: Run, id: TaskId) -> bool:
+    task = run.find_task(id)
+    return task is not None and task.phase is TaskPhase.LOST
+
+
 def _hear(turn: Turn, host: Host, event: HostReported) -> None:
     if host.link is Link.UNREACHABLE:
         turn.note(
             NoteKind.HOST_BACK, f"{host.name} is reachable again after {duration(turn.at - host.since_at)}"
         )
         host = turn.set_host(host, back_at=turn.at)
-    was_cut_off = host_state.is_cut_off(turn.run)
+    is_back = host.link is not Link.CONNECTED
+    was_cut_off = is_back and host_state.is_cut_off(turn.run)
     turn.set_host(
         host,
         link=Link.CONNECTED,
@@ -67,6 +112,8 @@ def _hear(turn: Turn, host: Host, event: HostReported) -> None:
         problem=None if host.facts is not None else host.problem,  # what keeps it from serving the run
         cpu_percent=event.cpu_percent,
         memory_percent=event.memory_percent,
+        memory_available_bytes=event.memory_available_bytes,
+        gpu_loads=event.gpu_loads,
     )
     if was_cut_off and turn.run.phase is Phase.RUNNING and not host_state.is_cut_off(turn.run):
         turn.set_phase(connected_again_at=turn.at)
@@ -139,11 +186,19 @@ def _follow_steps(turn: Turn, task: Task) -> None:
     """Remember the generation's first step, and when the run last got further than ever."""
     now = task.progress.global_step
     if now is None:
+        _without_steps(turn, task)
         return
     if task.id == turn.run.chief:
+        _take_back(turn, NO_STEPS)
         _follow_pace(turn, now)
+        own_place.say(turn, task)
+        _recovered(turn, task, now)
     if task.first_step is None:
         turn.set_task(task, first_step=now)
+        if task.id == turn.run.chief and turn.run.phase is Phase.RUNNING:
+            standby.schedule(turn, trains=True)
+    if turn.run.reached_step is None or now > turn.run.reached_step:
+        turn.set(reached_step=now)
     if turn.run.best_step is None or now > turn.run.best_step:
         # When it was made, and not when it was reported: until then the host that went silent since may have helped.
         stepped_at = turn.at - task.progress.step_age_s - task.progress.heartbeat_age_s
@@ -151,6 +206,38 @@ def _follow_steps(turn: Turn, task: Task) -> None:
         running = turn.run.phase_state
         if isinstance(running, Running) and not is_individual(turn.run, task):
             turn.set_phase(progress_at=max(running.progress_at, stepped_at))
+
+
+def _without_steps(turn: Turn, task: Task) -> None:
+    """Warn once where the chief trains for long, as far as one can see, and has never said at which step it is."""
+    run = turn.run
+    is_long = run.phase is Phase.RUNNING and turn.at - run.since_at >= NO_STEPS_AFTER_S
+    if is_long and task.id == run.chief and run.plan.runtime and NO_STEPS not in run.warnings:
+        turn.set(warnings=(*run.warnings, NO_STEPS))
+        turn.note(NoteKind.WARNING, NO_STEPS, task.id)
+
+
+def _take_back(turn: Turn, warning: str) -> None:
+    if warning in turn.run.warnings:
+        turn.set(warnings=tuple(other for other in turn.run.warnings if other != warning))
+
+
+def _recovered(turn: Turn, chief: Task, step: int) -> None:
+    """Say what the failure has cost, with the first step beyond what was resumed from."""
+    run = turn.run
+    resumed_from = own_place.went_on_at(run, chief)
+    if run.downtime is None or run.phase is not Phase.RUNNING or step <= (resumed_from or 0):
+        return
+    stepped_at = turn.at - chief.progress.step_age_s - chief.progress.heartbeat_age_s
+    told = run.downtime.as_data(stepped_at, resumed_from)
+    found = run.first_cause
+    if found is not None:
+        found = replace(found, cost=downtime.sentence(told))
+    turn.set(downtime=None, first_cause=found)
+    why = {"first_cause": cause.as_data(found, told)} if found else {}
+    turn.note(
+        NoteKind.TRAINS_AGAIN, f"trains again after {downtime.sentence(told)}", None, downtime=told, **why
+    )
 
 
 def _follow_pace(turn: Turn, step: int) -> None:
@@ -165,11 +252,31 @@ def _follow_pace(turn: Turn, step: int) -> None:
 
 def _say(turn: Turn, task: Task, report: TaskReport) -> None:
     """Pass on what the runtime said, each sentence once."""
-    fresh = [(kind, message) for kind, message in report.said if message not in task.said]
-    for kind, message in fresh:
-        turn.note(said_by_runtime(kind), f"{task.id}: {message}", task.id)
-    if fresh:
-        turn.set_task(task, said=(*task.said, *(message for _, message in fresh)))
+    said, said_chars = task.said, turn.run.said_chars
+    for kind, message in report.said:
+        if message in said:
+            continue
+        if not _has_room(said, message, said_chars):
+            _mute(turn, task)
+            break
+        turn.note(said_by_task(kind), f"{task.id}: {message}", task.id)
+        said, said_chars = (*said, message), said_chars + len(message)
+    if said != task.said:
+        turn.set_task(turn.run.task(task.id), said=said)
+        turn.set(said_chars=said_chars)
+
+
+def _has_room(said: tuple[str, ...], message: str, said_chars: int) -> bool:
+    """Return whether another sentence may be kept, of its task and of the run."""
+    of_task = sum(map(len, said)) + len(message)
+    return len(said) < SAID_MAX and of_task <= SAID_CHARS_MAX and said_chars + len(message) <= RUN_CHARS_MAX
+
+
+def _mute(turn: Turn, task: Task) -> None:
+    if not task.is_muted:
+        turn.set_task(task, is_muted=True)
+        message = f"{task.id} says more than is kept of a task: its further sentences are left out"
+        turn.note(NoteKind.LIMIT_REACHED, message, task.id)
 
 
 def _record_exit(turn: Turn, task: Task, ended: Exit) -> None:

@@ -6,8 +6,9 @@ where it is worth it (`slots.is_better`). Nothing has failed: the tasks are aske
 
 from __future__ import annotations
 
+from orchestrator.core.actions import CloseHost
 from orchestrator.core.events import DrainRequested, UndrainRequested
-from orchestrator.core.hosts import slots
+from orchestrator.core.hosts import host_state, slots
 from orchestrator.core.model import HostState, Intent, Phase, Run
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.stopping import stop_all
@@ -50,6 +51,8 @@ def _what_for(run: Run, assignment: slots.Assignment) -> str:
 def handle(turn: Turn, event: DrainRequested | UndrainRequested) -> None:
     """Drain or undrain a host for the user."""
     match event:
+        case DrainRequested(gone=gone) if gone:
+            _give_up(turn, event)
         case DrainRequested():
             _drain(turn, event)
         case UndrainRequested():
@@ -73,10 +76,29 @@ def _drain(turn: Turn, event: DrainRequested) -> None:
         move(turn, "the user wants it now")
 
 
-def _undrain(turn: Turn, event: UndrainRequested) -> None:
-    """Let it in again, whoever closed it, and forget its faults."""
+def _give_up(turn: Turn, event: DrainRequested) -> None:
+    """Count the tasks of a host as dead and await no proof of it: the user says that it is gone for good."""
     host = turn.run.host(event.host)
-    if host.state not in (HostState.OPEN, HostState.LOST):
+    if host.gone:
+        return
+    why = f"gone for good, by the user's word at {event.gone}"
+    turn.set_host(host, state=HostState.DRAINED, state_why=why, gone=event.gone)
+    turn.note(NoteKind.HOST_GONE, f"{host.name} is {why}: no proof is awaited from it")
+    for task in host_state.living(turn.run, host):
+        host_state.lose(turn, task, f"{host.name} is gone, by the user's word")
+    if turn.run.phase.is_terminal:
+        turn.do(CloseHost(host=host.name))
+
+
+def _undrain(turn: Turn, event: UndrainRequested) -> None:
+    """Let it in again, whoever closed it, and forget its faults. What cannot be killed keeps it closed.
+
+    What was called gone owes its proof again.
+    """
+    host = turn.set_host(turn.run.host(event.host), gone="")
+    if host.unkillable:
+        turn.set_host(host, state=HostState.STUCK, state_why="; ".join(u.sentence for u in host.unkillable))
+    elif host.state not in (HostState.OPEN, HostState.LOST):
         was = host.state.value
         turn.set_host(host, state=HostState.OPEN, state_why="", faults=0)
         turn.note(NoteKind.UNDRAINED, f"{host.name}, which was {was}, may get tasks again")

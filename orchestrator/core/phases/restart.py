@@ -13,6 +13,7 @@ from orchestrator.core.model import Budget, Cause
 from orchestrator.core.plan import RestartPolicy
 
 SAME_END = "starting again would end in the same way"
+SAME_FAILURE = "the same failure at the same step twice in a row, without a newer verified checkpoint"
 
 IN_A_ROW_FACTOR = 4
 """Even without fault, a run that comes back this many times its budget without a checkpoint is given up."""
@@ -53,7 +54,7 @@ def verdict(
     cause: Cause,
     *,
     verified_step: int | None,
-    common: str | None,
+    failure: str | None,
     identity: str,
 ) -> Restart | GiveUp:
     """Decide whether another generation follows one that ended, and when.
@@ -61,16 +62,16 @@ def verdict(
     Args:
         budget: the counts so far.
         verified_step: of the newest checkpoint that read whole, if there is one.
-        common: the line with which all tasks failed before any step, if so.
+        failure: how and at which step it failed (`cause.failure`); None where it need not happen again.
         identity: names this restart; the jitter follows from it.
     """
     if cause.row.ends_the_run:
         return GiveUp(budget, SAME_END)
     if is_progress(budget, verified_step):
-        fresh = Budget(restarts=budget.restarts + 1, step=verified_step)
+        fresh = Budget(restarts=budget.restarts + 1, step=verified_step, failure=failure)
         return Restart(0.0, fresh, "at once: there is a newer verified checkpoint")
-    if common is not None and common == budget.common_line:
-        return GiveUp(budget, "all tasks failed twice in a row in the same way before the first step")
+    if failure is not None and failure == budget.failure:
+        return GiveUp(budget, SAME_FAILURE)
     blamed = not cause.row.is_free
     used, nth = budget.without_progress + blamed, budget.in_a_row + 1
     if used >= policy.without_progress_max:
@@ -81,7 +82,7 @@ def verdict(
         again = replace(budget, restarts=budget.restarts + 1, in_a_row=nth)
         return Restart(0.0, again, "at once: it saved and asked for it; the restart budget is untouched")
     counted = replace(
-        budget, restarts=budget.restarts + 1, without_progress=used, in_a_row=nth, common_line=common
+        budget, restarts=budget.restarts + 1, without_progress=used, in_a_row=nth, failure=failure
     )
     why = (
         f"{used} of {policy.without_progress_max} failures without progress"

@@ -25,6 +25,19 @@ RETRY_S = 300.0
 """It is tried again this often, unless reports say that the disk is still full: a host may not say what is free."""
 
 
+COPIES = 2
+"""A generation needs room for the copy of a checkpoint that it starts from, and for the next one that it saves."""
+
+
+def room_bytes(run: Run) -> int:
+    """Return what must be free for a generation that ended of a full disk to start again.
+
+    It is never less than what counts as full, and a guess where no checkpoint's size is known.
+    """
+    known = run.checkpoint.bytes if run.checkpoint is not None else None
+    return ROOM_BYTES if known is None else max(LOW_BYTES, COPIES * known)
+
+
 def _free_bytes(host: Host) -> int | None:
     return host.dir_free_bytes if host.link is Link.CONNECTED else None
 
@@ -43,7 +56,7 @@ def lacking(run: Run, blamed: Cause) -> Host | None:
     if blamed is Cause.DISK and found.task is None and found.host is not None:
         return run.host(found.host)  # the seeding said so itself
     host = _least_free(run)
-    enough = ROOM_BYTES if blamed is Cause.DISK else LOW_BYTES
+    enough = room_bytes(run) if blamed is Cause.DISK else LOW_BYTES
     return host if host is not None and (host.dir_free_bytes or 0) < enough else None
 
 
@@ -57,15 +70,15 @@ def known_at(run: Run) -> Deadline | None:
     return run.since_at + LOOK_WAIT_S if lacking(run, Cause.DISK) is None else None
 
 
-def wait(host: Host, at: Instant) -> Backoff:
+def wait(run: Run, host: Host, at: Instant) -> Backoff:
     """Return the phase in which room on that host is waited for."""
-    return Backoff(start_at=at + RETRY_S, full_host=host.name, needed_bytes=_needed_bytes(host))
+    return Backoff(start_at=at + RETRY_S, full_host=host.name, needed_bytes=_needed_bytes(run, host))
 
 
-def _needed_bytes(host: Host) -> int | None:
+def _needed_bytes(run: Run, host: Host) -> int | None:
     """Return how much room to wait for; None where it cannot be told, since more is free and was not enough."""
-    free = _free_bytes(host)
-    return ROOM_BYTES if free is not None and free < ROOM_BYTES else None
+    free, enough = _free_bytes(host), room_bytes(run)
+    return enough if free is not None and free < enough else None
 
 
 def advance(turn: Turn) -> None:
@@ -84,8 +97,8 @@ def advance(turn: Turn) -> None:
         turn.set_phase(full_host="")
     elif is_due(waiting.start_at, turn.at):
         turn.set_phase(start_at=turn.at + RETRY_S)
-    elif needed is None and _needed_bytes(host) is not None:
-        turn.set_phase(needed_bytes=_needed_bytes(host))
+    elif needed is None and _needed_bytes(turn.run, host) is not None:
+        turn.set_phase(needed_bytes=_needed_bytes(turn.run, host))
 
 
 def _free(free: int | None) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from orchestrator.core.actions import StopTask, VerifyCheckpoint
 from orchestrator.core.causes import Blame, Cause
 from orchestrator.core.diagnosis import cause
-from orchestrator.core.hosts import silence
+from orchestrator.core.hosts import checkpoint_dir, silence
 from orchestrator.core.instants import Deadline, Instant, is_due
 from orchestrator.core.model import FirstCause, Intent, Phase, Problem, Run, Running, Task
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification
+from orchestrator.core.phases import final_verification, own_place
 from orchestrator.core.phases.stopping import intent_after, stop_all, stop_for
 from orchestrator.core.restart_scope import gang, is_served
 from orchestrator.core.turn import Turn
@@ -30,7 +30,7 @@ VERIFY_FAILED_WAIT_S = 60.0
 def advance_running(turn: Turn) -> None:
     """End the generation where one of its tasks has ended or is lost; look at checkpoints meanwhile."""
     run = turn.run
-    if _resumed_wrongly(turn):
+    if _resumed_wrongly(turn) or _went_on_elsewhere(turn):
         return
     if any(task.phase.is_gone for task in gang(run)):
         react_to_end(turn, gang(run))
@@ -52,9 +52,13 @@ def next_verification(run: Run, at: Instant, took_s: float) -> Deadline | None:
 
 
 def verification_ended(turn: Turn, took_s: float) -> None:
-    """Set when the newest checkpoint is next looked at."""
-    if turn.run.phase is Phase.RUNNING:
-        turn.set_phase(verify_at=next_verification(turn.run, turn.at, took_s))
+    """Set when the newest checkpoint is next looked at. Where the directory hung meanwhile, the look cost nothing."""
+    running = turn.run.phase_state
+    if not isinstance(running, Running):
+        return
+    answered_at = running.answered_at
+    hung = checkpoint_dir.hangs(turn.run) or (answered_at is not None and answered_at >= turn.at - took_s)
+    turn.set_phase(verify_at=next_verification(turn.run, turn.at, 0.0 if hung else took_s))
 
 
 def verification_failed(turn: Turn) -> None:
@@ -111,9 +115,19 @@ def _resumed_wrongly(turn: Turn) -> bool:
         f"resume-mismatch: {chief.id} was given the checkpoint of step {given} and reports step "
         f"{chief.first_step}: the script does not restore from ORCH_CHECKPOINT_DIR"
     )
-    hint = "restore from ORCH_CHECKPOINT_DIR in the script, or start over with `orch up --from-scratch`"
+    hint = Cause.RESUME_MISMATCH.row.advice
     turn.set(problem=Problem(code="resume-mismatch", message=sentence, hint=hint))
     stop_for(turn, FirstCause(chief.id, run.generation, Cause.RESUME_MISMATCH, sentence))
+    return True
+
+
+def _went_on_elsewhere(turn: Turn) -> bool:
+    """End a run that was to start from scratch, and whose script went on from a place of its own."""
+    sentence = own_place.why_refused(turn.run)
+    if sentence is None:
+        return False
+    turn.set(problem=Problem(code="own-place", message=sentence, hint=Cause.OWN_PLACE.row.advice))
+    stop_for(turn, FirstCause(turn.run.chief, turn.run.generation, Cause.OWN_PLACE, sentence))
     return True
 
 

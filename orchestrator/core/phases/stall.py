@@ -116,13 +116,18 @@ def _silent(run: Run) -> list[Task]:
     return [
         task
         for task in run.tasks
-        if is_served(run, task)
+        if may_be_frozen(run, task)
         and task.phase is TaskPhase.RUNNING
         and task.ending is None
         and task.heard_at is not None  # what the journal remembers of an age is old itself
         and run.host(task.host).link is Link.CONNECTED
-        and (task.progress.runtime_age_s or 0.0) >= SILENT_SHARE * _frozen_standstill_s(run)
     ]
+
+
+def may_be_frozen(run: Run, task: Task) -> bool:
+    """Whether a process that serves has given no sign of life for so long that a standstill may be its fault."""
+    silent_s = task.progress.runtime_age_s or 0.0
+    return is_served(run, task) and silent_s >= SILENT_SHARE * _frozen_standstill_s(run)
 
 
 def _thaw(turn: Turn, task: Task) -> None:

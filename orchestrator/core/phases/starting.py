@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core.actions import PrepareHost, ReleaseTask, SeedCheckpoint, StartTask
+from orchestrator.core.generations import next_generation
 from orchestrator.core.hosts import checkpoint_dir, compatibility, host_state, silence, slots
 from orchestrator.core.hosts.slots import Assignment
 from orchestrator.core.instants import Instant, is_due
@@ -26,11 +27,11 @@ from orchestrator.core.model import (
     TaskPhase,
 )
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import room
+from orchestrator.core.phases import room, standby
 from orchestrator.core.phases.running import next_verification, react_to_end
 from orchestrator.core.phases.stopping import finish, stop_all, stop_for
-from orchestrator.core.plan import TaskId
 from orchestrator.core.turn import Turn
+from orchestrator.core.wiring import Addresses
 from orchestrator.core.words import counted, duration
 
 
@@ -51,10 +52,16 @@ def _size(run: Run) -> str:
 def advance_pending(turn: Turn) -> None:
     """Begin the first generation once every host that it needs is ready; give up at the deadline."""
     run = turn.run
+    is_over = is_due(run.within(Pending).deadline_at, turn.at)
+    if not is_over and _is_waiting(run):
+        return
     assignment = slots.next_assignment(run)
     if assignment.waits_for:
-        if is_due(run.within(Pending).deadline_at, turn.at):
-            missing = [run.host(name) for name in assignment.waits_for]
+        missing = [run.host(name) for name in assignment.waits_for]
+        stuck = [host for host in missing if host.state is HostState.STUCK]
+        if stuck and (is_over or not _may_replace(run)):
+            fail_now(turn, host_state.stuck(stuck[0].name, stuck[0].state_why))
+        elif is_over:
             fail_now(turn, _never_prepared(missing, run.plan.timing.start_after_s))
         return
     chosen = slots.chosen_hosts(run, assignment)
@@ -62,21 +69,36 @@ def advance_pending(turn: Turn) -> None:
     if problem is not None:
         fail_now(turn, problem)
         return
+    _say_unheard(turn)
     turn.note(NoteKind.PREPARED, f"{counted(len(chosen), 'host')} checked, code in place")
     facts = [host.facts for host in chosen if host.facts]
     turn.set(code=facts[0].code)
     say_unfit(turn, list(turn.run.hosts))
-    begin_generation(turn, _next_generation(run), assignment)
+    begin_generation(turn, assignment)
 
 
-def _next_generation(run: Run) -> int:
-    """Above all that was given out, and all that any host has.
+def _is_waiting(run: Run) -> bool:
+    """Whether a host that keeps its slot is not prepared yet, and none is stuck: the usual case, told at once."""
+    if any(host.state is not HostState.OPEN for host in run.hosts):
+        return False
+    return any(host.facts is None and not host.untouched for host in run.hosts)
 
-    Of spares too, and of those that were prepared late: where nothing is shared, the next chief may find the past of
-    another run there.
-    """
-    highest = (host.facts.highest_generation for host in run.hosts if host.facts)
-    return max(run.generation_last, *highest) + 1
+
+def _may_replace(run: Run) -> bool:
+    """Whether a spare that is not ready yet may still take the place of another host."""
+    return any(host.facts is None for host in run.hosts if host not in run.assignees)
+
+
+def _say_unheard(turn: Turn) -> None:
+    """Name the hosts that could not be asked who drives what. The checkpoint directory has told the others."""
+    unheard = [host.name for host in turn.run.hosts if host.boot_id is None and host.problem is not None]
+    if unheard:
+        named = ", ".join(unheard)
+        turn.note(
+            NoteKind.WARNING,
+            f"{named} could not be asked whether another head node drives this run there"
+            + ("; the checkpoint directory is nobody else's" if turn.run.plan.checkpoint is not None else ""),
+        )
 
 
 def say_unfit(turn: Turn, hosts: list[Host]) -> None:
@@ -104,11 +126,16 @@ def fail_now(turn: Turn, problem: Problem) -> None:
     finish(turn, Ended(phase=Phase.FAILED), problem.message)
 
 
-def begin_generation(turn: Turn, generation: int, assignment: Assignment) -> None:
-    """Start all tasks up to their gates, and beside them make ready the checkpoint that they start from."""
+def begin_generation(turn: Turn, assignment: Assignment) -> None:
+    """Start all tasks up to their gates, and beside them make ready the checkpoint that they start from.
+
+    Those that wait there already, as a standby, are started no second time: the order is the same, and is repeated.
+    """
     before = turn.run
+    waiting = standby.take(turn, assignment)
     turn.set(replacements=assignment.replacements)
-    fresh = tuple(
+    generation = waiting[0].generation if waiting else next_generation(before)
+    fresh = waiting or tuple(
         Task(id=t.id, host=t.host, generation=generation, phase=TaskPhase.WAITING)
         for t in sorted(turn.run.placed.tasks, key=lambda t: t.id)
     )
@@ -123,7 +150,8 @@ def begin_generation(turn: Turn, generation: int, assignment: Assignment) -> Non
     for host in turn.run.assignees:
         turn.set_host(host, untouched=False)
     run = turn.run
-    turn.note(NoteKind.GENERATION, f"generation {generation} starts: {_size(run)}")
+    told = f"{_size(run)}, which have waited as a standby" if waiting else _size(run)
+    turn.note(NoteKind.GENERATION, f"generation {generation} starts: {told}")
     _say_assignment(turn, before, assignment)
     if run.plan.checkpoint is not None:
         turn.do(SeedCheckpoint(host=run.task(run.chief).host, generation=generation))
@@ -163,7 +191,8 @@ def _state(run: Run, name: str) -> str:
 
 def start(turn: Turn, task: Task) -> None:
     """Order one task."""
-    turn.set_task(task, phase=TaskPhase.STARTING)
+    if task.phase is TaskPhase.WAITING:
+        turn.set_task(task, phase=TaskPhase.STARTING)
     turn.do(StartTask(host=task.host, task=task.id, generation=task.generation))
 
 
@@ -180,9 +209,11 @@ def advance_rendezvous(turn: Turn) -> None:
     elif is_seeded(run) and all(t.phase is TaskPhase.READY and t.port is not None for t in run.tasks):
         for task in run.tasks:
             turn.set_task(task, phase=TaskPhase.RELEASED)
-        turn.do(*(release(turn.run, task) for task in turn.run.tasks))
+        all_addresses = addresses(turn.run)
+        turn.do(*(release(task, all_addresses) for task in turn.run.tasks))
         running = Running(progress_at=turn.at, verify_at=next_verification(run, turn.at, 0.0))
         turn.enter(running, "all tasks have joined")
+        standby.schedule(turn, trains=False)
         turn.note(NoteKind.RUNNING, f"{len(run.tasks)}/{len(run.tasks)} tasks joined; training started")
 
 
@@ -197,12 +228,14 @@ def is_seeded(run: Run) -> bool:
     return run.plan.checkpoint is None or (run.seed is not None and run.seed.generation == run.generation)
 
 
-def release(run: Run, task: Task) -> ReleaseTask:
+def addresses(run: Run) -> Addresses:
+    """Return `host:port` of every task, which each is told with its release."""
+    return Addresses({t.id: endpoint(run.plan.host(t.host).peer_address, t.port or 0) for t in run.tasks})
+
+
+def release(task: Task, all_addresses: Addresses) -> ReleaseTask:
     """Return the order that opens one task's gate."""
-    addresses: dict[TaskId, str] = {
-        t.id: endpoint(run.plan.host(t.host).data_address, t.port or 0) for t in run.tasks
-    }
-    return ReleaseTask(host=task.host, task=task.id, generation=task.generation, addresses=addresses)
+    return ReleaseTask(host=task.host, task=task.id, generation=task.generation, addresses=all_addresses)
 
 
 def _start_deadline(turn: Turn) -> None:
@@ -261,4 +294,4 @@ def advance_backoff(turn: Turn) -> None:
         turn.set(problem=problem)
         stop_all(turn, Intent.FAIL, problem.message)
         return
-    begin_generation(turn, _next_generation(run), assignment)
+    begin_generation(turn, assignment)

@@ -12,6 +12,7 @@ from orchestrator.core.hosts.host_state import lose
 from orchestrator.core.instants import Deadline, is_due
 from orchestrator.core.model import (
     Backoff,
+    Downtime,
     Ended,
     Exit,
     FirstCause,
@@ -26,7 +27,7 @@ from orchestrator.core.model import (
     TaskPhase,
 )
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification, restart, room
+from orchestrator.core.phases import final_verification, restart, room, standby
 from orchestrator.core.plan import TaskId
 from orchestrator.core.transitions import ENDS
 from orchestrator.core.turn import Turn
@@ -71,10 +72,29 @@ def stop_all(
     patience_s = SWEEP_WAIT_S if intent is Intent.KILL else end_patience_s(turn.run)
     begins_at = turn.at if force_at is None else max(turn.at, force_at)
     stopping = Stopping(intent=intent, force_at=force_at, deadline_at=begins_at + grace + patience_s)
-    turn.enter(stopping, reason, rest=rest, first_cause=found)
+    down = turn.run.downtime or _downtime(turn)
+    turn.enter(stopping, reason, rest=rest, first_cause=found, downtime=down)
     turn.note(NoteKind.STOPPING, reason, ended, **(_why(turn.run) if intent is Intent.RESCHEDULE else {}))
     if force_at is None:
         order_stop(turn, grace)
+
+
+def _downtime(turn: Turn) -> Downtime | None:
+    """Return the downtime that begins now; None where no step was made yet."""
+    run = turn.run
+    if run.best_step is None:
+        return None
+    first = cause.first_of(run.tasks)
+    ends = [first.exit.at] if first is not None and first.exit is not None else []
+    ends += [
+        task.heard_at for task in run.tasks if task.phase is TaskPhase.LOST and task.heard_at is not None
+    ]
+    return Downtime(
+        failed_at=min(turn.at, *ends) if ends else turn.at,
+        noticed_at=turn.at,
+        step=run.reached_step,
+        steps_per_s=run.task(run.chief).progress.steps_per_s,
+    )
 
 
 def end_patience_s(run: Run) -> float:
@@ -174,7 +194,7 @@ def _wait_for_room(turn: Turn, full: Host) -> None:
     """Wait for room in the checkpoint directory. A full disk is not the script's fault: no failure is counted."""
     _count_free(turn)
     found = turn.run.first_cause
-    turn.enter(room.wait(full, turn.at), found.sentence if found else turn.run.reason)
+    turn.enter(room.wait(turn.run, full, turn.at), found.sentence if found else turn.run.reason)
     what = f"waits for room in the checkpoint directory on {full.name}"
     _say_done(turn, f"{what}; the restart budget is untouched")
     turn.note(
@@ -188,18 +208,18 @@ def _wait_for_room(turn: Turn, full: Host) -> None:
 
 def _restart_or_give_up(turn: Turn) -> None:
     run = turn.run
-    found = run.first_cause
+    found, blamed = run.first_cause, _blamed(run)
     step = run.verified_step
     host_state.charge(turn, progressed=restart.is_progress(run.budget, step))
-    if (full := room.lacking(run, _blamed(run))) is not None:
+    if (full := room.lacking(run, blamed)) is not None:
         _wait_for_room(turn, full)
         return
     decided = restart.verdict(
         run.budget,
         run.plan.restart,
-        _blamed(run),
+        blamed,
         verified_step=step,
-        common=cause.common_failure(run),
+        failure=cause.failure(run) if blamed.row.repeats else None,
         identity=f"{run.run_id}/{run.generation}",
     )
     turn.set(budget=decided.budget)
@@ -238,6 +258,8 @@ def _prove(turn: Turn) -> None:
     """Ask every host for the proof that nothing is left, and for the last checkpoint; then end."""
     run = turn.run
     stopping = run.within(Stopping)
+    if standby.is_living(run):
+        return
     if stopping.proof is None:
         turn.set_phase(proof={})
         turn.do(*(SweepHost(host=name, generation=run.generation_last) for name in to_prove(turn.run)))
@@ -250,10 +272,21 @@ def _prove(turn: Turn) -> None:
             turn.set_phase(deadline_at=min(stopping.deadline_at, turn.at + SWEEP_WAIT_S))
 
 
+def prove_again(turn: Turn) -> None:
+    """Ask every host anew: another coordinator has started more than was looked for."""
+    if turn.run.phase is Phase.STOPPING and turn.run.proof:
+        turn.set_phase(
+            proof={}
+        )  # within the same deadline, or a host that goes on saying so would keep the run
+        turn.do(*(SweepHost(host=name, generation=turn.run.generation_last) for name in to_prove(turn.run)))
+
+
 def to_prove(run: Run) -> list[str]:
-    """Hosts that owe the proof. A spare that was never used owes none."""
+    """Hosts that owe the proof. A spare that was never used owes none, nor does what the user calls gone for good."""
     proof = run.proof or {}
-    return [host.name for host in run.hosts if not host.untouched and host.name not in proof]
+    return [
+        host.name for host in run.hosts if not host.untouched and not host.gone and host.name not in proof
+    ]
 
 
 def _stop_deadline(turn: Turn) -> None:
@@ -264,6 +297,7 @@ def _stop_deadline(turn: Turn) -> None:
             _give_up_on(turn, task)
         elif task.phase.may_live:
             lose(turn, task)
+    standby.lose(turn)
     if run.proof is not None:
         _conclude(turn)
     else:
@@ -279,7 +313,9 @@ def _give_up_on(turn: Turn, task: Task) -> None:
     turn.note(NoteKind.UNKILLABLE, sentence, task.id)
     goes_on = turn.run.intent in (Intent.RESTART, Intent.RESCHEDULE)
     if goes_on and task.host not in slots.next_assignment(turn.run).waits_for:
-        return  # others can take its tasks
+        # Others can take its tasks. Its shim may be what hangs, so it takes a sweep to let its host know.
+        turn.do(SweepHost(host=task.host, generation=task.generation))
+        return
     hint = "it waits in the kernel, for a disk, a network file system or a GPU; the host may need a reboot"
     turn.set(problem=Problem(code="unkillable", message=sentence, hint=hint, exit_code=6))
     if goes_on:
@@ -328,7 +364,7 @@ def finish(turn: Turn, ended: Ended, reason: str, *, rest: str | None = None) ->
         turn.set(problem=Problem(code="failed", message=reason))
     turn.note(_END_NOTES[phase], reason, None, **(_why(turn.run) if phase is Phase.FAILED else {}))
     for host in turn.run.hosts:
-        if host.name in proof or turn.run.generation == 0 or host.untouched:
+        if host.name in proof or turn.run.generation == 0 or host.untouched or host.gone:
             turn.do(CloseHost(host=host.name))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 
+from orchestrator.adapters.host import claims
 from orchestrator.adapters.host.hostdir import HostFault
 
 TYPE_CHECKING = False
@@ -27,7 +28,8 @@ GIVEN_UP_S = 600.0
 class Directories:
     """The checkpoint directories of the runs for which this host was asked about checkpoints."""
 
-    def __init__(self, loop: Loop, jobs: Jobs, every_s: float = EVERY_S) -> None:
+    def __init__(self, loop: Loop, jobs: Jobs, host_dir: str, every_s: float = EVERY_S) -> None:
+        self._host_dir = host_dir
         self._loop = loop
         self._jobs = jobs
         self._every_s = every_s
@@ -61,9 +63,9 @@ class Directories:
             return
         if watched.asked_at is None:  # otherwise the same silence continues
             watched.asked_at = time.monotonic()
-        directory = watched.directory
+        directory, host_dir = watched.directory, self._host_dir
         self._jobs.function(
-            lambda: look(directory),
+            lambda: look(directory, run, host_dir),
             lambda result: self._answered(run, watched, result),
             deadline_s=GIVEN_UP_S,
         )
@@ -89,8 +91,12 @@ class _Watched:
         self.free_bytes: int | None = None
 
 
-def look(directory: str) -> dict[str, int]:
+def look(directory: str, run: str, host_dir: str) -> dict[str, int]:
     """Access the directory so that the file system itself must answer: the answer to `stat` may be cached."""
     disk = os.statvfs(directory)
     os.listdir(directory)
+    import contextlib
+
+    with contextlib.suppress(OSError):  # a full disk: what is saved there is looked at too
+        claims.touch_stamp(directory, run, host_dir)
     return {"free_bytes": disk.f_bavail * disk.f_frsize}

@@ -10,21 +10,40 @@ import subprocess
 
 NVIDIA_SMI_S = 20.0
 
+_OTHER_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvgpu", "/dev/nvhost-gpu", "/dev/kfd")
+"""Devices of NVIDIA's drivers (of a server, of WSL, of a Jetson), and of AMD's."""
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from orchestrator.protocol.orders import GpuInUse
 
 
-def present() -> list[str] | None:
-    """Return the UUIDs of the GPUs in the driver's order; None where there is no driver."""
-    rows = _ask("--query-gpu=uuid")
-    return None if rows is None else [row[0] for row in rows]
+def present() -> tuple[list[str] | None, str | None]:
+    """Return the UUIDs of the GPUs in the driver's order, else None and why there is none.
+
+    Both are None where it cannot be told: nvidia-smi does not answer or is not on the PATH although a driver is there,
+    or the GPUs are another vendor's.
+    """
+    try:
+        return [row[0] for row in ask("--query-gpu=uuid")], None
+    except FileNotFoundError:
+        others = any(os.path.exists(path) for path in _OTHER_DRIVERS)
+        return None, None if others else "there is no nvidia-smi and no device of a GPU"
+    except subprocess.CalledProcessError as e:
+        said = [line for line in e.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
+        return None, f"nvidia-smi says: {said[0].strip()}" if said else f"nvidia-smi fails ({e.returncode})"
+    except (OSError, subprocess.TimeoutExpired):
+        return None, None
 
 
 def in_use(uuids: list[str], run: str | None) -> list[GpuInUse]:
     """Return the processes on these GPUs as `gpu` (its number), `pid`, `user`, `name`, without those of the run."""
     found: list[GpuInUse] = []
-    for row in _ask("--query-compute-apps=pid,gpu_uuid,process_name") or []:
+    try:
+        rows = ask("--query-compute-apps=pid,gpu_uuid,process_name")
+    except (OSError, subprocess.SubprocessError):
+        return []
+    for row in rows:
         if len(row) < 3 or not row[0].isdecimal() or row[1] not in uuids:
             continue
         pid = int(row[0])
@@ -34,18 +53,15 @@ def in_use(uuids: list[str], run: str | None) -> list[GpuInUse]:
     return found
 
 
-def _ask(query: str) -> list[list[str]] | None:
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", query, "--format=csv,noheader"],
-            capture_output=True,
-            timeout=NVIDIA_SMI_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if done.returncode:
-        return None
+def ask(query: str) -> list[list[str]]:
+    """Return the table that nvidia-smi prints. Raises OSError, CalledProcessError or TimeoutExpired."""
+    done = subprocess.run(
+        ["nvidia-smi", query, "--format=csv,noheader"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=NVIDIA_SMI_S,
+        check=True,
+    )
     lines = done.stdout.decode("utf-8", "replace").splitlines()
     return [[cell.strip() for cell in line.split(",")] for line in lines if line.strip()]
 
@@ -62,6 +78,14 @@ def _user(pid: int) -> str | None:
         return pwd.getpwuid(uid).pw_name
     except (ImportError, KeyError):
         return str(uid)
+
+
+def run_of(pid: int) -> str | None:
+    """Return the run of ours that a process is of, by its marker; None where it has none, or cannot be looked at."""
+    for entry in _environ(pid):
+        if entry.startswith(b"ORCH_RUN="):
+            return entry.partition(b"=")[2].decode("utf-8", "replace")
+    return None
 
 
 def _environ(pid: int) -> list[bytes]:

@@ -12,7 +12,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from orchestrator.daemon.agent.gpu_load import GpuLoads
     from orchestrator.protocol.frames import BootRequest, Hello, PsutilFrom, Sample
+
+
+_NVIDIA = "/dev/nvidiactl"
 
 
 class Host:
@@ -28,6 +32,7 @@ class Host:
         self.psutil_path: str | None = None
         """The directory of psutil, for the shims, which measure their own tasks."""
         self._cpu: tuple[int, int] | None = None
+        self._gpus: GpuLoads | None = None
 
     def hello(self) -> Hello:
         """Return the first message to the coordinator."""
@@ -74,6 +79,14 @@ class Host:
             self._psutil, self.psutil_from, self.psutil_path = psutil, source, path
             return
 
+    def listen_to_gpus(self) -> None:
+        """Listen to what the GPUs do, where there is a driver; the import costs as much as a small agent."""
+        if os.path.exists(_NVIDIA):
+            from orchestrator.daemon.agent.gpu_load import GpuLoads
+
+            self._gpus = GpuLoads()
+            self._gpus.start()
+
     def unpack_psutil(self, archive: str, digest: str) -> None:
         """Unpack a pushed archive, and compile it by importing it. Call it in a fork, since it takes memory.
 
@@ -107,8 +120,10 @@ class Host:
         except OSError:
             free = None
         return {
+            "gpus": self._gpus.latest() if self._gpus is not None else [],
             "cpu_percent": cpu,
             "memory_percent": memory,
+            "memory_available_bytes": _memory().get(b"MemAvailable"),
             "disk_free_bytes": free,
             "psutil": self.psutil_from,
         }
@@ -139,15 +154,21 @@ def _cpu_ticks() -> tuple[int, int] | None:
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)  # ticks[3] is idle, ticks[4] waits for a disk
 
 
-def _memory_percent() -> float | None:
-    found = {}
+def _memory() -> dict[bytes, int]:
+    """Return the first lines of /proc/meminfo in bytes; nothing where they cannot be read."""
     try:
         with open("/proc/meminfo", "rb") as file:
-            for line in file:
-                name, _, rest = line.partition(b":")
-                found[name] = int(rest.split()[0])
+            lines = [file.readline().partition(b":") for _ in range(3)]  # total, free, available
+        return {name: int(rest.split()[0]) << 10 for name, _, rest in lines}
+    except (OSError, ValueError, LookupError):
+        return {}
+
+
+def _memory_percent() -> float | None:
+    found = _memory()
+    try:
         return round(100.0 * (1 - found[b"MemAvailable"] / found[b"MemTotal"]), 1)
-    except (OSError, ValueError, LookupError, ZeroDivisionError):
+    except (LookupError, ZeroDivisionError):
         return None
 
 

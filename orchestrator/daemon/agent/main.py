@@ -11,6 +11,7 @@ import signal
 import sys
 
 from orchestrator.adapters.channel import Decoder, FrameError, encode
+from orchestrator.adapters.host import unkillable
 from orchestrator.daemon.agent import state as agent_state
 from orchestrator.daemon.agent.context import Context
 from orchestrator.daemon.agent.directories import Directories
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from orchestrator.protocol.frames import BootRequest, HostSample, Report
+    from orchestrator.protocol.frames import BootRequest, HostSample, Report, Sampled
 
 _STDIN, _STDOUT = 0, 1
 _READ_BYTES = 256 << 10
@@ -42,14 +43,14 @@ class Agent:
         self._output = Output(self._loop, _STDOUT)
         self._host = Host(host_dir, bundle, request)
         self._tasks = Tasks(self._loop, self._jobs, host_dir, self._mark, self._forward)
-        self._directories = Directories(self._loop, self._jobs)
+        self._directories = Directories(self._loop, self._jobs, host_dir)
         context = Context(self._host, self._jobs, self._tasks, self._directories)
         self._orders = Orders(context, self._output)
         self._decoder = Decoder()
         self._heartbeat_s = float(request["heartbeat_s"])
         self._rhythm = 0
         self._changed = False
-        self._sampled: HostSample
+        self._sampled: Sampled
         self._ended = False
 
     def run(self) -> None:
@@ -60,6 +61,7 @@ class Agent:
         self._heartbeat(self._rhythm)
         # Only now: it would keep the head waiting for the first sign of life.
         self._loop.after(0.0, self._host.load_psutil)
+        self._loop.after(0.0, self._host.listen_to_gpus)
         while not self._ended and not self._output.broken:
             self._loop.turn()
             if self._changed:
@@ -82,8 +84,10 @@ class Agent:
     def _report(self) -> None:
         self._changed = False
         runs = {run: self._tasks.report(run) for run in self._tasks.watched}
+        # Not of the last heartbeat: who hears that a task has ended must hear what is left of it.
+        host: HostSample = {**self._sampled, "unkillable": unkillable.known(self._host.host_dir)}
         try:
-            self._output.report(_frame({"host": self._sampled, "runs": runs}))
+            self._output.report(_frame({"host": host, "runs": runs}))
         except FrameError as e:  # to die of it would mean to die of the next report, too
             _complain(e)
 

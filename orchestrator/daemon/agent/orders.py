@@ -11,9 +11,9 @@ import sys
 
 from orchestrator.adapters.channel import BLOB_BYTES_MAX
 from orchestrator.adapters.checkpoints import ABOUT as CHECKPOINT_VERBS
-from orchestrator.adapters.host import codestore, hostdir, hostlog, summaries
+from orchestrator.adapters.host import codestore, files, hostdir, hostlog
 from orchestrator.adapters.host.hostdir import HostFault
-from orchestrator.daemon.agent import faults, runs, start, sweep
+from orchestrator.daemon.agent import faults, machine, runs, start, sweep
 from orchestrator.daemon.agent.jobs import RAW, Result, answer_of
 from orchestrator.daemon.agent.reply import Reply
 
@@ -35,7 +35,7 @@ LOOK_S = 30.0
 NO_PYTHON_HINT = "give the full path of the Python that has TensorFlow as `python` in the cluster spec"
 
 BEGIN_A_RUN = ("code", "seed", "receive", "start")
-UNFENCED = ("probe", "psutil", "runs")
+UNFENCED = ("probe", "machine", "psutil", "runs")
 """Both are columns of the table of orders, which is not imported here; a test compares them."""
 
 
@@ -74,7 +74,7 @@ class Orders:
     # ---------------------------------------------------------------- watching
 
     def _on_watch(self, order: orders.Watch, _blob: bytes, _reply: Reply) -> orders.Nothing:
-        self._tasks.watch(order["run"], max(0.05, float(order["heartbeat_s"])))
+        self._tasks.watch(order["run"], max(0.05, float(order["heartbeat_s"])), order.get("claim"))
         return {}
 
     def _on_unwatch(self, order: orders.OfRun, _blob: bytes, _reply: Reply) -> orders.Nothing:
@@ -98,6 +98,11 @@ class Orders:
             deadline_s=PROBE_S,
             stdin=json.dumps(wish).encode(),
         )
+
+    def _on_machine(self, order: orders.AskMachine, _blob: bytes, reply: Reply) -> None:
+        del order
+        host_dir = self._host.host_dir
+        self._fork(lambda: machine.look(host_dir), reply, "the look at the machine", deadline_s=PROBE_S)
 
     def _on_psutil(self, order: orders.Psutil, blob: bytes, reply: Reply) -> orders.Nothing | None:
         digest, last = order["sha256"], order["last"]
@@ -161,6 +166,8 @@ class Orders:
             argv += ["--only", safe.directory_of(order["dir"], order["only"])]
         if order.get("by"):
             argv += ["--by", json.dumps(order["by"])]
+        if order.get("claim"):
+            argv += ["--claim", json.dumps(order["claim"]), "--host-dir", self._host.host_dir]
         self._directories.watch(order["run"], order["dir"])
         self._python(order["python"], argv, reply, "the seeding of the checkpoint directory")
 
@@ -252,9 +259,9 @@ class Orders:
                     "grace_s": 0,
                 }
                 self._tasks.forward(link, stop)
-        host_dir = self._host.host_dir
+        host_dir, release = self._host.host_dir, order.get("release")
         self._fork(
-            lambda: sweep.sweep(host_dir, run, generation_max, ports),
+            lambda: sweep.sweep(host_dir, run, generation_max, ports, release=release),
             reply,
             "the sweep",
             deadline_s=LOOK_S,
@@ -268,27 +275,27 @@ class Orders:
         offset, data, end = hostlog.read(directory, order["offset"], bytes_max)
         reply.ok({"offset": offset, "end": end}, data)
 
-    def _on_summaries(self, order: orders.OfRun, _blob: bytes, reply: Reply) -> None:
-        host_dir, run = self._host.host_dir, order["run"]
+    def _on_files(self, order: orders.AskFiles, _blob: bytes, reply: Reply) -> None:
+        host_dir, run, of = self._host.host_dir, order["run"], order["of"]
         self._fork(
-            lambda: summaries.listing(host_dir, run),
+            lambda: files.listing(host_dir, run, of),
             reply,
-            "the look for TensorBoard's files",
+            "the look for the tasks' files",
             deadline_s=LOOK_S,
         )
 
-    def _on_summary(self, order: orders.Summary, _blob: bytes, reply: Reply) -> None:
+    def _on_file(self, order: orders.AskFile, _blob: bytes, reply: Reply) -> None:
         bytes_max = max(1, min(order["bytes_max"], BLOB_BYTES_MAX))
-        data = summaries.read(
-            self._host.host_dir,
-            order["run"],
-            order["task"],
-            order["generation"],
-            order["path"],
-            order["offset"],
-            bytes_max,
+        reply.ok({}, files.read(self._host.host_dir, {**order}, order["offset"], bytes_max))
+
+    def _on_digest(self, order: orders.OfFile, _blob: bytes, reply: Reply) -> None:
+        host_dir, wish = self._host.host_dir, {**order}
+        self._fork(
+            lambda: files.digest(host_dir, wish),
+            reply,
+            f"the reading of {order['path']}",
+            deadline_s=CHECKPOINT_S,
         )
-        reply.ok({}, data)
 
     # ---------------------------------------------------------------- without, or beside, a coordinator
 
@@ -298,12 +305,19 @@ class Orders:
 
     def _on_runs(self, order: orders.Runs, _blob: bytes, reply: Reply) -> None:
         host_dir, records = self._host.host_dir, order["records"]
-        self._fork(lambda: runs.known(host_dir, records=records), reply, "the look", deadline_s=CHECKPOINT_S)
+        brief, directory = order.get("brief", False), order.get("dir")
+        self._fork(
+            lambda: runs.known(host_dir, records=records, brief=brief, directory=directory),
+            reply,
+            "the look",
+            deadline_s=CHECKPOINT_S,
+        )
 
     def _on_remove(self, order: orders.Remove, _blob: bytes, reply: Reply) -> None:
-        host_dir, run, even = self._host.host_dir, order["run"], order["even_driven"]
+        host_dir, run = self._host.host_dir, order["run"]
+        owner, even_alive = order["owner"], order["even_alive"]
         self._fork(
-            lambda: runs.remove(host_dir, run, even_driven=even),
+            lambda: runs.remove(host_dir, run, owner=owner, even_alive=even_alive),
             reply,
             "the removal",
             deadline_s=CHECKPOINT_S,

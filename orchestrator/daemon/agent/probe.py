@@ -10,6 +10,8 @@ import json
 import os
 import sys
 
+from orchestrator.adapters.host.patience import within
+
 _PACKAGES = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly", "tensorflow-intel"),
     "keras": ("keras",),
@@ -22,8 +24,6 @@ DIRECTORY_S = 20.0
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from orchestrator.protocol.orders import Facts, OwnName
 
 
@@ -31,25 +31,29 @@ def main(argv: list[str]) -> int:
     """Read the request, print the facts, and exit."""
     del argv
     wish = json.loads(sys.stdin.read() or "{}")
-    checkpoint_dir = wish.get("checkpoint_dir")
+    checkpoint_dir, host_dir = wish.get("checkpoint_dir"), wish.get("host_dir")
+    hangs: tuple[str | None, str | None] = (f"it has not answered for {DIRECTORY_S:.0f} s", None)
     why, share = (
         (None, None)
         if checkpoint_dir is None
-        else within(DIRECTORY_S, lambda: _directory(checkpoint_dir, wish.get("run")))
+        else within(DIRECTORY_S, lambda: _directory(checkpoint_dir, wish.get("run")), hangs)
     )
+    from orchestrator.adapters.host import unkillable
     from orchestrator.daemon.agent import gpus
 
-    uuids = gpus.present()
+    uuids, no_gpus = gpus.present()
     facts: Facts = {
         "python": ".".join(map(str, sys.version_info[:3])),
-        "versions": {name: _version(names) for name, names in _PACKAGES.items()},
+        "versions": {name: _version(name, names) for name, names in _PACKAGES.items()},
         "checkpoint_writable": checkpoint_dir is None or why is None,
         "checkpoint_why": why,
         "checkpoint_share": share,
         "gpus": uuids,
+        "gpus_why": no_gpus,
         "gpus_in_use": gpus.in_use(uuids, wish.get("run")) if uuids else [],
         "own_name": own_name(os.uname().nodename),
-        "disk_free_bytes": _free_bytes(wish.get("host_dir") or "."),
+        "disk_free_bytes": _free_bytes(host_dir or "."),
+        "unkillable": unkillable.known(host_dir) if host_dir else [],
     }
     print(json.dumps(facts), flush=True)
     # An ordinary exit would wait for a thread that hangs in a directory.
@@ -67,19 +71,6 @@ def _directory(directory: str, run: str | None) -> tuple[str | None, str | None]
         return None, share.token(directory, run)
     except OSError as e:
         return f"{e.strerror}: {e.filename or directory}", None
-
-
-def within(
-    limit_s: float, look: Callable[[], tuple[str | None, str | None]]
-) -> tuple[str | None, str | None]:
-    """Return what `look` returns, or that the directory does not answer. A thread that hangs in it is abandoned."""
-    import threading
-
-    found: list[tuple[str | None, str | None]] = []
-    thread = threading.Thread(target=lambda: found.append(look()), daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    return found[0] if found else (f"it has not answered for {limit_s:.0f} s", None)
 
 
 def why_not_writable(directory: str) -> str | None:
@@ -118,15 +109,37 @@ def own_name(name: str) -> OwnName:
     return found
 
 
-def _version(names: tuple[str, ...]) -> str | None:
+def _version(module: str, names: tuple[str, ...]) -> str | None:
+    """Return the version of a package; None where it is missing, `unknown` where it can be imported all the same."""
     from importlib import metadata
+    from importlib.machinery import PathFinder
 
+    path = [*sys.path, *_more_places()]
     for name in names:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+        for found in metadata.distributions(name=name, path=path):
+            return found.version
+    spec = PathFinder.find_spec(module, path)
+    return "unknown" if spec is not None and spec.origin is not None else None
+
+
+def _more_places() -> list[str]:
+    """Return where a task finds packages and this isolated process does not: the user's, and the login's PYTHONPATH."""
+    import site
+
+    places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    if sys.prefix == sys.base_prefix or _sees_the_system(sys.prefix):
+        places.append(site.getusersitepackages())
+    return places
+
+
+def _sees_the_system(prefix: str) -> bool:
+    """Return whether a virtual environment was made with the system's packages."""
+    try:
+        with open(os.path.join(prefix, "pyvenv.cfg"), encoding="utf-8") as file:
+            settings = dict(line.replace(" ", "").lower().strip().partition("=")[::2] for line in file)
+    except OSError:
+        return False
+    return settings.get("include-system-site-packages") == "true"
 
 
 def _free_bytes(directory: str) -> int | None:

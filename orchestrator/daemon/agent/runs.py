@@ -1,7 +1,7 @@
 """What this host remembers of runs, whoever began them, and its removal: for `orch recover` and `orch gc`.
 
     runs/<run_id>/record.json   the run as its coordinator saw it when a generation was started or released, or it ended
-    runs/<run_id>/watched       locked by every agent that watches the run; its time is the last look of one
+    runs/<run_id>/owner.json    who drives it (`adapters/host/claims.py`)
 
 What is here needs a disk and answers of shims, so it runs in forks of the agent.
 """
@@ -12,8 +12,9 @@ import os
 import time
 
 from orchestrator.adapters import durable
-from orchestrator.adapters.host import codestore, hostdir, process
+from orchestrator.adapters.host import claims, codestore, hostdir, process, unkillable
 from orchestrator.adapters.host.hostdir import HostFault
+from orchestrator.adapters.host.patience import within
 from orchestrator.daemon.agent import state as agent_state
 from orchestrator.daemon.agent import sweep as agent_sweep
 from orchestrator.daemon.shim import record as shim_record
@@ -21,21 +22,24 @@ from orchestrator.daemon.shim import sweep as shim_sweep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
 
     from orchestrator.protocol.frames import Left, Task
-    from orchestrator.protocol.orders import KnownRun, KnownRuns, KnownTask, Nothing, Record
-
-WATCHED = "watched"
-
-_LOOK_EVERY_S = 60.0
-"""Between two marks of the last look: a shared home directory is not written at every heartbeat."""
-
-RECENT_S = 900.0
-"""A living run that was watched so lately is somebody's whose coordinator is being restarted, or cut off."""
+    from orchestrator.protocol.orders import (
+        Claim,
+        KnownRun,
+        KnownRuns,
+        KnownTask,
+        Nothing,
+        Record,
+        Stamp,
+    )
 
 _RECORDS_BYTES = 1 << 20
 """Of runs of which nothing lives, in one answer: a frame holds 4 MiB, and a host remembers many of them."""
+
+DIRECTORY_S = 10.0
+"""After this, a checkpoint directory that has not answered counts as hanging."""
 
 _SHIM_S = 2.0
 _END_S = 5.0
@@ -43,62 +47,40 @@ _EVERY = 1 << 62
 
 
 class Watched:
-    """Shows to others on this host that an agent watches a run. The kernel takes it back when the agent ends."""
+    """Shows to others on this host which runs this agent watches, and for whom."""
 
     def __init__(self, host_dir: str) -> None:
         self._host_dir = host_dir
-        self._held: dict[str, tuple[int, float]] = {}
+        self._looked_at: dict[str, float] = {}
 
-    def look(self, runs: Iterable[str]) -> None:
-        """Show that these are watched, and no others."""
+    def take(self, run: str) -> None:
+        """Have the claim of a run written anew: the order to watch it may be another coordinator's."""
+        self._looked_at.pop(run, None)
+
+    def look(self, watched: Mapping[str, Claim]) -> None:
+        """Show that these are watched."""
         now = time.monotonic()
-        wanted = set(runs)
-        for run in set(self._held) - wanted:
-            os.close(self._held.pop(run)[0])
-        for run in wanted:
-            handle, looked_at = self._held.get(run, (-1, 0.0))
-            if handle >= 0 and now - looked_at < _LOOK_EVERY_S:
+        for run, claim in watched.items():
+            looked_at = self._looked_at.get(run)
+            if looked_at is not None and now - looked_at < claims.LOOK_EVERY_S:
                 continue
+            directory = hostdir.run_dir(self._host_dir, run)
             try:
-                handle = handle if handle >= 0 else _lock_shared(self._host_dir, run)
-                os.utime(handle)
-                self._held[run] = (handle, now)
+                if looked_at is None:
+                    claims.take(directory, claim)
+                else:
+                    claims.look_after(directory)
             except OSError:
                 continue  # the run has no directory yet, or its disk is full: the next scan tries again
+            self._looked_at[run] = now
 
-
-def _lock_shared(host_dir: str, run: str) -> int:
-    import fcntl
-
-    path = os.path.join(hostdir.run_dir(host_dir, run), WATCHED)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise
-    return handle
-
-
-def watched(host_dir: str, run: str) -> tuple[bool, float | None]:
-    """Return (whether an agent watches it now, seconds since one was seen to; None where none ever was)."""
-    import fcntl
-
-    path = os.path.join(hostdir.run_dir(host_dir, run), WATCHED)
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False, None
-    try:
-        ago_s = max(0.0, time.time() - os.fstat(handle).st_mtime)
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True, 0.0
-    except OSError:
-        return False, ago_s  # a file system without locks
-    finally:
-        os.close(handle)
-    return False, ago_s
+    def release(self, run: str) -> None:
+        """Show that nobody drives the run any more."""
+        if self._looked_at.pop(run, None) is not None:
+            try:
+                claims.release(hostdir.run_dir(self._host_dir, run))
+            except OSError:
+                return  # a full disk: it counts as driven until the claim is old
 
 
 def keep(host_dir: str, run: str, record: Record) -> None:
@@ -106,15 +88,29 @@ def keep(host_dir: str, run: str, record: Record) -> None:
     durable.write_json(os.path.join(hostdir.run_dir(host_dir, run), hostdir.RECORD), record)
 
 
-def known(host_dir: str, *, records: bool) -> KnownRuns:
-    """Return all that the host remembers, and living processes of runs that it does not remember."""
+def known(host_dir: str, *, records: bool, brief: bool = False, directory: str | None = None) -> KnownRuns:
+    """Return all that the host remembers, living processes of runs that it does not remember, and whose a directory is.
+
+    Args:
+        records: add the runs' records.
+        brief: leave out sizes, and the tasks of runs of which nothing lives.
+        directory: a checkpoint directory.
+    """
     processes = _marked(host_dir)
     runs = [run for run in sorted(codestore.run_names(host_dir)) if _can_be_told(run)]
-    found = [_known(host_dir, run, processes.pop(run, [])) for run in runs]
+    found = [_known(host_dir, run, processes.pop(run, []), brief=brief) for run in runs]
     if records:
         _add_records(host_dir, found)
     forgotten = [_forgotten(run, pids) for run, pids in sorted(processes.items()) if _can_be_told(run)]
-    return {"runs": [*found, *forgotten]}
+    return {"runs": [*found, *forgotten], "checkpoint": _stamp(directory) if directory is not None else None}
+
+
+def _stamp(directory: str) -> Stamp | None:
+    """Return whose the directory is. None also where it does not answer: the probe says what is wrong with it."""
+    try:
+        return within(DIRECTORY_S, lambda: claims.stamped(directory), None)
+    except OSError:
+        return None
 
 
 def _can_be_told(run: str) -> bool:
@@ -131,8 +127,10 @@ def _forgotten(run: str, processes: list[int]) -> KnownRun:
         "run": run,
         "directory": False,
         "epoch": 0,
+        "claim": None,
         "watched": False,
         "watched_ago_s": None,
+        "driven": False,
         "alive": True,
         "processes": processes,
         "bytes": 0,
@@ -156,44 +154,53 @@ def _add_records(host_dir: str, found: list[KnownRun]) -> None:
             room -= 0 if one["alive"] else size
 
 
-def _known(host_dir: str, run: str, processes: list[int]) -> KnownRun:
+def _known(host_dir: str, run: str, processes: list[int], *, brief: bool) -> KnownRun:
     from orchestrator.daemon.shim.report import CUTS, cut
 
     directory = hostdir.run_dir(host_dir, run)
-    tasks = _tasks(host_dir, run)
-    lives = bool(processes) or any(task["alive"] for task in tasks)
+    lives = bool(processes) or _lives(host_dir, run)
+    tasks = [] if brief and not lives else _tasks(host_dir, run)
     if not lives:  # of many such runs one answer tells: how they ended, in a line each
         tasks = [{**cut(task, CUTS), "alive": False} for task in tasks]
-    is_watched, ago_s = watched(host_dir, run)
-    size, newest = _measure(directory)
+    claim, is_watched, ago_s = claims.look(directory)
+    size, newest = (0, None) if brief else _measure(directory)
     return {
         "run": run,
         "directory": True,
         "epoch": hostdir.epoch(host_dir, run),
+        "claim": claim,
         "watched": is_watched,
         "watched_ago_s": ago_s,
+        "driven": ago_s is not None and ago_s < claims.DRIVEN_S,
         "alive": lives,
         "processes": processes,
         "bytes": size,
-        "age_s": max(0.0, time.time() - newest),
+        "age_s": max(0.0, time.time() - newest) if newest is not None else None,
         "tasks": tasks,
         "record": None,
     }
 
 
+def _lives(host_dir: str, run: str) -> bool:
+    return any(shim_record.shim_alive(directory) for _, _, directory in hostdir.generations(host_dir, run))
+
+
 def _tasks(host_dir: str, run: str) -> list[KnownTask]:
-    """Return the newest generation of each task, and every older one that lives."""
-    found: list[KnownTask] = []
+    """Return what a report shows of each task. Of what has ended, look back as far as the last release."""
+    found: dict[tuple[str, int], KnownTask] = {}
+    known: dict[tuple[str, int], agent_state.Known] = {}
     seen = set()
     for task, generation, directory in hostdir.generations(host_dir, run):
         alive = shim_record.shim_alive(directory)
         if task in seen and not alive:
             continue
-        seen.add(task)
         told = shim_record.read_exit(directory) or (_report(directory) if alive else None)
         shown = agent_state.of(told, task, generation) or agent_state.unknown(task, generation)
-        found.append({**shown, "alive": alive})
-    return found
+        known[task, generation] = agent_state.known(shown, ended=not alive)
+        found[task, generation] = {**shown, "alive": alive}
+        if known[task, generation].released:
+            seen.add(task)
+    return [found[key] for key in agent_state.shown(known)]
 
 
 def _report(directory: str) -> Task | None:
@@ -231,25 +238,27 @@ def _measure(directory: str) -> tuple[int, float]:
             except OSError:
                 continue
             size += found.st_blocks * 512
-            if name != WATCHED:
+            if name != claims.FILE:
                 newest = max(newest, found.st_mtime)
     return size, newest
 
 
-def remove(host_dir: str, run: str, *, even_driven: bool) -> Nothing:
+def remove(host_dir: str, run: str, *, owner: str, even_alive: bool) -> Nothing:
     """Kill what is left of a run, by marker and recorded identity, and remove what the host has of it.
 
-    HostFault `driven` where an agent watches it, or watched it while it lives until a moment ago; `left` for
-    what will not die.
+    HostFault `driven` for a run of another owner that lives or is driven, unless a person has named it; of the own
+    one, only while an agent watches it. HostFault `left` for what will not die.
     """
-    is_watched, ago_s = watched(host_dir, run)
-    lives = any(task["alive"] for task in _tasks(host_dir, run)) or run in _marked(host_dir)
-    lately = lives and ago_s is not None and ago_s < RECENT_S
-    if (is_watched or lately) and not even_driven:
-        when = "now" if is_watched else f"{ago_s:.0f} s ago"
-        raise HostFault("driven", f"{run} is driven by a coordinator (its agent was here {when})")
+    claim, is_watched, ago_s = claims.look(hostdir.run_dir(host_dir, run))
+    is_own = claim is not None and claim["id"] == owner
+    lives = _lives(host_dir, run) or run in _marked(host_dir)
+    is_driven = ago_s is not None and ago_s < claims.DRIVEN_S
+    if not even_alive and (is_watched or (not is_own and (lives or is_driven))):
+        whose = f"{claim['user']}@{claim['head']}" if claim is not None else "an unknown owner"
+        what = "is driven now" if is_watched else "lives" if lives else f"was driven {ago_s or 0:.0f} s ago"
+        raise HostFault("driven", f"{run} of {whose} {what}")
     directories = [directory for _, _, directory in hostdir.generations(host_dir, run)]
-    left = agent_sweep.sweep(host_dir, run, _EVERY, [])["left"] + _end_shims(directories)
+    left = agent_sweep.sweep(host_dir, run, _EVERY, [])["left"] + _end_shims(host_dir, run, directories)
     if left:
         named = "; ".join(f"pid {one['pid']}: {one['why']}" for one in left)
         raise HostFault("left", f"could not be killed: {named}", "nothing was removed of this run")
@@ -258,7 +267,7 @@ def remove(host_dir: str, run: str, *, even_driven: bool) -> Nothing:
     return {}
 
 
-def _end_shims(directories: list[str]) -> list[Left]:
+def _end_shims(host_dir: str, run: str, directories: list[str]) -> list[Left]:
     """Wait for the shims, which end when their record is written; kill those that do not. Returns what is left."""
     give_up_at = time.monotonic() + _END_S
     while True:
@@ -270,4 +279,5 @@ def _end_shims(directories: list[str]) -> list[Left]:
         time.sleep(0.02)
     shim_sweep.kill(living)
     time.sleep(0.2)
+    unkillable.remember(host_dir, run, living)
     return shim_sweep.name_left(living)

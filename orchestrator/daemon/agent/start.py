@@ -7,7 +7,7 @@ import os
 import sys
 
 from orchestrator.adapters import durable
-from orchestrator.adapters.host import codestore, hostdir, summaries
+from orchestrator.adapters.host import codestore, files, hostdir
 from orchestrator.adapters.host.hostdir import HostFault
 from orchestrator.daemon.agent import state as agent_state
 from orchestrator.daemon.agent.jobs import Result, answer_of
@@ -61,8 +61,8 @@ def start(context: Context, order: orders.Start, reply: Reply) -> orders.Started
             return _already(context.tasks.link(run, task, generation))
         # No shim has recorded itself yet. If one is starting, it holds the lock, and a second shim answers for it.
     wish.update(host_dir=host.host_dir, bundle=host.bundle, psutil_path=host.psutil_path)
-    wish["env"] = {"ORCH_LOG_DIR": summaries.log_dir(directory), **order["env"]}
-    os.makedirs(summaries.log_dir(directory), mode=0o700, exist_ok=True)
+    wish["env"] = {"ORCH_LOG_DIR": files.log_dir(directory), **order["env"]}
+    os.makedirs(files.log_dir(directory), mode=0o700, exist_ok=True)
     durable.write_json(os.path.join(directory, "start.json"), wish)
     _start_shim(context, directory, order, reply)
     return None

@@ -10,7 +10,7 @@ from orchestrator.adapters.host.hostdir import HostFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Mapping
 
     from orchestrator.protocol.frames import Report, Task
 
@@ -23,16 +23,41 @@ def refuse_older(task: str, generation: int, newest: int) -> None:
         )
 
 
-def shown(known: Iterable[tuple[str, int, bool]]) -> list[tuple[str, int]]:
-    """Return which generations a report names: the newest of each task, and every older one that has not ended.
+AT_THE_GATE = ("starting", "ready", "unknown")
+"""Phases of a task that was not released yet."""
 
-    Args:
-        known: task, generation, and whether its end is known.
+
+class Known:
+    """What decides whether a report names a generation of a task."""
+
+    __slots__ = ("ended", "released")
+
+    def __init__(self, *, ended: bool, released: bool) -> None:
+        self.ended = ended
+        """Whether its end is known, so that nothing will change any more."""
+        self.released = released
+        """Whether it has passed its gate. What is not known to have, was a standby, or has not come so far yet."""
+
+
+def known(told: Task | None, *, ended: bool) -> Known:
+    """Return it from what a shim, or its exit record, has told."""
+    end = told.get("exit") if told is not None else None
+    if told is None or end is None:
+        return Known(ended=ended, released=told is not None and told["phase"] not in AT_THE_GATE)
+    return Known(ended=ended, released=bool(end.get("released", True)))
+
+
+def shown(known: Mapping[tuple[str, int], Known]) -> list[tuple[str, int]]:
+    """Return which generations a report names: the newest of each task, the newest released, and all that live.
+
+    A newer one may be a standby, or have been one, while the end of the one that trained is what is waited for.
     """
-    known = sorted(known)
-    newest = {task: generation for task, generation, _ in known}
+    newest = dict(sorted(known))
+    trained = {task: generation for task, generation in sorted(known) if known[task, generation].released}
     return [
-        (task, generation) for task, generation, ended in known if generation == newest[task] or not ended
+        (task, generation)
+        for task, generation in sorted(known)
+        if generation in (newest[task], trained.get(task)) or not known[task, generation].ended
     ]
 
 

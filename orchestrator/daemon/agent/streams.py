@@ -63,7 +63,8 @@ class Loop:
 class Output:
     """What goes to the head. Reports go first, and only the newest; never waits.
 
-    A report holds all that is known, so an older one that has not left yet is of no use to anybody.
+    A report holds all that is known, so an older one that has not left yet is of no use to anybody. After each report
+    one other frame may go: the head reads an agent that always has a new report more slowly, and it needs its answers.
     """
 
     def __init__(self, loop: Loop, descriptor: int) -> None:
@@ -71,6 +72,7 @@ class Output:
         self._descriptor = descriptor
         self._under_way = memoryview(b"")
         self._report: bytes | None = None
+        self._reported_last = False
         self._queue: deque[bytes] = deque()
         self.queued_bytes = 0
         self.broken = False
@@ -89,9 +91,11 @@ class Output:
         self._flush(0)
 
     def _next(self) -> bool:
-        if self._report is not None:
+        if self._report is not None and not (self._reported_last and self._queue):
+            self._reported_last = True
             self._under_way, self._report = memoryview(self._report), None
         elif self._queue:
+            self._reported_last = False
             frame = self._queue.popleft()
             self.queued_bytes -= len(frame)
             self._under_way = memoryview(frame)

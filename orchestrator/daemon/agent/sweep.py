@@ -9,7 +9,8 @@ import os
 import time
 
 from orchestrator.adapters import durable
-from orchestrator.adapters.host import cgroup, codestore, hostdir, process
+from orchestrator.adapters.host import cgroup, claims, codestore, hostdir, process
+from orchestrator.adapters.host.patience import within
 from orchestrator.daemon.shim import record as shim_record
 from orchestrator.daemon.shim import sweep as shim_sweep
 
@@ -21,20 +22,36 @@ if TYPE_CHECKING:
     from orchestrator.protocol.orders import Swept
 
 
-def sweep(host_dir: str, run: str, generation_max: int, ports: list[int]) -> Swept:
-    """Kill all processes of the run up to that generation. Return those that are left, and the ports still in use."""
+RELEASE_S = 5.0
+"""How long a checkpoint directory may take to be released. One that hangs counts as free after a while."""
+
+
+def sweep(
+    host_dir: str, run: str, generation_max: int, ports: list[int], *, release: str | None = None
+) -> Swept:
+    """Kill all processes of the run up to that generation. Return those that are left, and the ports still in use.
+
+    Where none is left, the run gives up its claim on the checkpoint directory `release`.
+    """
     groups, known = [], []
+    by: SweptBy = "cgroup" if cgroup.usable() else "marker"
     for task, generation, directory in hostdir.generations(host_dir, run):
         if generation > generation_max:
             continue
-        group = cgroup.find(cgroup.name_of(host_dir, run, task, generation))
+        shim = durable.read_object(directory, "shim.json") or {}
+        group = cgroup.find(cgroup.name_of(host_dir, run, task, generation), shim.get("cgroup"))
         if group is not None:
             groups.append(group)
-        recorded = (durable.read_object(directory, "shim.json") or {}).get("task")
-        if recorded:
-            known.append(process.Identity.from_json(recorded))
-    by: SweptBy = "cgroup" if groups or cgroup.usable() else "marker"
+        if shim.get("task"):
+            known.append(process.Identity.from_json(shim["task"]))
+            if not shim.get("cgroup"):
+                by = "marker"  # that task had no group, whatever the next one gets
     left = shim_sweep.sweep(host_dir, run, generation_max, groups=groups, known=known)
+    if release is not None and not left:
+        import contextlib
+
+        with contextlib.suppress(OSError):  # what cannot be released is old after a while
+            within(RELEASE_S, lambda: claims.release_stamp(release, run, host_dir), None)
     return {"left": left, "ports_busy": [port for port in sorted(set(ports)) if _taken(port)], "by": by}
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.protocol.frames import Task
-    from orchestrator.protocol.orders import OfTask
+    from orchestrator.protocol.orders import Claim, OfTask
 
     Key = tuple[str, str, int]
     """(run, task, generation)"""
@@ -94,10 +94,14 @@ class Tasks:
         self._mark = Watched(host_dir)
         self.watched: dict[str, float] = {}
         """The heartbeat of each watched run in seconds, by run id."""
+        self._claims: dict[str, Claim] = {}
 
-    def watch(self, run: str, heartbeat_s: float) -> None:
-        """Include the run in the reports from now on."""
+    def watch(self, run: str, heartbeat_s: float, claim: Claim | None) -> None:
+        """Include the run in the reports from now on. `claim` says who drives it."""
         self.watched[run] = heartbeat_s
+        self._mark.take(run)
+        if claim is not None:
+            self._claims[run] = claim
         self.scan()
         for key, link in self._links.items():
             if key[0] == run:
@@ -106,13 +110,14 @@ class Tasks:
     def unwatch(self, run: str) -> None:
         """Leave the run out of the reports from now on."""
         self.watched.pop(run, None)
-        self._mark.look(self.watched)
+        self._claims.pop(run, None)
+        self._mark.release(run)
         for key in [key for key in self._links if key[0] == run]:
             self._drop(self._links.pop(key))
 
     def scan(self) -> None:
         """Look for generations that this agent has not seen, and connect to those without a connection."""
-        self._mark.look(self.watched)
+        self._mark.look(self._claims)
         for run in list(self.watched):
             for task, generation, directory in hostdir.generations(self._host_dir, run):
                 key = (run, task, generation)
@@ -164,7 +169,9 @@ class Tasks:
         """Return the newest generation of each task, and every older one that still lives."""
         now = time.monotonic()
         links = {key[1:]: link for key, link in self._links.items() if key[0] == run}
-        told = agent_state.shown((*key, link.ended) for key, link in links.items())
+        told = agent_state.shown(
+            {key: agent_state.known(link.task, ended=link.ended) for key, link in links.items()}
+        )
         return [
             agent_state.as_of(links[key].task or agent_state.unknown(*key), now - links[key].received_at)
             for key in told

@@ -133,7 +133,8 @@ SLOW_SHELL_S = 1.0
 """A login shell that takes longer has rc files worth a word: they run for every connection."""
 
 _JUNK_BYTES_MAX = 1 << 20
-_READ_BYTES = 256 << 10
+_READ_BYTES = 1 << 14
+"""All that is said before the frames is short, and a thousand hosts are read at once."""
 
 
 @dataclass(slots=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import queue
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -14,12 +15,20 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from orchestrator.adapters.channel import encode
 from orchestrator.adapters.transport import Channel, ChannelClosed
 from orchestrator.core.model import Problem
+from orchestrator.core.words import duration, size
 from orchestrator.daemon.connection import edge
+from orchestrator.daemon.connection.crew import Crew
 from orchestrator.protocol.frames import Error, Greeting
 from orchestrator.protocol.frames import Reply as ReplyFrame
 from orchestrator.protocol.table import Order
 
 A = TypeVar("A")
+
+UNWRITTEN_BYTES_MAX = 64 << 20
+"""How much may wait to be written to one host."""
+
+UNANSWERED_MAX = 10_000
+"""How many orders one host may leave without a reply."""
 
 
 class LinkDown(Exception):
@@ -72,16 +81,21 @@ class _Waiting:
 class Conversation:
     """One connection whose agent has said hello."""
 
-    def __init__(self, host: str, channel: Channel, hello: Greeting) -> None:
+    def __init__(self, host: str, channel: Channel, hello: Greeting, crew: Crew) -> None:
         self.channel = channel
         self.hello = hello
         self.heard_at = time.monotonic()
         self.why: str | None = None
         """Why we end the connection; None if we do not."""
         self._host = host
+        self._crew = crew
         self._printed = channel.stderr_tail()
         self._ids = itertools.count(1)
-        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._outbox: deque[bytes | None] = deque()
+        self._unwritten_bytes = 0
+        self._is_writing = True
+        """Whether a thread writes, or must not begin to."""
+        self._silence_max_s: Callable[[], float] = lambda: math.inf
         self._lock = threading.Lock()
         self._waiting: dict[int, _Waiting] = {}
         self._ended = threading.Event()
@@ -89,15 +103,14 @@ class Conversation:
     def start(self, silence_max_s: Callable[[], float], check_s: float) -> None:
         """Begin to write, and to watch for silence: a cut link looks alive to TCP for many minutes.
 
-        Not by the writer: it is the first that blocks on a link that is cut.
+        Not by whoever writes: it is the first that blocks on a link that is cut.
         """
-        threading.Thread(target=self._write, name=f"link-{self._host}-writer", daemon=True).start()
-        threading.Thread(
-            target=self._watch_silence,
-            args=(silence_max_s, check_s),
-            name=f"link-{self._host}-watch",
-            daemon=True,
-        ).start()
+        self._silence_max_s = silence_max_s
+        with self._lock:
+            self._is_writing = bool(self._outbox)
+            if self._is_writing:
+                self._crew.do(self._write)
+        self._crew.again(self._look, check_s)
 
     def send(
         self,
@@ -110,18 +123,29 @@ class Conversation:
         number = next(self._ids)
         data = encode({**order.fields, "id": number}, blob)
         with self._lock:
-            if not self._ended.is_set():
+            ended = self._ended.is_set()
+            if not ended:
                 self._waiting[number] = _Waiting(order, on_reply, future)
-                self._outbox.put(data)
-                return
-        if future is not None:
+                self._unwritten_bytes += len(data)
+                self._put(data)
+        if ended and future is not None:
             future.set_exception(self._broke())
+        elif (too_much := self._too_much()) is not None:
+            self.break_off(too_much)  # then `end` tells whoever waits
 
-    def replied(self, frame: ReplyFrame, blob: bytes) -> None:
-        """Hand a reply to its caller, or drop it if nobody waits for it. Raises WireError."""
+    def _too_much(self) -> str | None:
+        """Return why no further order is sent to a host that reads none, or answers none; None if it does."""
+        if self._unwritten_bytes > UNWRITTEN_BYTES_MAX:
+            return f"it takes no orders: {size(self._unwritten_bytes)} wait to be written"
+        if len(self._waiting) > UNANSWERED_MAX:
+            return f"it answers no orders: {len(self._waiting)} are without a reply"
+        return None
+
+    def replied(self, frame: ReplyFrame, blob: bytes) -> bool:
+        """Hand a reply to its caller, or drop it if nobody waits for it, and return which. Raises WireError."""
         waiting = self._waiting.get(frame["reply"])
         if waiting is None:
-            return
+            return False
         if "error" in frame:
             reply: Reply[Any] = Reply(None, frame["error"], blob)
         else:
@@ -132,13 +156,14 @@ class Conversation:
             waiting.future.set_result(reply)
         elif waiting.on_reply is not None:
             waiting.on_reply(reply)
+        return True
 
     def end(self) -> None:
-        """Wake the writer, and fail all orders without a reply, now and from now on."""
+        """Fail all orders without a reply, now and from now on."""
+        self._crew.no_more(self._look)
         with self._lock:
             self._ended.set()
             waiting = list(self._waiting.values())
-        self._outbox.put(None)
         for one in waiting:
             if one.future is not None:
                 one.future.set_exception(self._broke())
@@ -154,23 +179,43 @@ class Conversation:
         self.channel.close()
 
     def flush_and_close(self) -> None:
-        """Let the writer close the connection after it has written what is queued."""
-        self._outbox.put(None)
+        """Close the connection after what is queued has been written."""
+        with self._lock:
+            self._put(None)
 
     def _broke(self) -> LinkDown:
         return LinkDown(f"the connection to {self._host} broke")
 
+    def _put(self, data: bytes | None) -> None:
+        """Queue data, or with None the end. The lock is held."""
+        self._outbox.append(data)
+        if not self._is_writing:
+            self._is_writing = True
+            self._crew.do(self._write)
+
     def _write(self) -> None:
-        while (data := self._outbox.get()) is not None:
+        """Write until nothing is queued. One thread at a time."""
+        while (data := self._next()) is not None:
             try:
                 self.channel.write(data)
             except ChannelClosed:
                 return
-        self.channel.close()
+            with self._lock:
+                self._unwritten_bytes -= len(data)
 
-    def _watch_silence(self, silence_max_s: Callable[[], float], check_s: float) -> None:
-        while not self._ended.wait(check_s):
-            silent_s = time.monotonic() - self.heard_at
-            if silent_s > silence_max_s():
-                self.break_off(f"nothing was heard for {silent_s:.0f} s")
-                return
+    def _next(self) -> bytes | None:
+        with self._lock:
+            if not self._outbox:
+                self._is_writing = False
+                return None
+            data = self._outbox.popleft()
+        if data is None:
+            self.channel.close()
+        return data
+
+    def _look(self) -> None:
+        """Break off where nothing was heard for too long."""
+        silent_s = time.monotonic() - self.heard_at
+        if silent_s > self._silence_max_s():
+            self._crew.no_more(self._look)
+            self._crew.do(lambda: self.break_off(f"nothing was heard for {duration(silent_s)}"))

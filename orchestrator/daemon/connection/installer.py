@@ -77,8 +77,10 @@ def _precompile(data: bytes, out: BinaryIO) -> None:
     with zipfile.ZipFile(io.BytesIO(data)) as pushed, zipfile.ZipFile(out, "w") as archive:
         for name in pushed.namelist():
             source = pushed.read(name)
+            archive.writestr(name, source)
+            if not name.endswith(".py"):
+                continue
             # Tracebacks name the file; a full path would only be the head's.
             code = compile(source, name, "exec", dont_inherit=True, optimize=0)
             header = MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source)
-            archive.writestr(name, source)
             archive.writestr(name + "c", header + marshal.dumps(code))

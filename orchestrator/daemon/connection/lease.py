@@ -10,6 +10,7 @@ from orchestrator.adapters.bundle import Bundle
 from orchestrator.adapters.transport import Transport
 from orchestrator.core.model import Problem
 from orchestrator.core.plan import HostPlan
+from orchestrator.core.words import duration
 from orchestrator.daemon.connection.conversation import LinkDown, OrderRefused
 from orchestrator.daemon.connection.link import HostLink, Watch
 from orchestrator.protocol.frames import Greeting, Report
@@ -40,6 +41,9 @@ class _Awaited:
     def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
         """Ignore it: what its tasks did is known already."""
 
+    def flooded(self, run_id: str, host: str, problem: str) -> None:
+        """Ignore it: the link is closed soon."""
+
 
 @contextlib.contextmanager
 def leased(
@@ -56,7 +60,7 @@ def leased(
     link.attach(run_id, watch)
     try:
         if not awaited.told.wait(CONNECT_TIMEOUT_S):
-            raise LinkDown(f"{host.name} did not answer within {CONNECT_TIMEOUT_S:.0f} s")
+            raise LinkDown(f"{host.name} did not answer within {duration(CONNECT_TIMEOUT_S)}")
         if awaited.problem is not None:
             raise OrderRefused(awaited.problem)
         if awaited.why is not None:

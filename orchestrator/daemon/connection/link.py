@@ -2,7 +2,8 @@
 
 A link knows nothing of what a run needs: it serves any number of runs, tells each when the agent is up or gone, and
 drops orders while there is no connection, since the core asks anew for what is outstanding once the host is up.
-Three threads wait for each other here and nowhere else: the link's own reads, a second writes, and the caller asks.
+Three threads wait for each other here and nowhere else: the link's own reads, one of the crew writes, and the caller
+asks.
 
 An agent that breaks the protocol loses its connection. After the first time, the link connects again as usual. If it
 happens again, the host is shown as misbehaving, and the link waits for minutes between its tries.
@@ -25,7 +26,9 @@ from orchestrator.adapters.transport import Transport
 from orchestrator.core.errors import ConnectFailed, HostError
 from orchestrator.core.model import Problem
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.connection import bootstrap, edge
+from orchestrator.core.words import duration
+from orchestrator.daemon.connection import bootstrap, edge, orders
+from orchestrator.daemon.connection.allowance import Intake
 from orchestrator.daemon.connection.conversation import (
     Answer,
     Conversation,
@@ -34,16 +37,19 @@ from orchestrator.daemon.connection.conversation import (
     OrderRefused,
     Reply,
 )
+from orchestrator.daemon.connection.crew import Crew
 from orchestrator.daemon.connection.edge import WireError
 from orchestrator.protocol.check import cleaned
 from orchestrator.protocol.frames import Greeting, Report
-from orchestrator.protocol.table import UNWATCH, WATCH, Order
+from orchestrator.protocol.orders import Claim
+from orchestrator.protocol.table import Order
 
 log = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
-READ_BYTES = 1 << 16
+READ_BYTES = 1 << 14
+"""A buffer of that size is held for each host while it says nothing: 64 KB each made 16 MB of 1,000 hosts."""
 
 SLOW_CONNECT_S = 5.0
 """An sshd that takes longer to let us in is worth a word: every command over SSH waits as long."""
@@ -64,6 +70,9 @@ class Listener(Protocol):
     def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
         """Hear a heartbeat."""
 
+    def flooded(self, run_id: str, host: str, problem: str) -> None:
+        """Hear that the host sends so much that it is read more slowly."""
+
 
 class Watch(NamedTuple):
     """A run that the link serves."""
@@ -71,6 +80,7 @@ class Watch(NamedTuple):
     epoch: int
     heartbeat_s: float
     silence_max_s: float
+    claim: Claim | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +98,10 @@ class Pace:
     """Between tries to connect to an agent that has broken the protocol more than once."""
     forgiven_s: float = 600.0
     """A connection that lived as long clears the count of broken ones."""
-    between_reports_s: float = 0.01
-    """How long the link reads nothing after a report, so that no host can flood the coordinator."""
+    reports_per_s: float = 20.0
+    """How often a host may report for long. One that does so more often is read more slowly."""
+    unasked_bytes_per_s: float = 2 << 20
+    """How much a host may send beside the bytes that it was asked for. More than that is read more slowly."""
 
 
 PACE = Pace()
@@ -105,8 +117,11 @@ class HostLink:
         bundle: Callable[[], Bundle],
         listener: Listener,
         pace: Pace = PACE,
+        crew: Crew | None = None,
     ) -> None:
+        """Make a link, which connects once it has a run. `crew`: threads that links share; else it has its own."""
         self.host = host
+        self._crew = crew or Crew()
         self._transport = transport
         self._bundle = bundle
         self._listener = listener
@@ -121,8 +136,8 @@ class HostLink:
         """How many connections in a row ended because the agent broke the protocol."""
         self._misbehaves: str | None = None
         """Why the link waits before its next try, while it does so for that."""
-        self._thread = threading.Thread(target=self._run, name=f"link-{host.name}", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        """Connects and reads, from the first run on: before, nobody would be told why a try failed."""
 
     # -- called by the coordinator -------------------------------------------------------------------------
 
@@ -130,6 +145,10 @@ class HostLink:
         """Serve that run too."""
         with self._lock:
             self._watches[run_id] = watch
+            if self._thread is None:
+                name = f"link-{self.host.name}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
             connection = self._connection
             if connection is not None:
                 self._watch(connection, run_id, watch)
@@ -143,7 +162,7 @@ class HostLink:
         with self._lock:
             watch = self._watches.pop(run_id, None)
             if watch is not None and self._connection is not None:
-                self.send(UNWATCH({"run": run_id, "epoch": watch.epoch}))
+                self.send(orders.unwatch(run_id, watch.epoch))
             if self._watches:
                 return True
         self.close()
@@ -168,7 +187,7 @@ class HostLink:
             reply = future.result(timeout_s)
         except TimeoutError as e:
             verb = order.verb.name
-            raise NoAnswer(f"{self.host.name} did not answer `{verb}` in {timeout_s:.0f} s") from e
+            raise NoAnswer(f"{self.host.name} did not answer `{verb}` in {duration(timeout_s)}") from e
         if reply.ok is None:
             raise OrderRefused(_refusal(reply))
         return Answer(reply.ok, reply.blob)
@@ -183,7 +202,7 @@ class HostLink:
         """Break the connection, and make none for so long: `orch chaos` plays a cut."""
         with self._lock:
             self._held_until = time.monotonic() + seconds
-        self.reset(f"orch chaos cut it off for {seconds:g} s")
+        self.reset(f"orch chaos cut it off for {duration(seconds)}")
 
     def close(self) -> None:
         """End the connection; what runs on the host goes on."""
@@ -249,7 +268,7 @@ class HostLink:
             started = bootstrap.start_agent(channel, self.host, self._bundle())
             if connect_s > SLOW_CONNECT_S:
                 started.hello.setdefault("slow", {})["connect_s"] = round(connect_s, 1)
-            self._serve(Conversation(self.host.name, channel, started.hello), started)
+            self._serve(Conversation(self.host.name, channel, started.hello, self._crew), started)
         finally:
             channel.close()
 
@@ -280,32 +299,48 @@ class HostLink:
 
     def _read(self, connection: Conversation, started: bootstrap.Started) -> None:
         frames: Iterable[tuple[Mapping[str, Any], bytes]] = started.frames
+        intake = Intake(self._pace.reports_per_s, self._pace.unasked_bytes_per_s, time.monotonic())
+        sent_bytes = 0
         while True:
-            if self._take(connection, frames):
-                # A host that reports more often fills its own channel, and not the memory of this process.
-                self._wake.wait(self._pace.between_reports_s)
+            reported, asked_bytes = self._take(connection, frames)
+            wait_s = intake.take(reported, sent_bytes - asked_bytes, time.monotonic())
+            if wait_s > 0:
+                # A host that sends more fills its own channel, and not the memory of this process.
+                self._wake.wait(wait_s)
+                self._tell_flood(intake)
             data = connection.channel.read(READ_BYTES)
             if not data:
                 return
             connection.heard_at = time.monotonic()
+            sent_bytes = len(data)
             frames = started.decoder.feed(data)
 
-    def _take(self, connection: Conversation, frames: Iterable[tuple[Mapping[str, Any], bytes]]) -> bool:
+    def _take(
+        self, connection: Conversation, frames: Iterable[tuple[Mapping[str, Any], bytes]]
+    ) -> tuple[bool, int]:
         """Hand on replies and the newest report: older ones say nothing that it does not say. Raises WireError.
 
         Returns:
-            Whether there was a report.
+            Whether there was a report, and how many bytes of the frames had been asked for.
         """
         checked = [(edge.frame(self.host.name, message, blob), blob) for message, blob in frames]
         newest = max((at for at, (frame, _) in enumerate(checked) if "report" in frame), default=None)
+        asked_bytes = 0
         for at, (frame, blob) in enumerate(checked):
             if "report" not in frame:
-                connection.replied(frame, blob)
+                asked_bytes += len(blob) if connection.replied(frame, blob) else 0
             elif at == newest:
                 for run_id in self._served():
                     if run_id in frame["report"]["runs"]:
                         self._listener.reported(run_id, self.host.name, frame["report"], self)
-        return newest is not None
+        return newest is not None, asked_bytes
+
+    def _tell_flood(self, intake: Intake) -> None:
+        if intake.is_flood():
+            problem = f"{self.host.name} sends more than orch reads of a host; it is read more slowly"
+            log.warning("link %s: %s", self.host.name, problem)
+            for run_id in self._served():
+                self._listener.flooded(run_id, self.host.name, problem)
 
     def _misbehaved(self, error: Exception) -> float | None:
         """Tell runs how the agent broke the protocol. Return how long to wait; None to wait as usual."""
@@ -314,14 +349,14 @@ class HostLink:
         if self._misfits > 1:
             delays = self._pace.misbehaving_retry_s
             delay_s = delays[min(self._misfits - 2, len(delays) - 1)]
-            problem = f"it misbehaves: {problem}; it is connected to again in about {delay_s:.0f} s"
+            problem = f"it misbehaves: {problem}; it is connected to again in about {duration(delay_s)}"
             self._misbehaves = problem
         log.warning("link %s: %s", self.host.name, problem)
         self._tell_down(problem)
         return delay_s
 
     def _watch(self, connection: Conversation, run_id: str, watch: Watch) -> None:
-        connection.send(WATCH({"run": run_id, "epoch": watch.epoch, "heartbeat_s": watch.heartbeat_s}))
+        connection.send(orders.watch(run_id, watch.epoch, watch.heartbeat_s, watch.claim))
 
     def _served(self) -> list[str]:
         with self._lock:

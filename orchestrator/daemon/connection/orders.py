@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 from orchestrator.core import launch
 from orchestrator.core.actions import (
@@ -16,11 +16,13 @@ from orchestrator.core.actions import (
 )
 from orchestrator.core.faults import Fault
 from orchestrator.core.model import Run, Task
-from orchestrator.core.plan import CheckpointPlan
+from orchestrator.core.owner import Driven, Owner
+from orchestrator.core.plan import CheckpointPlan, TaskId
 from orchestrator.protocol import orders
 from orchestrator.protocol.table import (
     BLOB,
     FAULT,
+    MACHINE,
     RELEASE,
     REMOVE,
     RUNS,
@@ -29,9 +31,13 @@ from orchestrator.protocol.table import (
     START,
     STOP,
     SWEEP,
+    UNWATCH,
     VERIFY,
+    WATCH,
     Order,
 )
+
+EVERY_GENERATION = 10**9
 
 LOG_BYTES_MAX = 64 << 20
 """Of one task and generation, on its host. The head's copy is taken from it while it grows."""
@@ -40,6 +46,47 @@ LOG_BYTES_MAX = 64 << 20
 def of_run(run: Run) -> orders.OfRun:
     """Return the fields of every order for a run."""
     return {"run": run.run_id, "epoch": run.epoch}
+
+
+def claim(run: Run) -> orders.Claim | None:
+    """Return whose the run is, for its hosts; None of a run that has no owner yet."""
+    directory = run.plan.checkpoint.dir if run.plan.checkpoint is not None else None
+    return _claim(run.owner, run.run_id, run.plan.name, directory) if run.owner is not None else None
+
+
+def _claim(owner: Owner, run_id: str, name: str, directory: str | None) -> orders.Claim:
+    return {
+        "id": owner.id,
+        "head": owner.head,
+        "user": owner.user,
+        "run": run_id,
+        "name": name,
+        "checkpoint_dir": directory,
+    }
+
+
+def watch(
+    run_id: str, epoch: int, heartbeat_s: float, claimed: orders.Claim | None = None
+) -> Order[orders.Nothing]:
+    """Return the order that has a run reported."""
+    fields: orders.Watch = {"run": run_id, "epoch": epoch, "heartbeat_s": heartbeat_s}
+    if claimed is not None:
+        fields["claim"] = claimed
+    return WATCH(fields)
+
+
+def unwatch(run_id: str, epoch: int) -> Order[orders.Nothing]:
+    """Return the order after which nobody drives a run."""
+    return UNWATCH({"run": run_id, "epoch": epoch})
+
+
+def end_anothers(one: Driven, owner: Owner, epoch: int) -> list[Order[Any]]:
+    """Return the orders that fence off a run of another owner, kill it, and write down that nobody drives it."""
+    fields: orders.Sweep = {"run": one.run_id, "epoch": epoch, "generation_max": EVERY_GENERATION}
+    if one.checkpoint_dir is not None:
+        fields["release"] = one.checkpoint_dir
+    claimed = _claim(owner, one.run_id, one.name, one.checkpoint_dir)
+    return [SWEEP(fields), watch(one.run_id, epoch, 1.0, claimed), unwatch(one.run_id, epoch)]
 
 
 def start(run: Run, action: StartTask, secrets: Mapping[str, str]) -> Order[orders.Started]:
@@ -51,15 +98,18 @@ def start(run: Run, action: StartTask, secrets: Mapping[str, str]) -> Order[orde
     ports = (
         [action.port] if action.port else launch.port_candidates(plan, run.run_id, action.generation, task.id)
     )
+    gang = action.generation if action.standby else run.generation
     env = launch.environment(
         plan,
         run.run_id,
         action.generation,
         task.id,
-        restarts=run.budget.restarts + run.task(task.id).budget.restarts,
-        checkpoint_dir=launch.checkpoint_dir(plan, run.generation, task.id),
+        restarts=_restarts(run, task.id),
+        checkpoint_dir=launch.checkpoint_dir(plan, gang, task.id),
         log_dir=None,
     )
+    if action.standby:
+        env["ORCH_STANDBY"] = "1"
     return START(
         {
             **of_run(run),
@@ -79,17 +129,23 @@ def start(run: Run, action: StartTask, secrets: Mapping[str, str]) -> Order[orde
     )
 
 
+def _restarts(run: Run, task: TaskId) -> int:
+    return run.budget.restarts + run.task(task).budget.restarts
+
+
 def release(run: Run, action: ReleaseTask) -> Order[orders.Nothing]:
     """Return the order for ReleaseTask."""
     placed = run.placed
     seed = run.seed if launch.has_scratch(placed, action.task) else None
     shared = run.plan.checkpoint is None or run.plan.checkpoint.shared
+    # A standby was started before the restart that it is for.
+    restarts = {"ORCH_RESTARTS": str(_restarts(run, action.task))}
     return RELEASE(
         {
             **of_run(run),
             "generation": action.generation,
             "task": str(action.task),
-            "env": launch.wiring(placed, action.addresses, action.task),
+            "env": restarts | launch.wiring(placed, action.addresses, action.task),
             "seed": (seed.path if shared else seed.copy or None) if seed is not None else None,
         }
     )
@@ -121,6 +177,9 @@ def seed(
         "from_scratch": run.from_scratch,
         "by": {"run": run.run_id, "host": action.host, "task": str(run.chief)},
     }
+    claimed = claim(run)
+    if claimed is not None:
+        fields["claim"] = claimed
     if only is not None:
         fields["only"] = only
     return SEED(fields)
@@ -140,7 +199,14 @@ def verify(run: Run, action: VerifyCheckpoint, checkpoint: CheckpointPlan) -> Or
 
 def sweep(run: Run, action: SweepHost) -> Order[orders.Swept]:
     """Return the order for SweepHost."""
-    return SWEEP({**of_run(run), "generation_max": action.generation})
+    fields: orders.Sweep = {
+        "run": run.run_id,
+        "epoch": run.epoch,
+        "generation_max": action.generation,
+    }
+    if run.plan.checkpoint is not None:
+        fields["release"] = run.plan.checkpoint.dir
+    return SWEEP(fields)
 
 
 def stacks(run: Run, task: Task) -> Order[orders.StacksText]:
@@ -182,13 +248,27 @@ def runs(*, records: bool) -> Order[orders.KnownRuns]:
     return RUNS({"records": records})
 
 
-def remove(run_id: str, epoch: int, *, even_driven: bool) -> Order[orders.Nothing]:
+def machine() -> Order[orders.Hardware]:
+    """Return the order that asks what a host has, and who uses it."""
+    return MACHINE({})
+
+
+def drivers(directory: str | None) -> Order[orders.KnownRuns]:
+    """Return the order that asks who drives what on a host, and whose that checkpoint directory is."""
+    fields: orders.Runs = {"records": False, "brief": True}
+    if directory is not None:
+        fields["dir"] = directory
+    return RUNS(fields)
+
+
+def remove(run_id: str, epoch: int, *, owner_id: str, even_alive: bool) -> Order[orders.Nothing]:
     """Return the order that removes a run from a host.
 
     Args:
         run_id: The run, which may belong to another head node.
         epoch: The epoch that was seen there. If a coordinator adopts the run meanwhile, its epoch is higher, and this
             order is refused.
-        even_driven: Whether to remove it although an agent watches it.
+        owner_id: Who asks.
+        even_alive: Whether to remove it although it lives, or is driven, and is another's.
     """
-    return REMOVE({"run": run_id, "epoch": epoch, "even_driven": even_driven})
+    return REMOVE({"run": run_id, "epoch": epoch, "owner": owner_id, "even_alive": even_alive})

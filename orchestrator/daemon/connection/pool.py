@@ -10,6 +10,7 @@ from orchestrator.adapters.bundle import Bundle
 from orchestrator.adapters.transport import Transport
 from orchestrator.core.model import Run
 from orchestrator.core.plan import HostPlan
+from orchestrator.daemon.connection import orders
 from orchestrator.daemon.connection.conversation import Asks
 from orchestrator.daemon.connection.lease import leased
 from orchestrator.daemon.connection.link import HostLink, Listener, Pace, Watch
@@ -44,16 +45,16 @@ class ConnectionPool:
         for name in names:
             host = run.plan.host(name)
             with self._lock:
-                link = self._links.get(connection_of(host))
+                link = self._links.get(host.connection)
                 if link is None:
                     transport = self._transports[host.transport]
                     link = self._connect(host, transport, self._bundle, self._listener, self._pace)
-                    self._links[connection_of(host)] = link
+                    self._links[host.connection] = link
                 link.attach(run.run_id, watch)  # within the lock: the last run of the link may be leaving it
 
     def detach(self, run: Run, name: str) -> None:
         """Let go of a host that the run needs no more."""
-        key = connection_of(run.plan.host(name))
+        key = run.plan.host(name).connection
         with self._lock:
             link = self._links.get(key)
             if link is not None and not link.detach(run.run_id):
@@ -61,7 +62,7 @@ class ConnectionPool:
 
     def link(self, run: Run, name: str) -> HostLink | None:
         """Return the link to a host of the run, if it is open."""
-        return self._links.get(connection_of(run.plan.host(name)))
+        return self._links.get(run.plan.host(name).connection)
 
     def lease(self, run: Run, name: str, use: Callable[[Asks], _T]) -> _T:
         """Call `use` with a link to that host, the run's own or one for this call, and return what it returns. Blocks.
@@ -72,7 +73,8 @@ class ConnectionPool:
         if link is not None and link.is_connected:
             return use(link)
         host = run.plan.host(name)
-        with leased(host, self._transports[host.transport], self._bundle, run.run_id, _watch(run)) as own:
+        watch = _watch(run)._replace(claim=None)  # who asks one question drives nothing
+        with leased(host, self._transports[host.transport], self._bundle, run.run_id, watch) as own:
             return use(own)
 
     @property
@@ -88,20 +90,5 @@ class ConnectionPool:
 
 def _watch(run: Run) -> Watch:
     timing = run.plan.timing
-    return Watch(run.epoch, timing.heartbeat_s, max(timing.unreachable_after_s, 3 * timing.heartbeat_s))
-
-
-def connection_of(host: HostPlan) -> HostPlan:
-    """Return what it takes to connect: runs share a link where all of it is the same."""
-    return HostPlan(
-        name=host.name,
-        transport=host.transport,
-        address=host.address,
-        user=host.user,
-        port=host.port,
-        identity_file=host.identity_file,
-        known_hosts=host.known_hosts,
-        proxy_jump=host.proxy_jump,
-        python=host.python,
-        spec=host.spec,
-    )
+    silence_max_s = max(timing.unreachable_after_s, 3 * timing.heartbeat_s)
+    return Watch(run.epoch, timing.heartbeat_s, silence_max_s, orders.claim(run))

@@ -20,8 +20,9 @@ from orchestrator.protocol.check import cleaned
 from orchestrator.protocol.frames import Greeting
 from orchestrator.protocol.table import Order
 
-AT_ONCE_MAX = 8
-"""Handshakes: more at once are refused by an sshd with MaxStartups, as it is by default."""
+AT_ONCE_MAX = 256
+"""Hosts: all of nearly any cluster, since one that does not answer takes until its timeout. How many handshakes one
+sshd or bastion sees at once is the business of the transport."""
 
 _READ_BYTES = 1 << 16
 
@@ -37,6 +38,16 @@ class Answer(Generic[A]):
     """In the order of the questions."""
     hello: Greeting | None = None
     problem: HostError | None = None
+
+    @property
+    def unheard(self) -> HostError | None:
+        """Return why it is not known what is there: the host could not be asked, or answered with an error."""
+        if self.problem is not None:
+            return self.problem
+        refused = [reply.error for reply in self.replies if reply.error is not None]
+        if not refused:
+            return None
+        return ConnectFailed(self.host.name, f"it answered with an error: {refused[0]['message']}")
 
     @property
     def place(self) -> tuple[object, object]:
@@ -55,7 +66,9 @@ class Asker:
         self, asked: Sequence[tuple[HostPlan, Sequence[Order[A]]]], *, timeout_s: float
     ) -> list[Answer[A]]:
         """Return one answer a host, in their order; what goes wrong with one is in its answer."""
-        with ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="ask") as pool:
+        if not asked:
+            return []
+        with ThreadPoolExecutor(min(AT_ONCE_MAX, len(asked)), thread_name_prefix="ask") as pool:
             return list(pool.map(lambda one: self._one(one[0], one[1], timeout_s), asked))
 
     def _one(self, host: HostPlan, orders: Sequence[Order[A]], timeout_s: float) -> Answer[A]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from datetime import UTC, datetime
+
 from orchestrator.core.causes import REPORTED, Cause
 from orchestrator.core.events import CheckpointVerified, HostReported, TaskReport
-from orchestrator.core.model import Exit, Problem, Progress, Seed, Swept
+from orchestrator.core.model import Exit, GpuLoad, Problem, Progress, Seed, Swept, Unkillable
 from orchestrator.core.plan import TaskId
+from orchestrator.core.words import duration
 from orchestrator.protocol import frames, orders
+
+_UNKILLABLE_MAX = 4
+_WHY_CHARS_MAX = 200
 
 
 def slowness(hello: frames.Greeting) -> str | None:
@@ -14,25 +21,70 @@ def slowness(hello: frames.Greeting) -> str | None:
     slow = hello.get("slow", {})
     said = []
     if "connect_s" in slow:
-        said.append(f"sshd let us in after {slow['connect_s']:.0f} s")
+        said.append(f"sshd let us in after {duration(slow['connect_s'])}")
     if "shell_s" in slow:
-        said.append(f"the rc files of its login shell took {slow['shell_s']:.1f} s")
+        said.append(f"the rc files of its login shell took {duration(slow['shell_s'])}")
     return "; ".join(said) or None
 
 
-def host_reported(host: str, run_id: str, report: frames.Report, *, at: float) -> HostReported:
-    """Return the event of a heartbeat for one run."""
+NAMED_MAX = 32
+"""How many processes that are left, or checkpoints that do not read whole, are named of one answer."""
+
+WHY_CHARS_MAX = 500
+"""How long the sentence about each of them may be: they are kept in the run's state, or noted."""
+
+WHOLE_MAX = 3
+"""Of how many generations of one task a report is kept whole: the newest may be standbys of one that trains."""
+
+OLDER_MAX = 8
+"""How many generations of one task a report is believed to know beside these."""
+
+
+def host_reported(
+    host: str, run_id: str, report: frames.Report, *, at: float, known: Collection[TaskId]
+) -> HostReported:
+    """Return the event of a heartbeat for one run, of the tasks that the run has; a host may name any number."""
     sample = report["host"]
+    reports = [task_report(told, at=at) for told in report["runs"].get(run_id, ())]
     directory = sample["checkpoint_dirs"].get(run_id)
     return HostReported(
         at=at,
         host=host,
-        tasks=tuple(task_report(told, at=at) for told in report["runs"].get(run_id, ())),
+        tasks=tuple(_bounded([one for one in reports if one.task in known])),
         cpu_percent=sample["cpu_percent"],
         memory_percent=sample["memory_percent"],
+        memory_available_bytes=sample.get("memory_available_bytes"),
+        gpu_loads=tuple(GpuLoad(**load) for load in sample.get("gpus", ())),
         dir_silent_s=directory["silent_s"] if directory is not None else 0.0,
         dir_free_bytes=directory["free_bytes"] if directory is not None else None,
+        unkillable=unkillable(sample["unkillable"]),
     )
+
+
+def unkillable(told: list[frames.Unkillable]) -> tuple[Unkillable, ...]:
+    """Return the processes that a host cannot get rid of: the first few, since one is enough to close it."""
+    return tuple(Unkillable(one["pid"], one["run"], _unkillable(one)) for one in told[:_UNKILLABLE_MAX])
+
+
+def _unkillable(one: frames.Unkillable) -> str:
+    since = datetime.fromtimestamp(one["since"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    name = f" ({one['command']})" if one["command"] else ""
+    why = one["why"][:_WHY_CHARS_MAX]
+    return f"pid {one['pid']}{name} of {one['run']} cannot be killed since {since}: {why}"
+
+
+def _bounded(reports: list[TaskReport]) -> list[TaskReport]:
+    """Return the newest reports of each task, and of a few older generations only that they are there."""
+    kept: list[TaskReport] = []
+    counts: dict[TaskId, int] = {}
+    once = {(report.task, report.generation): report for report in reports}
+    for _, report in sorted(once.items(), reverse=True):
+        count = counts[report.task] = counts.get(report.task, 0) + 1
+        if count <= WHOLE_MAX:
+            kept.append(report)
+        elif count <= WHOLE_MAX + OLDER_MAX:
+            kept.append(TaskReport(report.task, report.generation, report.phase))
+    return kept[::-1]
 
 
 def task_report(told: frames.Task, *, at: float) -> TaskReport:
@@ -51,10 +103,15 @@ def task_report(told: frames.Task, *, at: float) -> TaskReport:
 
 
 def _progress(told: frames.Task) -> Progress:
+    began = told.get("began")
     return Progress(
         global_step=told.get("global_step"),
         step_age_s=told.get("step_age_s") or 0.0,
+        began_step=began["step"] if began else None,
+        began_stride=began["stride"] if began else 0,
         epoch=told.get("epoch"),
+        steps_total=told.get("steps_total"),
+        epochs=told.get("epochs"),
         metrics={name: value for name, value in told.get("metrics", {}).items() if value is not None},
         steps_per_s=told.get("steps_per_s"),
         cpu_percent=told.get("cpu_percent"),
@@ -90,7 +147,9 @@ def _exit(told: frames.Task, ended: frames.TaskExit, *, at: float) -> Exit:
 
 
 def _left(left: list[frames.Left]) -> tuple[str, ...]:
-    return tuple(f"pid {one['pid']}: {one['why']}" for one in left)
+    """Return a line for each process; for those beyond NAMED_MAX only how many they are."""
+    more = (f"and {len(left) - NAMED_MAX} more",) if len(left) > NAMED_MAX else ()
+    return (*(f"pid {one['pid']}: {one['why'][:WHY_CHARS_MAX]}" for one in left[:NAMED_MAX]), *more)
 
 
 def problem(error: frames.Error) -> Problem:
@@ -125,6 +184,7 @@ def verified(ok: orders.Verified, generation: int, *, at: float, began_at: float
         global_step=found["global_step"] if found is not None else None,
         path=found["path"] if found is not None else "",
         saved_time=found["saved_at"] if found is not None else None,
+        bytes=found["bytes"] if found is not None else None,
         verified=found["verified"] if found is not None else True,
         rejected=_rejected(ok["rejected"]),
         took_s=at - began_at,
@@ -132,4 +192,4 @@ def verified(ok: orders.Verified, generation: int, *, at: float, began_at: float
 
 
 def _rejected(rejected: list[orders.Rejected]) -> tuple[tuple[str, str], ...]:
-    return tuple((one["path"], one["why"]) for one in rejected)
+    return tuple((one["path"], one["why"][:WHY_CHARS_MAX]) for one in rejected[:NAMED_MAX])

@@ -6,7 +6,9 @@ also checked at every connection, so that even a wrong mode lets no other user i
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import math
 import os
 import socket
@@ -15,24 +17,34 @@ import threading
 import time
 from concurrent.futures import TimeoutError as CallTimeout
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import anyio.to_thread
 import uvicorn
 from pydantic import TypeAdapter, ValidationError
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from orchestrator.adapters import private_socket
+from orchestrator.adapters.head.client import STATE_DIR_HEADER
+from orchestrator.adapters.head.paths import Paths
 from orchestrator.core.errors import OrchestratorError, Refused, UsageError
 from orchestrator.core.model import Run
 from orchestrator.core.plan import Plan
 from orchestrator.daemon.coordinator.checkpoint_requests import VERBS
 from orchestrator.daemon.coordinator.status import run_document
+from orchestrator.daemon.transfer import outputs
 
 if TYPE_CHECKING:
     from orchestrator.daemon.coordinator.coordinator import Coordinator
+
+log = logging.getLogger(__name__)
 
 WAIT_MAX_S = 60.0
 POLL_S = 0.1
@@ -66,22 +78,41 @@ def listen(path: str) -> PrivateSocket:
                 f"another coordinator answers behind {path}",
                 hint="`orch coordinator status` shows it; give this one its own $ORCH_RUNTIME_DIR",
             )
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
     listener = PrivateSocket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
-    try:
-        listener.bind(path)
-    finally:
-        os.umask(before)
-    listener.listen(64)
+    private_socket.listen(listener, path, 64)
     return listener
 
 
+class _Uvicorn(uvicorn.Server):
+    """Waits until it is told to end: uvicorn's own loop looks ten times a second, a third of an idle coordinator."""
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    async def main_loop(self) -> None:
+        self._told = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        if not self.should_exit:
+            await self._told.wait()
+
+    def end(self) -> None:
+        """Answer what was asked, and end. Any thread may call it."""
+        self.should_exit = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended already
+                self._loop.call_soon_threadsafe(self._told.set)
+
+
 class Server:
-    """Runs uvicorn in a thread of its own."""
+    """Runs uvicorn in a thread of its own. If that ends by itself, the coordinator ends too.
+
+    Without its API it would hold the lock of the journal, and nobody could speak to it or start another.
+    """
 
     def __init__(self, coordinator: Coordinator) -> None:
+        self.failure: str | None = None
+        """Why the thread has ended by itself."""
+        self._coordinator = coordinator
+        self._stopping = False
         self._path = coordinator.paths.socket
         config = uvicorn.Config(
             application(coordinator),
@@ -93,11 +124,9 @@ class Server:
             ws="none",
             timeout_graceful_shutdown=1,
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Uvicorn(config)
         self._listener = listen(self._path)
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._listener]}, name="api", daemon=True
-        )
+        self._thread = threading.Thread(target=self._serve, name="api", daemon=True)
 
     def start(self) -> None:
         """Begin to answer. Clients that connected earlier wait in the socket's queue."""
@@ -105,12 +134,25 @@ class Server:
 
     def stop(self) -> None:
         """Answer pending requests, then close and remove the socket."""
-        self._server.should_exit = True
+        self._stopping = True
+        self._server.end()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
         self._listener.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
+
+    def _serve(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._server.run(sockets=[self._listener])
+        except BaseException as e:  # SystemExit too: uvicorn raises it where it cannot start
+            error = e
+        if not self._stopping:
+            what = f"{type(error).__name__}: {error}" if error is not None else "without an error"
+            self.failure = f"the API has ended by itself ({what}); the coordinator ends too, and tasks go on"
+            log.critical("%s", self.failure, exc_info=error)
+            self._coordinator.loop.stop()
 
 
 class _Api:
@@ -123,7 +165,21 @@ class _Api:
         return JSONResponse(self._coordinator.describe())
 
     async def status(self, request: Request) -> JSONResponse:
-        return JSONResponse(self._coordinator.status(request.query_params.get("name")))
+        name = request.query_params.get("name")
+        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.status, name))
+
+    async def history(self, request: Request) -> JSONResponse:
+        return JSONResponse(
+            await anyio.to_thread.run_sync(self._coordinator.history, request.path_params["name"])
+        )
+
+    async def series(self, request: Request) -> JSONResponse:
+        name, query = request.path_params["name"], dict(request.query_params)
+        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.series, name, query))
+
+    async def log_lines(self, request: Request) -> JSONResponse:
+        name, query = request.path_params["name"], dict(request.query_params)
+        return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.log_lines, name, query))
 
     async def submit(self, request: Request) -> JSONResponse:
         body = await _body(request)
@@ -151,7 +207,10 @@ class _Api:
     async def drain(self, request: Request) -> JSONResponse:
         body = await _body(request)
         name, host, now = request.path_params["name"], _host_of(body), bool(body.get("now"))
-        run = await anyio.to_thread.run_sync(lambda: self._coordinator.drain(name, host, now=now))
+        if body.get("gone"):
+            run = await anyio.to_thread.run_sync(self._coordinator.give_up, name, host)
+        else:
+            run = await anyio.to_thread.run_sync(lambda: self._coordinator.drain(name, host, now=now))
         return JSONResponse(_host_state(run, host), status_code=202)
 
     async def undrain(self, request: Request) -> JSONResponse:
@@ -167,6 +226,28 @@ class _Api:
     async def summaries(self, request: Request) -> JSONResponse:
         name = request.path_params["name"]
         return JSONResponse(await anyio.to_thread.run_sync(self._coordinator.summaries, name))
+
+    async def outputs(self, request: Request) -> JSONResponse:
+        body = await _body(request)
+        name, patterns, task = request.path_params["name"], body.get("patterns") or [], body.get("task")
+        if not isinstance(patterns, list) or not all(isinstance(one, str) for one in patterns):
+            raise UsageError("patterns is a list of texts")
+        return JSONResponse(
+            await anyio.to_thread.run_sync(self._coordinator.outputs, name, patterns, task and str(task))
+        )
+
+    async def output(self, request: Request) -> JSONResponse:
+        """Bring a file of the list that `outputs` gave, or a part of it."""
+        body = await _body(request)
+        name, file = request.path_params["name"], body.get("file")
+        directory, sha256, replace = body.get("directory"), body.get("sha256"), bool(body.get("replace"))
+        if not (isinstance(directory, str) and os.path.isabs(directory)):
+            raise UsageError("directory is an absolute path")
+        one, known = outputs.of_request(file, sha256)
+        part = await anyio.to_thread.run_sync(
+            lambda: self._coordinator.output(name, one, directory, sha256=known, replace=replace)
+        )
+        return JSONResponse(part._asdict())
 
     async def why(self, request: Request) -> JSONResponse:
         name = request.path_params["name"]
@@ -282,6 +363,27 @@ async def _on_error(request: Request, error: Exception) -> JSONResponse:
     return _error(message, code="internal", hint=hint, exit_code=1, http=500)
 
 
+class _SameState:
+    """Refuses a client that expects another state directory: it would see other runs than it thinks."""
+
+    def __init__(self, app: ASGIApp, paths: Paths) -> None:
+        self._app = app
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wanted = unquote(Headers(scope=scope).get(STATE_DIR_HEADER, "")) if scope["type"] == "http" else ""
+        own = self._paths.state_dir
+        if not wanted or os.path.realpath(wanted) == os.path.realpath(own):
+            await self._app(scope, receive, send)
+            return
+        error = Refused(
+            f"the coordinator behind {self._paths.socket} has the state directory {own}, and not {wanted}",
+            hint=f"set $ORCH_STATE_DIR to {own} for its runs, or give {wanted} a runtime directory of its own "
+            "($ORCH_RUNTIME_DIR)",
+        )
+        await (await _on_error(Request(scope), error))(scope, receive, send)
+
+
 def application(coordinator: Coordinator) -> Starlette:
     """Return the application with its routes and error handlers."""
     api = _Api(coordinator)
@@ -294,7 +396,12 @@ def application(coordinator: Coordinator) -> Starlette:
         Route("/v1/runs/{name}/undrain", api.undrain, methods=["POST"]),
         Route("/v1/runs/{name}/stacks", api.stacks, methods=["POST"]),
         Route("/v1/runs/{name}/summaries", api.summaries, methods=["POST"]),
+        Route("/v1/runs/{name}/outputs", api.outputs, methods=["POST"]),
+        Route("/v1/runs/{name}/outputs/fetch", api.output, methods=["POST"]),
         Route("/v1/runs/{name}/why", api.why),
+        Route("/v1/runs/{name}/history", api.history),
+        Route("/v1/runs/{name}/series", api.series),
+        Route("/v1/runs/{name}/logs", api.log_lines),
         Route("/v1/runs/{name}/checkpoints", api.checkpoints),
         Route("/v1/runs/{name}/checkpoints/{verb}", api.checkpoints, methods=["POST"]),
         Route("/v1/runs/{name}/chaos", api.chaos, methods=["POST"]),
@@ -303,4 +410,5 @@ def application(coordinator: Coordinator) -> Starlette:
     ]
     kinds = (OrchestratorError, CallTimeout, HTTPException, Exception)
     handlers: dict[Any, Any] = dict.fromkeys(kinds, _on_error)
-    return Starlette(routes=routes, exception_handlers=handlers)
+    same_state = Middleware(_SameState, paths=coordinator.paths)
+    return Starlette(routes=routes, exception_handlers=handlers, middleware=[same_state])

@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 from orchestrator import __version__
 from orchestrator.adapters import bundle
-from orchestrator.adapters.head import disk
+from orchestrator.adapters.head import disk, log_pages, run_series
+from orchestrator.adapters.head.accounts import Accounts
 from orchestrator.adapters.head.journal import Journal, now_utc
 from orchestrator.adapters.head.journal_states import Unreadable
 from orchestrator.adapters.head.paths import Paths
@@ -27,17 +30,28 @@ from orchestrator.adapters.transport import Transport
 from orchestrator.core import conflicts, faults
 from orchestrator.core.actions import Action
 from orchestrator.core.errors import DecisionsStopped, JournalError, OrchestratorError, Refused, UsageError
-from orchestrator.core.events import DrainRequested, FaultInjected, KillRequested, UndrainRequested
+from orchestrator.core.events import (
+    DrainRequested,
+    FaultInjected,
+    KillRequested,
+    LimitReached,
+    UndrainRequested,
+)
 from orchestrator.core.hosts import slots
-from orchestrator.core.model import Run, new_run
+from orchestrator.core.model import Link, Phase, Run, new_run
+from orchestrator.core.owner import Owner
 from orchestrator.core.phases.stopping import unproven
-from orchestrator.core.plan import Plan
+from orchestrator.core.plan import Plan, TaskId
+from orchestrator.daemon.connection.conversation import Asks
 from orchestrator.daemon.connection.link import LinkDown, OrderRefused
 from orchestrator.daemon.coordinator import chaos, checkpoint_requests, status
 from orchestrator.daemon.coordinator.executor import Executor
+from orchestrator.daemon.coordinator.historian import Historian
+from orchestrator.daemon.coordinator.left_files import LeftFiles
 from orchestrator.daemon.coordinator.loop import Loop
-from orchestrator.daemon.transfer import tensorboard
+from orchestrator.daemon.transfer import outputs, tensorboard
 from orchestrator.daemon.transfer.logcopy import LogCopier
+from orchestrator.daemon.transfer.outputs import Output, Part
 
 log = logging.getLogger(__name__)
 
@@ -56,13 +70,23 @@ class Coordinator:
             log.warning("%s", self._warning)
         self.journal = Journal(paths.journal)
         self.epoch = self.journal.take_epoch()
+        self.owner = Owner(self.journal.owner_id(), socket.gethostname(), user_name())
         self._set_aside: tuple[Unreadable, ...] = ()
         self._secrets = Secrets(paths.state_dir)
-        self._logs = LogCopier(RunLogs(paths.state_dir))
-        self._fetching = threading.Lock()
+        self._logs = LogCopier(RunLogs(paths.state_dir), self._limit_reached)
+        self._fetching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self.loop = Loop(self.journal, self._execute, changed=self._changed)
+        self._left_files = LeftFiles(paths)
+        self._accounts = Accounts(paths.journal, paths.run_dir)
+        self._historian = Historian(lambda: self.loop.runs, paths.run_dir)
         self._executor = Executor(
-            transports, bundle.load, self._logs, self._secrets, self.loop.post, state_dir=paths.state_dir
+            transports,
+            bundle.load,
+            self._logs,
+            self._secrets,
+            self.loop.post,
+            state_dir=paths.state_dir,
+            leaving=self._left_files.end,
         )
 
     def take_up(self) -> None:
@@ -72,16 +96,22 @@ class Coordinator:
         self._set_aside = self.journal.contents().set_aside
         for one in self._set_aside:
             self.journal.note_set_aside(one)
-        self.loop.take_up(self.journal.runs(), self.epoch)
+        self.loop.take_up(self.journal.runs(), self.epoch, self.owner)
         self._forget_old()
         active = [run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal]
         self._secrets.keep_only([*active, *(one.run_id for one in self._set_aside)])
         for run in self.loop.runs.values():
             names = unproven(run) if run.phase.is_terminal else [host.name for host in run.hosts]
             self._executor.open(run, names)
+            if not run.phase.is_terminal:
+                self._left_files.await_end(run.run_id)
+                self._look_after_gone(run)
+
+        self._historian.start()
 
     def close(self) -> None:
         """End the links and close the journal; tasks go on."""
+        self._historian.close()
         self._executor.close()
         self.journal.close()
 
@@ -96,6 +126,7 @@ class Coordinator:
             "version": __version__,
             "socket": self.paths.socket,
             "state_dir": self.paths.state_dir,
+            "owner": {"id": self.owner.id, "head": self.owner.head, "user": self.owner.user},
             "started_at": self.started,
             "service": os.environ.get(SERVICE_VARIABLE),
             "ending": self.loop.ending,
@@ -116,8 +147,37 @@ class Coordinator:
         runs = list(self.loop.runs.values())
         if name is not None:
             runs = [self.find(name)]
-        document = status.document(runs, now=time.monotonic(), halted=self.loop.halted)
+        document = status.document(
+            runs,
+            now=time.monotonic(),
+            halted=self.loop.halted,
+            times=self._accounts.of_each([run.run_id for run in runs]),
+        )
+        for run, shown in zip(runs, document["runs"], strict=True):
+            shown["outputs"] = self._left_files.document(run)
         return {**document, "coordinator": {"pid": os.getpid(), "epoch": self.epoch, "version": __version__}}
+
+    def history(self, name: str) -> dict[str, Any]:
+        """Return what the run did when: the document of `/v1/runs/NAME/history`."""
+        run_id = self.find(name).run_id
+        directory = self.paths.run_dir(run_id)
+        return run_series.history_document(self._accounts, directory, run_id)
+
+    def series(self, name: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return what was measured: the document of `/v1/runs/NAME/series`."""
+        run_id = self.find(name).run_id
+        try:
+            return run_series.series_document(self.paths.run_dir(run_id), run_id, query)
+        except ValueError as e:
+            raise UsageError(f"the query is not understood: {e}") from e
+
+    def log_lines(self, name: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return a page of the run's logs: the document of `/v1/runs/NAME/logs`."""
+        run_id = self.find(name).run_id
+        try:
+            return log_pages.document(RunLogs(self.paths.state_dir), run_id, query)
+        except ValueError as e:
+            raise UsageError(f"the query is not understood: {e}") from e
 
     def find(self, name: str) -> Run:
         """Return a run by its name (the newest) or its id. UsageError where there is none."""
@@ -130,7 +190,8 @@ class Coordinator:
     def submit(self, plan: Plan, secrets: Mapping[str, str], *, from_scratch: bool) -> tuple[Run, bool]:
         """Begin a run. (The run, whether it is new): the same plan again is the run that is there.
 
-        Refused where another run of that name, or one that holds a GPU that this one wants, has not ended.
+        Refused where another run of that name, or one that holds a GPU that this one wants, has not ended; and where
+        one is to start from scratch that is active.
         """
         return self.loop.call(lambda: self._submit(plan, secrets, from_scratch))  # type: ignore[no-any-return]
 
@@ -138,12 +199,14 @@ class Coordinator:
         runs = list(self.loop.runs.values())
         for run in runs:
             if run.plan == plan and not run.phase.is_terminal:
+                conflicts.refuse_scratch(run, from_scratch=from_scratch)
                 return run, False
         conflicts.refuse_start(plan, runs, {one.name: one.run_id for one in self._set_aside})
         now = time.monotonic()
         run_id = self.journal.next_run_id(plan.name)
-        run = new_run(run_id, plan, epoch=self.epoch, at=now, from_scratch=from_scratch)
+        run = new_run(run_id, plan, epoch=self.epoch, at=now, from_scratch=from_scratch, owner=self.owner)
         directory = self.paths.run_dir(run_id)
+        self._left_files.await_end(run_id)
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
             self._secrets.save(run_id, secrets)
@@ -158,7 +221,18 @@ class Coordinator:
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)
         self._executor.open(run, [host.name for host in run.hosts])
+        self._look_after_gone(run)
         return self.loop.runs[run_id], True
+
+    def _look_after_gone(self, begun: Run) -> None:
+        """Attach the ended runs that left something on these hosts when they were called gone: it is ended there."""
+        used = {host.connection for host in begun.plan.hosts}
+        for run in self.loop.runs.values():
+            back = [
+                host.name for host in run.hosts if host.gone and run.plan.host(host.name).connection in used
+            ]
+            if back and run.phase.is_terminal:
+                self._executor.open(run, back)
 
     def kill(self, name: str, *, force: bool) -> Run:
         """End a run, at the user's word; asked twice it changes nothing.
@@ -195,13 +269,39 @@ class Coordinator:
 
         return self.loop.call(command)  # type: ignore[no-any-return]
 
-    def undrain(self, name: str, host: str) -> Run:
-        """Let a host in again that was drained, quarantined or stuck."""
+    def give_up(self, name: str, host: str) -> Run:
+        """Take a person's word that a host is gone for good: its tasks are dead, and it owes no proof.
+
+        Of an ended run too. Refused where the host answers.
+        """
 
         def command() -> Run:
-            run = self._active(name, host)
-            self.loop.decide(run.run_id, UndrainRequested(at=time.monotonic(), host=host))
+            run = self.find(name)
+            if host not in unproven(run):
+                run = self._active(name, host)
+            if run.host(host).link is Link.CONNECTED:
+                raise Refused(
+                    f"{host} answers: it is not gone",
+                    hint=f"`orch drain {host} --now` moves its tasks away at once",
+                )
+            gone = f"{now_utc()[:19].replace('T', ' ')} UTC"
+            self.loop.decide(run.run_id, DrainRequested(at=time.monotonic(), host=host, gone=gone))
             return self.loop.runs[run.run_id]
+
+        return self.loop.call(command)  # type: ignore[no-any-return]
+
+    def undrain(self, name: str, host: str) -> Run:
+        """Let a host in again that was drained, quarantined, stuck or called gone."""
+
+        def command() -> Run:
+            run = self.find(name)
+            if not (run.phase.is_terminal and any(h.name == host and h.gone for h in run.hosts)):
+                run = self._active(name, host)
+            self.loop.decide(run.run_id, UndrainRequested(at=time.monotonic(), host=host))
+            run = self.loop.runs[run.run_id]
+            if host in unproven(run):
+                self._executor.open(run, [host])
+            return run
 
         return self.loop.call(command)  # type: ignore[no-any-return]
 
@@ -224,7 +324,9 @@ class Coordinator:
         """Return the document of `orch why --json`: the run, and the first cause of each of its ends, oldest first."""
         run = self.find(name)
         found: list[dict[str, Any]] = self.loop.call(lambda: self.journal.first_causes(run.run_id))
-        return status.why_document(run, found, now=time.monotonic(), halted=self.loop.halted)
+        account = self._accounts.of(run.run_id)
+        now = time.monotonic()
+        return status.why_document(run, found, now=now, halted=self.loop.halted, account=account)
 
     def stacks(self, name: str) -> dict[str, str]:
         """Where every task of the run is in its code now, or why that cannot be told."""
@@ -234,8 +336,22 @@ class Coordinator:
         """Bring what is new of TensorBoard's files; where they are, and who was not reached."""
         run = self.find(name)
         directory = os.path.join(self.paths.run_dir(run.run_id), "summaries")
-        with self._fetching:  # two at once would both append
+        with self._fetching[run.run_id]:  # two at once would both append
             return tensorboard.fetch(run, directory, [host.name for host in run.hosts], self._executor.lease)
+
+    def outputs(self, name: str, patterns: list[str], task: str | None) -> dict[str, Any]:
+        """List what the run's tasks left in their working directories, as far as the patterns name it."""
+        return outputs.listed(self.find(name), self._executor.lease, patterns, task)
+
+    def output(self, name: str, one: Output, directory: str, *, sha256: str | None, replace: bool) -> Part:
+        """Bring a file that `outputs` has listed, or a part of it, to its place below a directory."""
+        run = self.find(name)
+
+        def bring(link: Asks) -> Part:
+            return outputs.bring(link, run, one, directory, sha256=sha256, replace=replace)
+
+        with self._fetching[run.run_id], outputs.told_to_people(one, directory):
+            return self._executor.lease(run, one.host, bring)
 
     def checkpoints(self, name: str, verb: str, what: str, *, restart: bool) -> dict[str, Any]:
         """List, read, pin, unpin, or go back to one. Blocks."""
@@ -275,10 +391,16 @@ class Coordinator:
     def _execute(self, run: Run, action: Action) -> None:
         self._executor.execute(run, action)
 
+    def _limit_reached(self, run_id: str, host: str, task: TaskId, message: str) -> None:
+        self.loop.post(run_id, LimitReached(at=time.monotonic(), host=host, message=message, task=task))
+
     def _changed(self, before: Run, after: Run) -> None:
         """Keep what must be readable without a coordinator."""
+        if before.phase is Phase.RUNNING and after.phase is not Phase.RUNNING:
+            self._historian.ended(before)
         if after.first_cause != before.first_cause:
             self._logs.put_first_cause(after.run_id, status.first_cause(after))
+        self._executor.changed(before, after)
         if after.phase.is_terminal and not before.phase.is_terminal:
             self._secrets.remove(after.run_id)
             self._forget_old()
@@ -286,6 +408,9 @@ class Coordinator:
     def _forget_old(self) -> None:
         """Keep the journal bounded."""
         try:
-            self.loop.forget(self.journal.prune())
+            forgotten = self.journal.prune()
+            self.loop.forget(forgotten)
+            self._left_files.forget(list(forgotten))
+            self._historian.forget(forgotten)
         except JournalError as e:
             log.warning("old runs are kept for now: %s", e)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from orchestrator.adapters.bundle import Bundle
@@ -34,13 +35,15 @@ from orchestrator.core.events import (
     HostRefused,
     HostSwept,
     HostUp,
+    LimitReached,
     OrderFailed,
     StacksCollected,
 )
-from orchestrator.core.model import Problem, Run, Task
+from orchestrator.core.model import Link, Problem, Run, Task
 from orchestrator.core.plan import TaskId
 from orchestrator.daemon.connection import orders, wire
 from orchestrator.daemon.connection.conversation import Asks, LinkDown, NoAnswer, OrderRefused, Reply
+from orchestrator.daemon.connection.crew import Crew
 from orchestrator.daemon.connection.link import PACE, HostLink, Pace
 from orchestrator.daemon.connection.pool import Connect, ConnectionPool
 from orchestrator.daemon.coordinator.preparation import prepare
@@ -54,9 +57,6 @@ from orchestrator.protocol.orders import Seeded, Swept, Verified
 from orchestrator.protocol.table import Order
 
 log = logging.getLogger(__name__)
-
-PREPARATIONS_MAX = 8
-"""How many hosts are prepared at once. The head's network and CPU limit how fast code is pushed."""
 
 _VERBS = {
     StartTask: table.START.name,
@@ -81,13 +81,10 @@ A = TypeVar("A")
 
 
 class Workers(Protocol):
-    """Runs work that blocks: a ThreadPoolExecutor, or the simulator's one thread."""
+    """Runs work that blocks, for all hosts at once: who answers nothing must hold up no other."""
 
     def submit(self, work: Callable[..., Any], /, *args: Any) -> object:
         """Do the work later."""
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more work."""
 
 
 class Executor:
@@ -102,28 +99,33 @@ class Executor:
         post: Callable[[str, Event], None],
         pace: Pace = PACE,
         *,
-        connect: Connect = HostLink,
+        connect: Connect | None = None,
         workers: Workers | None = None,
         now: Callable[[], float] = time.monotonic,
         state_dir: str = "",
+        leaving: Callable[[Asks | None, Run, str], None] = lambda _link, _run, _host: None,
     ) -> None:
+        self._leaving = leaving
         self._logs = logs
         self._secrets = secrets
         self._post = post
-        self._board = ConnectionPool(transports, bundle, self, pace, connect)
-        self._epochs: dict[str, int] = {}
+        crew = Crew()
+        self._board = ConnectionPool(transports, bundle, self, pace, connect or partial(HostLink, crew=crew))
+        self._opened: dict[str, tuple[int, frozenset[TaskId]]] = {}
+        """By run, its epoch and its tasks."""
         self._preparing: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self._records = Records()
         self._now = now
         self.transfers = TransferQueue(CheckpointTransfer(state_dir, self.link), post, now)
-        self._workers = workers or ThreadPoolExecutor(PREPARATIONS_MAX, thread_name_prefix="prepare")
+        self._workers = workers or crew
 
     # -- links ---------------------------------------------------------------------------------------------
 
     def open(self, run: Run, names: list[str]) -> None:
         """Connect the hosts of a run. A link that another run has is shared."""
-        self._epochs[run.run_id] = run.epoch
+        self._opened[run.run_id] = (run.epoch, frozenset(task.id for task in run.plan.tasks))
+        self._logs.expect_all(run)
         self._board.attach(run, names)
 
     def link(self, run: Run, name: str) -> HostLink | None:
@@ -138,7 +140,6 @@ class Executor:
         """Close all links. What runs on the hosts continues."""
         self._board.close()
         self.transfers.close()
-        self._workers.shutdown(wait=False, cancel_futures=True)
 
     @property
     def hosts(self) -> dict[str, bool]:
@@ -168,9 +169,14 @@ class Executor:
 
     def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
         """See `Listener`."""
-        event = wire.host_reported(host, run_id, report, at=self._now())
+        epoch, known = self._opened[run_id]
+        event = wire.host_reported(host, run_id, report, at=self._now(), known=known)
         self._post(run_id, event)
-        self._logs.reported(link, run_id, self._epochs.get(run_id, 0), event)
+        self._logs.reported(link, run_id, epoch, event)
+
+    def flooded(self, run_id: str, host: str, problem: str) -> None:
+        """See `Listener`."""
+        self._post(run_id, LimitReached(at=self._now(), host=host, message=problem))
 
     # -- what the core asks (the deciding thread) ----------------------------------------------------------
 
@@ -206,6 +212,8 @@ class Executor:
             case VerifyCheckpoint():
                 self._verify(run, action)
             case StartTask():
+                if not action.standby:  # its order is repeated once it is to be released
+                    self._logs.expect(run, action.task, action.host, action.generation)
                 self._order(run, action, orders.start(run, action, self._secrets.load(run.run_id)))
                 self._record(run, action.host)
             case ReleaseTask():
@@ -241,6 +249,20 @@ class Executor:
         link = self.link(run, host)
         if link is not None and link.is_connected:
             self._records.give(link, run, host, now=self._now())
+
+    def changed(self, before: Run, after: Run) -> None:
+        """Send the run's record where a drain was decided or taken back, or a host is heard that may have missed it."""
+        if after.generation == 0 or after.phase.is_terminal or before.hosts is after.hosts:
+            return
+        pairs = [(was, now) for was, now in zip(before.hosts, after.hosts, strict=True) if was is not now]
+        told_anew = any(was.state is not now.state for was, now in pairs)
+        if told_anew:
+            behind = [host.name for host in after.hosts if not host.untouched]
+        else:
+            back = [now.name for was, now in pairs if was.link is not now.link is Link.CONNECTED]
+            behind = [name for name in back if self._records.is_behind(after, name)]
+        for name in behind:
+            self._record(after, name)
 
     def _prepare(self, run: Run, name: str) -> None:
         key = (run.run_id, name)
@@ -308,7 +330,9 @@ class Executor:
 
     def _sweep(self, run: Run, action: SweepHost) -> None:
         def done(ok: Swept) -> None:
-            event = HostSwept(at=self._now(), host=action.host, swept=wire.swept(ok))
+            event = HostSwept(
+                at=self._now(), host=action.host, swept=wire.swept(ok), generation=action.generation
+            )
             self._post(run.run_id, event)
 
         self._order(run, action, orders.sweep(run, action), done)
@@ -345,8 +369,11 @@ class Executor:
         while self._logs.is_behind(run.run_id, here) and self._now() < until:
             time.sleep(0.05)
         link = self.link(run, name)
-        if link is not None and link.is_connected and run.generation > 0 and not run.host(name).untouched:
-            give_end(link, run, name, now=self._now())
+        connected = link if link is not None and link.is_connected else None
+        if run.phase.is_terminal:
+            self._leaving(connected, run, name)
+        if connected is not None and run.generation > 0 and not run.host(name).untouched:
+            give_end(connected, run, name, now=self._now())
         self._board.detach(run, name)
         self._logs.forget(run.run_id, here)
 

@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 
 from orchestrator.adapters.bundle import Bundle
 from orchestrator.adapters.transport import Transport
-from orchestrator.core.hosts import compatibility
+from orchestrator.core.hosts import compatibility, host_state
 from orchestrator.core.model import Facts, Problem, Run, new_run
 from orchestrator.core.plan import Plan
 from orchestrator.daemon.connection.lease import leased
 from orchestrator.daemon.connection.link import LinkDown, OrderRefused, Watch
 from orchestrator.daemon.coordinator.preparation import look
-
-AT_ONCE = 8
 
 _RUN_ID = "inspection-20000101-000000"
 """The id of a run that is never started. Hosts remember nothing of a run before they get its code."""
@@ -50,11 +48,21 @@ def inspect(
             return Found(name, e.problem)
 
     names = [host.name for host in plan.hosts]
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="inspect") as looking:
+    with ThreadPoolExecutor(
+        len(names), thread_name_prefix="inspect"
+    ) as looking:  # nobody waits for a mute host
         answers = dict(zip(names, looking.map(one, names), strict=True))
     problems = [answer for answer in answers.values() if isinstance(answer, Found)]
     facts = {name: answer for name, answer in answers.items() if isinstance(answer, Facts)}
-    return (*problems, *_misfits(run, facts))
+    return (*problems, *_stuck(facts), *_misfits(run, facts))
+
+
+def _stuck(facts: Mapping[str, Facts]) -> list[Found]:
+    return [
+        Found(name, host_state.stuck(name, "; ".join(each.sentence for each in one.unkillable)))
+        for name, one in facts.items()
+        if one.unkillable
+    ]
 
 
 def _misfits(run: Run, facts: Mapping[str, Facts]) -> list[Found]:

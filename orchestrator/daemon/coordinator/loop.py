@@ -1,8 +1,9 @@
 """The loop that carries the core: wait, `step`, persist, execute. One thread decides; all others post to it.
 
-Nothing is done before the journal has it. Where the journal cannot be written (a full disk) nothing is decided
-either: what has happened is held and tried again, in order; tasks train on, what only reads is answered, and what a
-person would change is refused at once, with the reason.
+A turn decides what lies in the inbox, one event after the other; the journal takes all of it in one transaction, since
+each costs a write to the disk. Nothing is done before the journal has it. Where it cannot be written (a full disk)
+nothing is decided either: what has happened is held and tried again, in order; tasks train on, what only reads is
+answered, and what a person would change is refused at once, with the reason.
 
 Where the core raises, or comes to a state that breaks an invariant, that is a fault of ours in one run. Nothing is
 decided about that run any more: it stays as it was, its tasks train on, and it is said with what led to it. All others
@@ -11,14 +12,15 @@ go on.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.adapters.head.journal import Journal
 from orchestrator.adapters.head.journal_entries import Outcome
@@ -33,13 +35,46 @@ from orchestrator.core.events import EpochBegan, Event, HostReported, KillReques
 from orchestrator.core.instants import Deadline, rebased, stood_still
 from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.owner import Owner
+from orchestrator.core.phases.quiet import is_quiet
 from orchestrator.daemon.coordinator.halts import Halt, Stories
+from orchestrator.daemon.coordinator.reports import Reports, Waiting
 
 log = logging.getLogger(__name__)
 
 JOURNAL_RETRY_S = 1.0
 
+EVENTS_OF_A_TURN_MAX = 100
+"""A person's command waits for one turn at most."""
+
 Command = Callable[[], Any]
+
+
+class _Asked(NamedTuple):
+    """A command of a person, and who waits for its answer."""
+
+    command: Command
+    future: Future[Any]
+
+    def answer(self) -> None:
+        """Run it, unless whoever asked has given up. What it raises is for them, and ends nothing."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            self.future.set_result(self.command())
+        except Exception as e:
+            self.future.set_exception(e)
+
+
+class _Decided(NamedTuple):
+    """An event that was decided, and nothing was done about it yet."""
+
+    before: Run
+    after: Run
+    event: Event
+    actions: Sequence[Action]
+    is_kept: bool
+    """Whether the journal has it."""
 
 
 class Loop:
@@ -57,12 +92,17 @@ class Loop:
         self._execute = execute
         self._changed = changed
         self._now = now
-        self._inbox: queue.SimpleQueue[tuple[str, Event] | tuple[Command, Future[Any]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._inbox: queue.SimpleQueue[tuple[str, Event] | Waiting | _Asked | None] = queue.SimpleQueue()
+        self._unread = Reports()
         self.runs: Mapping[str, Run] = {}
         self.halted: Mapping[str, Halt] = {}
         """By id, those of the runs about which nothing is decided any more."""
+        self._due: dict[str, Deadline | None] = {}
+        """By id, no later than when the run is to be looked at: what only moves numbers moves it away at most."""
+        self._decided: list[_Decided] = []
+        """Of the turn that goes on, what the journal has not taken yet."""
+        self._ahead: dict[str, Run] = {}
+        """By id, the runs as they are then."""
         self._stories = Stories()
         self._held: deque[tuple[str, Event]] = deque()
         """What has happened and the journal could not take."""
@@ -82,6 +122,12 @@ class Loop:
 
     def post(self, run_id: str, event: Event) -> None:
         """Something has happened."""
+        if isinstance(event, HostReported):
+            waiting = self._unread.add(run_id, event)
+            if waiting is not None:
+                self._inbox.put(waiting)
+            return
+        self._unread.close(run_id)  # no report is decided before what happened earlier
         self._inbox.put((run_id, event))
 
     def call(self, command: Command, *, timeout_s: float = 15.0) -> Any:
@@ -90,7 +136,7 @@ class Loop:
         TimeoutError where the thread is busy; then the command is never run.
         """
         future: Future[Any] = Future()
-        self._inbox.put((command, future))
+        self._inbox.put(_Asked(command, future))
         try:
             return future.result(timeout_s)
         except TimeoutError:
@@ -105,32 +151,39 @@ class Loop:
 
     # -- the deciding thread -------------------------------------------------------------------------------
 
-    def take_up(self, kept: Sequence[Kept], epoch: int) -> None:
+    def take_up(self, kept: Sequence[Kept], epoch: int, owner: Owner | None = None) -> None:
         """Go on with the runs of the journal, as a new epoch."""
         now = self._now()
         self.runs = {k.run.run_id: rebased(k.run, now - k.written_at) for k in kept}
+        self._due.clear()
         for run in list(self.runs.values()):
-            self._decide(run, EpochBegan(at=now, epoch=epoch))
+            with self._together():
+                self._decide(run, EpochBegan(at=now, epoch=epoch, owner=owner))
 
     def submit(self, run: Run) -> None:
         """Add a run and let it begin, or neither. Deciding thread only."""
-        self._decide(run, Submitted(at=self._now()))
+        with self._together():
+            self._decide(run, Submitted(at=self._now()))
 
     def forget(self, run_ids: Collection[str]) -> None:
         """Drop runs that the journal has no more. Deciding thread only."""
         if run_ids:
             self.runs = {run_id: run for run_id, run in self.runs.items() if run_id not in run_ids}
             self.halted = {run_id: halt for run_id, halt in self.halted.items() if run_id not in run_ids}
+            for run_id in run_ids:
+                self._due.pop(run_id, None)
             self._stories.forget(run_ids)
+            self._unread.forget(run_ids)
 
     def abandon(self, run_id: str) -> None:
         """End a run about which nothing is decided any more: its hosts are swept. Deciding thread only."""
         before, event = self.runs[run_id], KillRequested(at=self._now(), force=True)
         after, actions = abandoned(before, event.at)
-        self._journal.commit(after, event, [action for action in actions if isinstance(action, Note)])
-        self.seq += 1
+        with self._journal.together():
+            self._journal.commit(after, event, [action for action in actions if isinstance(action, Note)])
         self.halted = {other: halt for other, halt in self.halted.items() if other != run_id}
-        self._carry_out(before, after, actions)
+        self._due.pop(run_id, None)
+        self._carry_out(_Decided(before, after, event, actions, is_kept=True))
 
     def run(self) -> None:
         """Until `stop`."""
@@ -138,20 +191,28 @@ class Loop:
             pass
 
     def turn(self, wait_s: float | None) -> bool:
-        """Take what was posted next, after `wait_s` at most, and what is due. False: it was told to stop."""
+        """Take what was posted, after `wait_s` at most, and what is due. False: it was told to stop."""
+        posted: list[Waiting | tuple[str, Event]] = []
+        asked: _Asked | None = None
+        is_over = False
         try:
             item = self._inbox.get(timeout=wait_s)
+            while not (is_over := item is None):
+                if isinstance(item, _Asked):
+                    asked = item
+                    break
+                posted.append(item)
+                if len(posted) == EVENTS_OF_A_TURN_MAX:
+                    break
+                item = self._inbox.get_nowait()
         except queue.Empty:
+            pass
+        self._take(posted)
+        if asked is not None:
+            asked.answer()
+        if posted or not is_over:
             self._tick()
-            return True
-        if item is None:
-            return False
-        if isinstance(item[0], str):
-            self._happened(item[0], item[1])
-        else:
-            _answer(item[0], item[1])
-        self._tick()
-        return True
+        return not is_over
 
     def decide(self, run_id: str, event: Event) -> None:
         """Take one turn for a person: step, persist, execute.
@@ -163,16 +224,20 @@ class Loop:
         if run is None:
             return
         if run_id not in self.halted:
-            self._decide(run, event)
+            with self._together():
+                self._decide(run, event)
         if run_id in self.halted:
             raise self.halted[run_id].refusal(run)
 
     def _decide(self, before: Run, event: Event) -> None:
         try:
             after, actions = decide.step(before, event)
-            if after == before and not actions:
-                return
-            self._keep(before, after, event, actions)
+            is_kept = False
+            if not is_quiet(before, after, event):
+                if after == before and not actions:
+                    return
+                is_kept = self._keep(before, after, event, actions)
+                self._due.pop(before.run_id, None)
         except JournalError:
             raise
         except Exception as e:
@@ -180,23 +245,43 @@ class Loop:
                 raise  # it has not begun, and whoever submits it is told
             self._halt(before, event, e)
             return
-        self._carry_out(before, after, actions)
+        self._ahead[after.run_id] = after
+        self._decided.append(_Decided(before, after, event, actions, is_kept))
 
-    def _keep(self, before: Run, after: Run, event: Event, actions: Sequence[Action]) -> None:
-        """Write a turn down before anything is done about it."""
+    @contextlib.contextmanager
+    def _together(self) -> Iterator[None]:
+        """Decide within. Then the journal takes all of it at once, and only then anything is done about it.
+
+        JournalError where it cannot take it: nothing was decided then.
+        """
+        self._ahead.clear()
+        self._decided.clear()
+        with self._journal.together():
+            yield
+        decided, self._decided = self._decided, []
+        for one in decided:
+            self._carry_out(one)
+
+    def _keep(self, before: Run, after: Run, event: Event, actions: Sequence[Action]) -> bool:
+        """Write down what was decided, if it must be, before anything is done about it. Return whether it was."""
         if not is_worth_keeping(before, after, event, actions):
-            return
+            return False
         decision = decided(before, after, actions)
         notes = [action for action in actions if isinstance(action, Note)]
         self._journal.commit(after, event, notes, before=before, outcome=Outcome(decision))
         self._stories.add(before.run_id, event, decision)
-        self.seq += 1
-        if self._complained:
-            log.info("the journal can be written again")
-            self._complained = False
+        return True
 
-    def _carry_out(self, before: Run, after: Run, actions: Sequence[Action]) -> None:
+    def _carry_out(self, decided: _Decided) -> None:
+        before, after, event, actions, is_kept = decided
         self.runs = {**self.runs, after.run_id: after}
+        if is_kept:
+            self.seq += 1
+            if self._complained:
+                log.info("the journal can be written again")
+                self._complained = False
+            if isinstance(event, HostReported):
+                self._unread.journaled(after.run_id, event, self._now())
         for note in actions:
             if isinstance(note, Note):
                 whose = f" {note.task}" if note.task else ""
@@ -209,6 +294,7 @@ class Loop:
     def _halt(self, run: Run, event: Event, error: Exception) -> None:
         """Decide nothing about the run any more, and say why, with what led to it."""
         halt = self._stories.halt(run.run_id, event, error)
+        self._due.pop(run.run_id, None)
         self.halted = {**self.halted, run.run_id: halt}
         error.add_note("\n".join(("what led to it:", *halt.story)))
         log.critical("%s", halt.sentence(run), exc_info=error)
@@ -221,38 +307,50 @@ class Loop:
         except Exception:
             log.exception("%s: the journal does not have it", run.run_id)
 
-    def _happened(self, run_id: str, event: Event) -> None:
-        """Decide an event of the world. Where the disk is full it is held, with those behind it, and not lost."""
-        if isinstance(
-            event, HostReported
-        ):  # a level: the next one says it again, so it need not wait its turn
-            if self._try(run_id, event):
-                self._reports.pop((run_id, event.host), None)
-            else:
-                self._reports[run_id, event.host] = event
-            return
-        self._held.append((run_id, event))
-        if self._retry_at is None:
-            self._catch_up()
+    def _take(self, posted: Sequence[Waiting | tuple[str, Event]]) -> None:
+        """Decide what was posted, in its order.
+
+        Where the disk is full, it is held and not lost: of the reports, which are levels, the last of each host.
+        """
+        happened: list[tuple[str, Event]] = []
+        for item in posted:
+            if not isinstance(item, Waiting):
+                happened.append(item)
+            elif (report := self._unread.take(item, self._now())) is not None:
+                happened.append((item.key[0], report))
+        if self._retry_at is not None:
+            for run_id, event in happened:
+                if not isinstance(event, HostReported) or not self._try([(run_id, event)]):
+                    self._hold(run_id, event)
+        elif not self._try(happened):
+            for run_id, event in happened:
+                self._hold(run_id, event)
+
+    def _hold(self, run_id: str, event: Event) -> None:
+        if isinstance(event, HostReported):
+            self._reports[run_id, event.host] = event
+        else:
+            self._held.append((run_id, event))
 
     def _catch_up(self) -> None:
         """Decide what is held, in its order, as far as the journal takes it; then what was reported last."""
         while self._held:
-            if not self._try(*self._held[0]):
+            if not self._try([self._held[0]]):
                 return
             self._held.popleft()
         while self._reports:
-            (run_id, host), report = next(iter(self._reports.items()))
-            if not self._try(run_id, replace(report, at=self._now())):
+            (run_id, _), report = next(iter(self._reports.items()))
+            if not self._try([(run_id, replace(report, at=self._now()))]):
                 return
-            del self._reports[run_id, host]
 
-    def _try(self, run_id: str, event: Event) -> bool:
-        run = self.runs.get(run_id)
-        if run is None or run_id in self.halted:
-            return True
+    def _try(self, happened: Sequence[tuple[str, Event]]) -> bool:
+        """Decide all of it together. False where the journal cannot take it: then none of it has happened yet."""
         try:
-            self._decide(run, event)
+            with self._together():
+                for run_id, event in happened:
+                    run = self._ahead.get(run_id) or self.runs.get(run_id)
+                    if run is not None and run_id not in self.halted:
+                        self._decide(run, event)
         except JournalError as e:
             if not self._complained:
                 log.error("%s; what happens is held until it can be", e)
@@ -261,17 +359,26 @@ class Loop:
                 self._stood_at = self._now()
                 self._retry_at = self._stood_at + JOURNAL_RETRY_S
             return False
+        for run_id, event in happened:
+            if isinstance(event, HostReported):
+                self._reports.pop((run_id, event.host), None)
         return True
 
     def sleep_s(self) -> float | None:
         """Until the next deadline; while the journal cannot be written, until it is tried again."""
         if self._retry_at is not None:
             return max(0.0, self._retry_at - self._now())
-        due = [at for run in self.runs.values() if (at := self._due_at(run)) is not None]
+        due: list[float] = [at for run in self.runs.values() if (at := self._due_at(run)) is not None]
+        due += [at] if (at := self._unread.due_at()) is not None else []
         return max(0.0, min(due) - self._now()) if due else None
 
     def _due_at(self, run: Run) -> Deadline | None:
-        """Return when the run is to be looked at; None too where nothing is decided about it any more."""
+        """Return when the run is to be looked at, or earlier; None where nothing is decided about it any more."""
+        if run.run_id not in self._due:
+            self._due[run.run_id] = self._next_deadline(run)
+        return self._due[run.run_id]
+
+    def _next_deadline(self, run: Run) -> Deadline | None:
         if run.run_id in self.halted:
             return None
         try:
@@ -289,20 +396,18 @@ class Loop:
             # Hosts have spoken meanwhile and were not heard: nobody is to be given up for that.
             waited_s = now - self._stood_at
             self.runs = {run_id: stood_still(run, waited_s, now) for run_id, run in self.runs.items()}
+            self._due.clear()
             # Waits that follow from what was held begin now: it is only now that anything is done about it.
             self._held = deque((run_id, replace(event, at=now)) for run_id, event in self._held)
             self._catch_up()
+        self._take(self._unread.due(now))
         for run_id, run in list(self.runs.items()):
-            due = self._due_at(run)
-            if due is not None and due <= now and self._retry_at is None:
-                self._try(run_id, Ticked(at=now))
+            if self._is_due(run, now) and self._retry_at is None:
+                self._try([(run_id, Ticked(at=now))])
 
-
-def _answer(command: Command, future: Future[Any]) -> None:
-    """Run it, unless whoever asked has given up. What it raises is for them, and ends nothing."""
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        future.set_result(command())
-    except Exception as e:
-        future.set_exception(e)
+    def _is_due(self, run: Run, now: float) -> bool:
+        due = self._due_at(run)
+        if due is None or due > now:
+            return False
+        self._due[run.run_id] = due = self._next_deadline(run)
+        return due is not None and due <= now

@@ -61,7 +61,7 @@ def run(paths: Paths, *, after: int | None = None) -> int:
         coordinator.close()
         lock.close()
     log.info("coordinator stopped; tasks go on")
-    return 0
+    return 0 if server.failure is None else 1
 
 
 def _set_up_logging(paths: Paths) -> None:

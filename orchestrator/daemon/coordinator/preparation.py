@@ -11,19 +11,25 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from orchestrator.adapters.head import codetree
+from orchestrator.core import conflicts
 from orchestrator.core.errors import SpecError
 from orchestrator.core.events import HostPrepared, HostRefused
 from orchestrator.core.hosts import compatibility
 from orchestrator.core.model import Facts, Problem, Run
 from orchestrator.core.strategy import STRATEGIES
-from orchestrator.daemon.connection import orders
+from orchestrator.daemon.connection import orders, ownership, wire
 from orchestrator.daemon.connection.conversation import Asks, OrderRefused
+from orchestrator.daemon.coordinator.shared_answers import SharedAnswers
 from orchestrator.protocol.orders import Facts as Probed
 from orchestrator.protocol.table import CODE, HIGHEST, PROBE
 from orchestrator.runtime.keras_versions import asks_for_legacy, unsupported
-from orchestrator.runtime.script import sources
+from orchestrator.runtime.script import sources, surely_imported
 
 CHUNK_BYTES = 512 << 10
+
+_SHARED = SharedAnswers()
+"""Of the working directory and the script, by run: the hosts of a run are prepared at once, and are told the same."""
+
 PROBE_TIMEOUT_S = 120.0
 PUSH_TIMEOUT_S = 600.0
 
@@ -31,12 +37,23 @@ PUSH_TIMEOUT_S = 600.0
 def prepare(link: Asks, run: Run, name: str, *, now: Callable[[], float]) -> HostPrepared | HostRefused:
     """Prepare a host, which may take minutes, and return the event. Raises LinkDown."""
     try:
+        _refuse_driven(link, run, name)
         facts = look(link, run, name)
         code = _push(link, run, name)
         highest = _highest(link, run)
     except OrderRefused as e:
         return HostRefused(at=now(), host=name, problem=_named(name, e.problem))
     return HostPrepared(at=now(), host=name, facts=replace(facts, code=code, highest_generation=highest))
+
+
+def _refuse_driven(link: Asks, run: Run, name: str) -> None:
+    """Ask who drives what on the host, before anything is changed there. Raises OrderRefused."""
+    directory = run.plan.checkpoint.dir if run.plan.checkpoint is not None else None
+    told = link.ask(orders.drivers(directory), timeout_s=PROBE_TIMEOUT_S).ok
+    others = conflicts.of_others(run.plan, run.run_id, run.owner, ownership.told(name, told))
+    problem = conflicts.driven(run.plan, others)
+    if problem is not None:
+        raise OrderRefused(problem)
 
 
 def look(link: Asks, run: Run, name: str) -> Facts:
@@ -52,6 +69,7 @@ def look(link: Asks, run: Run, name: str) -> Facts:
         python=probed["python"],
         versions=probed["versions"],
         checkpoint_share=probed["checkpoint_share"] or "",
+        unkillable=wire.unkillable(probed["unkillable"]),
     )
 
 
@@ -89,8 +107,12 @@ def _unfit(run: Run, name: str, probed: Probed) -> Problem | None:
     """Return why the host cannot train this script: its own name, its GPUs, or its packages; None if it can."""
     own = probed["own_name"]
     own_name = {"name": own["name"], "address": own["address"], "why": own["why"]}
-    problem = compatibility.own_name(run.plan, own_name) or compatibility.gpus(
-        run.plan, name, probed["gpus"], probed["gpus_in_use"]
+    gpus, in_use, why_none = probed["gpus"], probed["gpus_in_use"], probed["gpus_why"]
+    tensorflow = probed["versions"].get("tensorflow")
+    problem = (
+        compatibility.own_name(run.plan, own_name)
+        or compatibility.gpus(run.plan, name, gpus, in_use, why_none)
+        or compatibility.no_tensorflow(run.plan, name, tensorflow, imported=_imports_tensorflow(run))
     )
     if problem is not None:
         return problem
@@ -116,10 +138,16 @@ def _unfit(run: Run, name: str, probed: Probed) -> Problem | None:
     return Problem("keras", sentence, exit_code=2, key=key)
 
 
+def _imports_tensorflow(run: Run) -> bool:
+    script = os.path.join(run.plan.workdir, run.plan.script)
+    return "tensorflow" in _SHARED.of((run.run_id, script, "imports"), lambda: surely_imported(script))
+
+
 def _source(run: Run) -> str:
     """Return the source of the script and its modules; empty where it was removed after the run began."""
+    script = os.path.join(run.plan.workdir, run.plan.script)
     try:
-        return "\n".join(sources(os.path.join(run.plan.workdir, run.plan.script)))
+        return _SHARED.of((run.run_id, script, "sources"), lambda: "\n".join(sources(script)))
     except OSError:
         if run.code:
             return ""
@@ -132,25 +160,42 @@ def _push(link: Asks, run: Run, name: str) -> str:
     A run keeps the code that it began with. If the workdir has changed or is gone, nothing is pushed: a host that was
     rebooted has the code already, and a spare that joins late is refused.
     """
-    try:
-        tree = codetree.manifest(run.plan.workdir, run.plan.script, run.plan.push_bytes_max)
-    except (SpecError, OSError):
-        if run.code:
+    for fresh in (bool(run.code), True):  # the second time: a file has changed since it was hashed
+        try:
+            tree = _tree(run, fresh=fresh)
+        except (SpecError, OSError):
+            if run.code:
+                return _code_of_old(run, name)
+            raise
+        if run.code and codetree.digest_of(tree) != run.code:
             return _code_of_old(run, name)
-        raise
-    if run.code and codetree.digest_of(tree) != run.code:
-        return _code_of_old(run, name)
+        code = _push_tree(link, run, tree)
+        if code is not None:
+            return code
+    raise OrderRefused(
+        Problem("code-changes", f"{run.plan.workdir} changes while it is being pushed", "`orch up` again")
+    )
+
+
+def _push_tree(link: Asks, run: Run, tree: list[codetree.CodeFile]) -> str | None:
+    """Push what the host lacks of these files, and return their digest; None where it still lacks some."""
     by_digest = {entry[1]: entry for entry in tree}
     order = CODE({**orders.of_run(run), "files": list(tree)})
-    for _ in range(3):  # a file may change after it was hashed; the host then asks for it again
-        ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
-        if not ok["missing"]:
-            return ok["digest"]
+    ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
+    if ok["missing"]:
         for digest in ok["missing"]:
             if digest in by_digest:  # else the host asks for what nobody has offered
                 _send(link, run, by_digest[digest][0], digest)
-    raise OrderRefused(
-        Problem("code-changes", f"{run.plan.workdir} changes while it is being pushed", "`orch up` again")
+        ok = link.ask(order, timeout_s=PUSH_TIMEOUT_S).ok
+    return None if ok["missing"] else ok["digest"]
+
+
+def _tree(run: Run, *, fresh: bool) -> list[codetree.CodeFile]:
+    plan = run.plan
+    return _SHARED.of(
+        (run.run_id, plan.workdir, "tree"),
+        lambda: codetree.manifest(plan.workdir, plan.script, plan.push_bytes_max),
+        fresh=fresh,
     )
 
 

@@ -7,8 +7,8 @@ import logging
 from typing import Any
 
 from orchestrator.adapters.channel import FrameError
-from orchestrator.adapters.head.journal_states import dump_run, read_run
-from orchestrator.core.model import Phase, Run
+from orchestrator.adapters.head.journal_states import packed_run, read_run, unpacked
+from orchestrator.core.model import HostState, Phase, Run
 from orchestrator.daemon.connection import orders
 from orchestrator.daemon.connection.conversation import LinkDown, OrderRefused, Reply
 from orchestrator.daemon.connection.link import HostLink
@@ -20,19 +20,24 @@ log = logging.getLogger(__name__)
 
 END_TIMEOUT_S = 5.0
 
+LAST_REVISION = 1 << 53
+"""Of the record of a run that has ended: none comes after it."""
+
 
 class Records:
     """Remembers which record each host has. Only the deciding thread uses it."""
 
     def __init__(self) -> None:
-        self._given: dict[tuple[str, str], tuple[int, Phase]] = {}
+        self._given: dict[tuple[str, str], tuple[int, Phase, tuple[HostState, ...]]] = {}
+        self._revision = 0
+        """Counts what this coordinator has told: of two records of one epoch, the later one is known."""
 
     def give(self, link: HostLink, run: Run, host: str, *, now: float) -> None:
-        """Send the run as it is now, at the start of a generation and again at its release.
+        """Send the run as it is now, where the host does not have it: of its generation, its phase and its drains.
 
         It is sent after the orders themselves, since the record matters only if a journal is lost.
         """
-        mark = (run.generation_last, run.phase)
+        mark = _mark(run)
         if self._given.get((run.run_id, host)) == mark:
             return
         self._given[run.run_id, host] = mark
@@ -42,34 +47,49 @@ class Records:
                 log.warning("%s: %s keeps no record of it: %s", run.run_id, host, reply.error["message"])
 
         try:
-            link.send(_order(run, now), on_reply=on_reply)
+            self._revision += 1
+            link.send(_order(run, now, self._revision), on_reply=on_reply)
         except FrameError as e:
             log.warning("%s: its record does not fit in a frame: %s", run.run_id, e)
+
+    def is_behind(self, run: Run, host: str) -> bool:
+        """Return whether a host has an older record from this coordinator: it was away when the newest was sent."""
+        return self._given.get((run.run_id, host), _mark(run)) != _mark(run)
 
     def forget(self, run: Run, host: str) -> None:
         """Forget what a host has of a run that has ended."""
         self._given.pop((run.run_id, host), None)
 
 
+def _mark(run: Run) -> tuple[int, Phase, tuple[HostState, ...]]:
+    return (run.generation_last, run.phase, tuple(host.state for host in run.hosts))
+
+
 def give_end(link: HostLink, run: Run, host: str, *, now: float) -> None:
     """Send how the run has ended, and wait for the reply, since the link is then closed. Any thread may call it."""
     try:
-        link.ask(_order(run, now), timeout_s=END_TIMEOUT_S)
+        link.ask(_order(run, now, LAST_REVISION), timeout_s=END_TIMEOUT_S)
     except (LinkDown, OrderRefused, FrameError) as e:
         log.warning("%s: %s does not remember how it ended: %s", run.run_id, host, e)
 
 
-def _order(run: Run, now: float) -> Order[Nothing]:
-    record: Record = {"written_at": now, "epoch": run.epoch, "state": dump_run(run)}
+def _order(run: Run, now: float, revision: int) -> Order[Nothing]:
+    record: Record = {
+        "written_at": now,
+        "epoch": run.epoch,
+        "revision": revision,
+        "state": packed_run(run),
+    }
     return KEEP({**orders.of_run(run), "record": record})
 
 
-def read(record: Any) -> tuple[int, float, Run] | None:
-    """Return (epoch, written_at, run) of a host's record; None where this version does not understand it."""
+def read(record: Any) -> tuple[tuple[int, int], float, Run] | None:
+    """Return ((epoch, revision), written_at, run) of a host's record; None where this orch does not understand it."""
     try:
         state = json.dumps(
-            cleaned_json(json.loads(record["state"]))
+            cleaned_json(json.loads(unpacked(record["state"])))
         )  # a text within a text: `edge` saw the outer one
-        return int(record["epoch"]), float(record["written_at"]), read_run(state)
-    except (KeyError, TypeError, ValueError, RecursionError):
+        version = int(record["epoch"]), int(record.get("revision", 0))
+        return version, float(record["written_at"]), read_run(state)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None

@@ -13,17 +13,16 @@ from orchestrator.core.events import Submitted, TaskReport
 from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import HostPlan, TaskId
-from orchestrator.core.words import duration
+from orchestrator.core.words import duration, listed
 from orchestrator.daemon.connection import orders, wire
-from orchestrator.daemon.connection.pool import connection_of
 from orchestrator.daemon.connection.query import Answer, Asker
 from orchestrator.daemon.coordinator import records
 from orchestrator.protocol.orders import KnownRun, KnownRuns
 
 EPOCHS_UNHEARD = 1000
-"""Added to the epoch if a host does not answer. That host may have obeyed a higher epoch than all others, and would
-refuse a lower one for ever. It is more than the number of coordinators that can have succeeded one another while only
-that host was connected."""
+"""Added to the epoch if a host does not answer, or answers with an error. That host may have obeyed a higher epoch than
+all others, and would refuse a lower one for ever. It is more than the number of coordinators that can have succeeded
+one another while only that host was connected."""
 
 _NAMED_MAX = 3
 """How many tasks of a dead run are described; the rest are only counted."""
@@ -41,7 +40,7 @@ class Found:
     lives_on: set[str] = field(default_factory=set)
     told: dict[HostPlan, tuple[TaskReport, ...]] = field(default_factory=dict)
     """What each host reported, by what it takes to connect, since the given specs may use other names than the run."""
-    records: list[tuple[int, float, Run]] = field(default_factory=list)
+    records: list[tuple[tuple[int, int], float, Run]] = field(default_factory=list)
     run: Run | None = None
     """The rebuilt run; None where it cannot be recovered, and then `why` says why."""
     why: str | None = None
@@ -51,7 +50,7 @@ class Found:
     @property
     def record(self) -> Run | None:
         """The newest record."""
-        return rebuild.newest((epoch, run) for epoch, _, run in self.records)
+        return rebuild.newest((version, run) for version, _, run in self.records)
 
     @property
     def reports(self) -> list[tuple[str, TaskReport]]:
@@ -79,25 +78,25 @@ class Search:
 def search(asker: Asker, hosts: Iterable[HostPlan], *, timeout_s: float, at: float) -> Search:
     """Ask these hosts, and then all other hosts of the unfinished runs that are found."""
     answers: dict[HostPlan, Answer[KnownRuns]] = {}
-    wanted = {connection_of(host): host for host in hosts}
+    wanted = {host.connection: host for host in hosts}
     look = orders.runs(records=True)
     found: dict[str, Found] = {}
     while wanted:
         for answer in asker.ask([(host, [look]) for host in wanted.values()], timeout_s=timeout_s):
-            answers[connection_of(answer.host)] = answer
+            answers[answer.host.connection] = answer
         found = _found(answers.values(), at)
         wanted = {
             key: host
             for one in found.values()
             if (record := one.record) is not None and not record.phase.is_terminal
             for host in _hosts(record)
-            if (key := connection_of(host)) not in answers
+            if (key := host.connection) not in answers
         }
     for one in found.values():
         _judge(one, answers, at)
     heard = [reply.ok["runs"] for answer in answers.values() for reply in answer.replies if reply.ok]
     epoch = max((run["epoch"] for runs in heard for run in runs), default=0)
-    if any(answer.problem is not None for answer in answers.values()):
+    if any(answer.unheard is not None for answer in answers.values()):
         epoch += EPOCHS_UNHEARD
     return Search(list(answers.values()), found, epoch, at)
 
@@ -124,7 +123,7 @@ def _add(one: Found, host: HostPlan, told: KnownRun, at: float) -> None:
         one.watched_on.add(host.name)
     if told["alive"]:
         one.lives_on.add(host.name)
-    one.told[connection_of(host)] = tuple(wire.task_report(task, at=at) for task in told["tasks"])
+    one.told[host.connection] = tuple(wire.task_report(task, at=at) for task in told["tasks"])
     record = records.read(told["record"])
     if record is not None:
         one.records.append(record)
@@ -137,7 +136,9 @@ def _judge(one: Found, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float)
         one.phase = record.phase.value
         one.why = f"it has ended: {one.phase}: {record.reason}"
         if one.lives_on:
-            one.why += f"; what is left of it lives on {_listed(one.lives_on)}, and `orch gc` removes it"
+            one.why += (
+                f"; what is left of it lives on {listed(sorted(one.lives_on))}, and `orch gc` removes it"
+            )
     elif not one.lives_on:
         one.why = f"nothing of it lives{_silent_of(record, answers)}: {_ends(one, at)}"
     elif record is None:
@@ -148,8 +149,8 @@ def _judge(one: Found, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float)
 
 def _rebuild(one: Found, record: Run, answers: Mapping[HostPlan, Answer[KnownRuns]], at: float) -> None:
     written_at = next(at for _, at, run in one.records if run is record)
-    spoke = [host for host in _hosts(record) if answers[connection_of(host)].problem is None]
-    told = {host.name: one.told.get(connection_of(host), ()) for host in spoke}
+    spoke = [host for host in _hosts(record) if answers[host.connection].unheard is None]
+    told = {host.name: one.told.get(host.connection, ()) for host in spoke}
     missing = rebuild.unaccounted(record, told)
     if missing:
         one.why = f"{', '.join(missing)} did not answer, and it is not known what runs there"
@@ -160,8 +161,8 @@ def _rebuild(one: Found, record: Run, answers: Mapping[HostPlan, Answer[KnownRun
 
 def _silent_of(record: Run | None, answers: Mapping[HostPlan, Answer[KnownRuns]]) -> str:
     hosts = _hosts(record) if record is not None else []
-    silent = [host.name for host in hosts if answers[connection_of(host)].problem is not None]
-    return f" on the hosts that answered ({_listed(silent)} did not)" if silent else ""
+    silent = [host.name for host in hosts if answers[host.connection].unheard is not None]
+    return f" on the hosts that answered ({listed(sorted(silent))} did not)" if silent else ""
 
 
 def _ends(one: Found, at: float) -> str:
@@ -178,10 +179,6 @@ def _end(host: str, report: TaskReport, at: float) -> str:
     ago_s = at - report.exit.at  # 0 where its host was rebooted meanwhile
     when = f"{duration(ago_s)} ago " if ago_s > 0 else ""
     return f"{when}{report.task} on {host} {how(report.exit)}"
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
 
 
 def write(journal: Journal, chosen: Sequence[Found], *, epoch: int, at: float) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.diagnosis.describe import Reason, reason
+from orchestrator.core.goodput import Account
+from orchestrator.core.hosts import host_state
 from orchestrator.core.launch import endpoint
-from orchestrator.core.model import Host, HostState, Link, Run, Task
+from orchestrator.core.model import Host, HostState, Link, Phase, Run, Task
+from orchestrator.core.phases import standby
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import Plan
+from orchestrator.core.words import proof_by
 from orchestrator.daemon.coordinator.halts import Halt
 
 SCHEMA = 1
@@ -22,15 +27,47 @@ Halts = Mapping[str, Halt]
 
 _NONE: Halts = MappingProxyType({})
 
+Times = Mapping[str, Account]
+"""By id, what the runs have spent their time on."""
 
-def document(runs: Iterable[Run], *, now: float, halted: Halts = _NONE) -> dict[str, Any]:
+_NO_TIMES: Times = MappingProxyType({})
+
+
+def document(
+    runs: Iterable[Run], *, now: float, halted: Halts = _NONE, times: Times = _NO_TIMES
+) -> dict[str, Any]:
     """Return the document of all runs, oldest first."""
-    return {"schema": SCHEMA, "runs": [run_document(run, now=now, halted=halted) for run in runs]}
+    documents = [run_document(run, now=now, halted=halted, times=times) for run in runs]
+    return {"schema": SCHEMA, "runs": documents}
 
 
-def run_document(run: Run, *, now: float, halted: Halts = _NONE) -> dict[str, Any]:
+def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = _NO_TIMES) -> dict[str, Any]:
     """Return the document of one run. It holds ages in seconds, since monotonic times mean nothing to others."""
     chief, placed = run.task(run.chief), run.placed
+    return {
+        **_headline(run, now, halted),
+        "decisions_stopped": _stopped(run, now, halted),
+        "phase_age_s": round(now - run.since_at, 1),
+        "strategy": run.plan.strategy,
+        "epoch": run.epoch,
+        "steps_per_s": chief.progress.steps_per_s if chief.phase.may_live else None,
+        "training_epoch": chief.progress.epoch,
+        "training_epochs": chief.progress.epochs,
+        **_times(run, chief, times.get(run.run_id)),
+        "metrics": dict(chief.progress.metrics),
+        "checkpoint": _checkpoint(run, now),
+        "seed": {"global_step": run.seed.global_step, "source": run.seed.source} if run.seed else None,
+        "standby": _standby(run, now),
+        "first_cause": first_cause(run),
+        "warnings": list(run.warnings),
+        "proof": _proof(run),
+        "hosts": [_host(run, host, now) for host in run.hosts],
+        "tasks": [_task(run, placed, task, now) for task in run.tasks],
+    }
+
+
+def _headline(run: Run, now: float, halted: Halts) -> dict[str, Any]:
+    """Return what every document of a run begins with."""
     told = _reason(run, now, halted)
     return {
         "name": run.plan.name,
@@ -39,25 +76,33 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE) -> dict[str, An
         "reason": told.sentence,
         "reason_begins_with": told.begins_with,
         "reason_rest": told.rest,
-        "decisions_stopped": _stopped(run, now, halted),
-        "phase_age_s": round(now - run.since_at, 1),
-        "strategy": run.plan.strategy,
         "generation": run.generation,
-        "epoch": run.epoch,
         "restarts": run.budget.restarts,
         "global_step": run.global_step,
-        "steps_per_s": chief.progress.steps_per_s if chief.phase.may_live else None,
-        "training_epoch": chief.progress.epoch,
-        "metrics": dict(chief.progress.metrics),
-        "checkpoint": _checkpoint(run, now),
-        "seed": {"global_step": run.seed.global_step, "source": run.seed.source} if run.seed else None,
         "problem": _problem(run),
-        "first_cause": first_cause(run),
-        "warnings": list(run.warnings),
-        "proof": _proof(run),
-        "hosts": [_host(run, host, now) for host in run.hosts],
-        "tasks": [_task(run, placed, task, now) for task in run.tasks],
     }
+
+
+def _times(run: Run, chief: Task, account: Account | None) -> dict[str, Any]:
+    """Return since when it runs, how much is done, and how long it will go on at its pace."""
+    step, total, pace = run.global_step, chief.progress.steps_total, chief.progress.steps_per_s
+    eta_s = None
+    if run.phase is Phase.RUNNING and step is not None and total is not None and pace:
+        eta_s = round(max(0, total - step) / pace, 1)
+    return {
+        "started_at": round(account.begin, 3) if account else None,
+        "ended_at": round(account.end, 3) if account and account.is_final else None,
+        "elapsed_s": round(account.elapsed_s, 1) if account else None,
+        "steps_total": total,
+        "eta_s": eta_s,
+        **_goodput(account),
+    }
+
+
+def _goodput(account: Account | None) -> dict[str, Any]:
+    """Return the share of its time that the run has kept, and what all of it went into."""
+    told = account.as_data() if account else None
+    return {"goodput": told["value"] if told else None, "time_use": told}
 
 
 def first_cause(run: Run) -> dict[str, object] | None:
@@ -80,7 +125,12 @@ def _stopped(run: Run, now: float, halted: Halts) -> dict[str, Any] | None:
 
 
 def why_document(
-    run: Run, ended: Sequence[dict[str, Any]], *, now: float, halted: Halts = _NONE
+    run: Run,
+    ended: Sequence[dict[str, Any]],
+    *,
+    now: float,
+    halted: Halts = _NONE,
+    account: Account | None = None,
 ) -> dict[str, Any]:
     """Return the document of `orch why --json`: the state of the run, and what ended its generations, oldest first.
 
@@ -89,21 +139,34 @@ def why_document(
         ended: the first causes in the events. One cause may occur several times; the last one also says what was done.
         now: the monotonic time.
     """
-    newest, told = first_cause(run), _reason(run, now, halted)
+    newest = first_cause(run)
     latest = {(c["generation"], c["task"]): c for c in (*ended, *([newest] if newest else ()))}
     return {
         "schema": SCHEMA,
-        "name": run.plan.name,
-        "run_id": run.run_id,
-        "phase": run.phase.value,
-        "reason": told.sentence,
-        "reason_begins_with": told.begins_with,
-        "reason_rest": told.rest,
-        "generation": run.generation,
-        "restarts": run.budget.restarts,
-        "global_step": run.global_step,
-        "problem": _problem(run),
+        **_headline(run, now, halted),
+        **_goodput(account),
         "first_causes": list(latest.values()),
+    }
+
+
+def _standby(run: Run, now: float) -> dict[str, Any]:
+    """Return what is started of the next generation: `state` is off, none, starting, ready or ending."""
+    waiting = run.standby
+    if waiting.tasks:
+        state = "ending" if waiting.ended else "ready" if waiting.is_ready else "starting"
+    else:
+        state = "none" if standby.is_wanted(run.plan) else "off"
+    is_due = state == "none" and run.phase is Phase.RUNNING
+    return {
+        "state": state,
+        "generation": waiting.generation if waiting.tasks else None,
+        "age_s": round(now - waiting.since_at, 1) if waiting.tasks else None,
+        "memory_bytes": sum(task.progress.rss_bytes or 0 for task in waiting.tasks) or None,
+        "reason": waiting.ended or (standby.why_none(run) if is_due else None),
+        "tasks": [
+            {"task": str(task.id), "host": task.host, "phase": task.phase.value, "pid": task.pid}
+            for task in waiting.tasks
+        ],
     }
 
 
@@ -131,6 +194,7 @@ def _problem(run: Run) -> dict[str, Any] | None:
         "hint": problem.hint,
         "exit_code": problem.exit_code,
         "key": problem.key,
+        "table": [list(row) for row in problem.table],
     }
 
 
@@ -138,25 +202,34 @@ def _proof(run: Run) -> dict[str, Any] | None:
     if run.proof is None:
         return None
     hosts = {
-        name: {"left": list(swept.left), "ports_busy": list(swept.ports_busy), "by": swept.by}
+        name: {
+            "left": list(swept.left),
+            "ports_busy": list(swept.ports_busy),
+            "by": swept.by,
+            "how": proof_by(swept.by),
+        }
         for name, swept in run.proof.items()
     }
-    return {"hosts": hosts, "unreachable": unproven(run)}
+    gone = {host.name: host.state_why for host in run.hosts if host.gone and host.name not in run.proof}
+    return {"hosts": hosts, "gone": gone, "unreachable": unproven(run)}
 
 
 def _host(run: Run, host: Host, now: float) -> dict[str, Any]:
-    tasks = [str(task.id) for task in run.tasks if task.host == host.name]
+    tasks = [str(task.id) for task in run.tasks_on(host.name)]
     return {
         "host": host.name,
         "state": _state(host, holds=bool(tasks)),
         "reason": host.state_why or host.problem,
+        "hint": host_state.STUCK_HINT if host.state is HostState.STUCK else None,
         "tasks": tasks,
         "link": host.link.value,
+        "gone": host.gone or None,
         "heard_age_s": round(now - host.heard_at, 1) if host.heard_at is not None else None,
         "problem": host.problem,
         "warning": host.warning,
         "cpu_percent": host.cpu_percent,
         "memory_percent": host.memory_percent,
+        "gpus": [asdict(load) for load in host.gpu_loads],
         "checkpoint_dir_silent_s": host.dir_silent_s,
     }
 
@@ -183,7 +256,7 @@ def _task(run: Run, placed: Plan, task: Task, now: float) -> dict[str, Any]:
         "phase": phase,
         "pid": task.pid,
         "generation": task.generation,
-        "address": endpoint(planned.data_address, task.port) if task.port else None,
+        "address": endpoint(planned.peer_address, task.port) if task.port else None,
         "gpus": list(placed.task(task.id).gpus),
         "restarts": task.budget.restarts,
         "global_step": task.progress.global_step,

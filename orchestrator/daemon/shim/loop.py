@@ -19,7 +19,7 @@ from orchestrator.adapters.host import process
 from orchestrator.adapters.host.hostlog import LogWriter
 from orchestrator.daemon.shim import record, state
 from orchestrator.daemon.shim.connections import AgentLink, Agents, Gone, RuntimeLink
-from orchestrator.daemon.shim.report import Progress
+from orchestrator.daemon.shim.report import Progress, blank_task, ended_task
 from orchestrator.daemon.shim.spawn import StartFailed, marker
 from orchestrator.daemon.shim.state import (
     Do,
@@ -163,6 +163,7 @@ class Shim:
             self._spawn(_env_of(order))
         elif action is Do.GO:
             self._close_port()
+            record.mark_released(self._directory)
             env = {**_env_of(order), **marker(self._start, self._directory)}
             if self._runtime is not None:
                 self._runtime.send({"go": {"env": env}})
@@ -188,6 +189,7 @@ class Shim:
     def _spawn(self, release_env: dict[str, str]) -> None:
         if not self._start["hold"]:
             self._close_port()
+            record.mark_released(self._directory)
         try:
             sock, self._pipes = self._process.start(self._directory, self._secrets, release_env)
         except (StartFailed, OSError) as e:
@@ -340,7 +342,7 @@ class Shim:
         self._agents.report(self._task(), time.monotonic())
 
     def _task(self) -> Task:
-        task = record.blank_task(self._start)
+        task = blank_task(self._start)
         task["phase"] = self._state.shown
         task["pid"] = self._process.pid
         task["port"] = self._port_number
@@ -368,7 +370,7 @@ class Shim:
         self._log.finish()
         cause = self._process.cause(ended, state.stop_by)
         ago_s = time.monotonic() - ended.at
-        task = record.ended_task(
+        task = ended_task(
             self._task(),
             cause,
             swept=self._process.swept_by,
@@ -378,8 +380,11 @@ class Shim:
             ago_s=ago_s,
             ended_at=time.time() - ago_s,
             ordered=state.stop_by is StopBy.ORDER,
+            released=state.reached is Phase.RUNNING,
             last_lines=self._log.last_lines(),
         )
+        if state.left:
+            self._process.remember_left()
         self._write_exit(task, ended.at)
         self._agents.say_last(task, LAST_WORDS_S)
         self._process.remove_group(0.0 if state.left else LAST_WORDS_S)

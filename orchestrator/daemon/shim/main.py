@@ -71,6 +71,7 @@ def _run(directory: str, start: dict[str, Any], secrets: dict[str, str], lock: i
     answer = _detach(directory)
     try:
         _repair_code(start)
+        _prepare_work_dir(start)
         shim = Shim(directory, start, secrets, _take_port(start["ports"]))
         shim.open()
     except (CannotStart, OSError) as e:
@@ -101,13 +102,28 @@ def _repair_code(start: dict[str, Any]) -> None:
         )
 
 
+def _prepare_work_dir(start: dict[str, Any]) -> None:
+    """Copy the code into the task's working directory. It takes as long as the disk, so the agent must not do it.
+
+    For a standby the directory is ready: another generation trains in it, and must not have its files mended.
+    """
+    from orchestrator.adapters.host import workdir
+    from orchestrator.daemon.shim.spawn import code_dir, work_dir
+
+    tree = code_dir(start)
+    if start["env"].get("ORCH_STANDBY") and os.path.isdir(work_dir(start)):
+        return
+    try:
+        workdir.prepare(str(start["host_dir"]), str(start["run"]), str(start["task"]), tree)
+    except FileNotFoundError as e:
+        why = f"the run's code cannot be copied on this host: {e.filename} is not there"
+        raise CannotStart("no-code", why, "`orch up` again: it pushes it") from e
+
+
 def _keep(directory: str, start: dict[str, Any], error: dict[str, Any]) -> None:
     """Write an exit record with the error, since the answer to the agent may get lost."""
-    task = record.blank_task(start)
-    task["error"] = {"kind": "start-failed", "message": error["message"]}
-    task = record.ended_task(task, "start-failed", swept="marker", left=[], last_lines=[error["message"]])
     try:
-        record.write_exit(directory, task, time.monotonic())
+        record.write_failed_start(directory, start, error["message"])
     except OSError as e:
         record.diagnose(f"the exit record could not be written: {e}")
 

@@ -14,8 +14,9 @@ import json
 import os
 import time
 
-from orchestrator.adapters import durable
+from orchestrator.adapters import durable, private_socket
 from orchestrator.adapters.host import cgroup, hostlog, process
+from orchestrator.daemon.shim.report import blank_task, ended_task
 from orchestrator.daemon.shim.state import cause_of_silence
 from orchestrator.daemon.shim.sweep import sweep
 
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
     import socket
     from typing import Any
 
-    from orchestrator.protocol.frames import ExitCause, Left, SweptBy, Task, TaskExit
+    from orchestrator.protocol.frames import Left, SweptBy, Task
+
+RELEASED = "released"
+"""A file in the generation's directory, from its release on."""
 
 ROOM_BYTES = 16 << 10
 """The space reserved for an exit record, in case the disk is full by then. Last lines that do not fit are dropped."""
@@ -36,16 +40,8 @@ def listen(generation_dir: str) -> socket.socket:
 
     handle = os.open(generation_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        path = f"/proc/self/fd/{handle}/sock"
-        if os.path.lexists(path):
-            os.unlink(path)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        before = os.umask(0o177)
-        try:
-            listener.bind(path)
-        finally:
-            os.umask(before)
-        listener.listen(8)
+        private_socket.listen(listener, f"/proc/self/fd/{handle}/sock", 8)
         return listener
     finally:
         os.close(handle)
@@ -105,61 +101,6 @@ def lock(generation_dir: str, *, wait: bool = True) -> int:
     return handle
 
 
-def blank_task(start: dict[str, Any]) -> Task:
-    """Return a TASK of which only its order is known."""
-    return {
-        "task": start.get("task", ""),
-        "generation": start.get("generation", 0),
-        "phase": "starting",
-        "pid": None,
-        "port": None,
-        "global_step": None,
-        "step_age_s": None,
-        "epoch": None,
-        "metrics": {},
-        "steps_per_s": None,
-        "cpu_percent": None,
-        "rss_bytes": None,
-        "peak_rss_bytes": None,
-        "log_bytes": 0,
-        "log_dropped_bytes": 0,
-        "heartbeat_age_s": 0.0,
-        "runtime_age_s": None,
-        "error": None,
-        "said": [],
-        "exit": None,
-    }
-
-
-def ended_task(
-    task: Task,
-    cause: ExitCause,
-    *,
-    swept: SweptBy,
-    left: list[Left],
-    code: int | None = None,
-    signal: int | None = None,
-    ago_s: float | None = 0.0,
-    ended_at: float | None = None,
-    ordered: bool = False,
-    last_lines: list[str],
-) -> Task:
-    """Return the TASK with its EXIT. `ended_at` is Unix time; None: now."""
-    ended: TaskExit = {
-        "code": code,
-        "signal": signal,
-        "ago_s": ago_s,
-        "ended_at": time.time() if ended_at is None else ended_at,
-        "ordered": ordered,
-        "cause": cause,
-        "last_lines": last_lines,
-        "peak_rss_bytes": task.get("peak_rss_bytes"),
-        "swept": swept,
-        "left": left,
-    }
-    return {**task, "phase": "exited", "exit": ended}
-
-
 def keep_room(generation_dir: str) -> None:
     """Reserve space for the exit record, because a full disk may be what ends the task. Raises OSError."""
     handle = os.open(
@@ -188,6 +129,14 @@ def write_exit(generation_dir: str, task: Task, ended_at: float) -> None:
         durable.place(room, os.path.join(generation_dir, "exit.json"))
 
 
+def write_failed_start(generation_dir: str, start: dict[str, Any], why: str) -> None:
+    """Write the exit record of a task that was never started. Raises OSError as `write_exit` does."""
+    task = blank_task(start)
+    task["error"] = {"kind": "start-failed", "message": why}
+    task = ended_task(task, "start-failed", swept="marker", left=[], ended_at=time.time(), last_lines=[why])
+    write_exit(generation_dir, task, time.monotonic())
+
+
 def _write_into(room: str, value: dict[str, Any]) -> None:
     """Write the record into the reserved file, which needs no new space. Raises OSError where there is none."""
     data = json.dumps(value).encode()
@@ -203,6 +152,14 @@ def _write_into(room: str, value: dict[str, Any]) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def mark_released(generation_dir: str) -> None:
+    """Note that the task passes its gate, for whoever writes the record if this shim dies. Errors are ignored."""
+    try:
+        os.close(os.open(os.path.join(generation_dir, RELEASED), os.O_WRONLY | os.O_CREAT, 0o600))
+    except OSError:
+        return
 
 
 def diagnose(sentence: str) -> None:
@@ -266,6 +223,8 @@ def _bury(generation_dir: str) -> Task:
         cause,
         swept=swept,
         left=left,
+        ended_at=time.time(),
+        released=os.path.exists(os.path.join(generation_dir, RELEASED)),
         last_lines=hostlog.tail(generation_dir),
         ago_s=None if cause == "rebooted" else 0.0,
     )
@@ -278,7 +237,7 @@ def _sweep_task(start: dict[str, Any], shim: dict[str, Any]) -> tuple[SweptBy, l
         return "marker", []
     host_dir, run, task = str(start["host_dir"]), str(start["run"]), str(start["task"])
     generation = int(start["generation"])
-    group = cgroup.find(cgroup.name_of(host_dir, run, task, generation))
+    group = cgroup.find(cgroup.name_of(host_dir, run, task, generation), shim.get("cgroup"))
     known = _identity(shim.get("task"))
     left = sweep(
         host_dir,

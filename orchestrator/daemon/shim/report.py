@@ -1,4 +1,4 @@
-"""What a shim knows of its task's progress, and how it puts it into a report that is not too long."""
+"""The TASK of a shim's reports: what it knows of its task's progress and end, in a report that is not too long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.protocol.frames import Said, Task
+    from orchestrator.protocol.frames import Began, ExitCause, Left, Said, SweptBy, Task, TaskExit
 
 PACE_WINDOW_S = 20.0
 _POINTS_MAX = 128
@@ -47,13 +47,82 @@ _TOO_MANY: Said = {
     "message": f"the script reports more than {METRICS_MAX} metrics: the first of them are shown",
 }
 
+_NO_STEP: Said = {
+    "kind": "progress-lost",
+    "message": f"the script reports a position that is no whole number from 0 to {STEP_MAX}: no progress is seen while "
+    "that lasts, so a standstill cannot be told from it",
+}
+
+
+def blank_task(start: dict[str, Any]) -> Task:
+    """Return a TASK of which only its order is known."""
+    return {
+        "task": start.get("task", ""),
+        "generation": start.get("generation", 0),
+        "phase": "starting",
+        "pid": None,
+        "port": None,
+        "global_step": None,
+        "step_age_s": None,
+        "began": None,
+        "epoch": None,
+        "steps_total": None,
+        "epochs": None,
+        "metrics": {},
+        "steps_per_s": None,
+        "cpu_percent": None,
+        "rss_bytes": None,
+        "peak_rss_bytes": None,
+        "log_bytes": 0,
+        "log_dropped_bytes": 0,
+        "heartbeat_age_s": 0.0,
+        "runtime_age_s": None,
+        "error": None,
+        "said": [],
+        "exit": None,
+    }
+
+
+def ended_task(
+    task: Task,
+    cause: ExitCause,
+    *,
+    swept: SweptBy,
+    left: list[Left],
+    ended_at: float,
+    code: int | None = None,
+    signal: int | None = None,
+    ago_s: float | None = 0.0,
+    ordered: bool = False,
+    released: bool = False,
+    last_lines: list[str],
+) -> Task:
+    """Return the TASK with its EXIT. `ended_at` is Unix time."""
+    ended: TaskExit = {
+        "code": code,
+        "signal": signal,
+        "ago_s": ago_s,
+        "ended_at": ended_at,
+        "ordered": ordered,
+        "released": released,
+        "cause": cause,
+        "last_lines": last_lines,
+        "peak_rss_bytes": task.get("peak_rss_bytes"),
+        "swept": swept,
+        "left": left,
+    }
+    return {**task, "phase": "exited", "exit": ended}
+
 
 class Progress:
     """What the runtime has said. Never trusts it: any script may write to that socket."""
 
     def __init__(self) -> None:
         self.global_step: int | None = None
+        self.began: Began | None = None
         self.epoch: int | None = None
+        self.steps_total: int | None = None
+        self.epochs: int | None = None
         self.metrics: dict[str, float | None] = {}
         self.error: Said | None = None
         self.said: deque[Said] = deque(maxlen=SAID_MAX)
@@ -83,7 +152,7 @@ class Progress:
     def _step(self, message: dict[str, Any], at: float) -> str:
         step = message["step"]
         if not _is_step(step):
-            return ""
+            return self._say(_NO_STEP)
         first = self.global_step is None
         if self._points and step < self._points[-1][1]:
             self._points.clear()  # it went back, after a restore: the pace begins anew
@@ -94,8 +163,12 @@ class Progress:
         if step != self.global_step:
             self.moved_at = at - _age_s(message)
         self.global_step = step
+        self.began = self.began or _began(message.get("began"))
         epoch, metrics = message.get("epoch"), message.get("metrics")
         self.epoch = epoch if _is_step(epoch) else self.epoch
+        total, epochs = message.get("total"), message.get("epochs")
+        self.steps_total = total if _is_step(total) else self.steps_total
+        self.epochs = epochs if _is_step(epochs) else self.epochs
         for name, value in metrics.items() if isinstance(metrics, dict) else ():
             self._measure(name[:METRIC_CHARS_MAX], value)
         return "now" if first else "soon"
@@ -119,7 +192,10 @@ class Progress:
         """Fill its part of a TASK. A runtime that has left (`attached` is false) is not silent: it is not there."""
         heartbeat_at = self.heartbeat_at if attached else None
         task["global_step"] = self.global_step
+        task["began"] = self.began
         task["epoch"] = self.epoch
+        task["steps_total"] = self.steps_total
+        task["epochs"] = self.epochs
         task["metrics"] = dict(self.metrics)
         task["step_age_s"] = None if self.moved_at is None else round(at - self.moved_at, 3)
         task["steps_per_s"] = self.steps_per_s(at)
@@ -191,6 +267,13 @@ def _age_s(message: dict[str, Any]) -> float:
     """Return how long the runtime held the message back, within reason."""
     age_s = message.get("age_s")
     return age_s if isinstance(age_s, float) and 0.0 <= age_s <= _HELD_BACK_MAX_S else 0.0
+
+
+def _began(told: Any) -> Began | None:
+    """Return where training began, if the runtime has said so as it should."""
+    if not isinstance(told, dict) or not _is_step(told.get("step")) or not _is_step(told.get("stride")):
+        return None
+    return {"step": told["step"], "stride": told["stride"]}
 
 
 def _said(value: Any) -> Said:

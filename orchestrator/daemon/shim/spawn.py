@@ -10,7 +10,7 @@ import errno
 import os
 import signal
 
-from orchestrator.adapters.host import process
+from orchestrator.adapters.host import process, workdir
 from orchestrator.adapters.host.cgroup import Cgroup
 
 TYPE_CHECKING = False
@@ -65,8 +65,13 @@ def marker(start: dict[str, Any], generation_dir: str) -> dict[str, str]:
 
 
 def code_dir(start: dict[str, Any]) -> str:
-    """Return the directory of the pushed code, which is the task's working directory."""
+    """Return the directory of the pushed code, of which the task's working directory has a copy."""
     return os.path.join(str(start["host_dir"]), "runs", str(start["run"]), "code", str(start["code"]))
+
+
+def work_dir(start: dict[str, Any]) -> str:
+    """Return the task's working directory."""
+    return workdir.work_dir(str(start["host_dir"]), str(start["run"]), str(start["task"]))
 
 
 class Spawned:
@@ -167,7 +172,7 @@ def _sentence(stage: str, number: int, python: str, directory: str) -> str:
     if stage == "exec":
         return f"{python!r} could not be executed: {why}; is it a Python for this host, on a mount without noexec?"
     if stage == "directory":
-        return f"the code is not at {directory!r}: {why}"
+        return f"the working directory {directory!r} cannot be entered: {why}"
     if stage == "argument":
         return "the command or the environment holds a NUL byte"
     return f"the process could not be prepared ({stage}): {why}"

@@ -9,7 +9,7 @@ import os
 import time
 from signal import SIGKILL
 
-from orchestrator.adapters.host import cgroup, process
+from orchestrator.adapters.host import cgroup, process, unkillable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,11 +39,8 @@ def name_left(found: Iterable[process.Identity]) -> list[Left]:
     """Return the processes that still live, each with the reason."""
     left: list[Left] = []
     for who in found:
-        state = process.state(who)
-        if state is not None:
-            why = (
-                "D state: it waits in the kernel" if state == "D" else f"alive after SIGKILL (state {state})"
-            )
+        why = unkillable.why(who)
+        if why is not None:
             left.append({"pid": who.pid, "why": why})
     return left
 
@@ -60,9 +57,10 @@ def sweep(
 ) -> list[Left]:
     """Kill every process of the run on this host up to that generation. Return those that are left, with reasons.
 
-    It waits at most `bound_s`. `known` are recorded identities, for processes whose environment cannot be read.
+    It waits at most `bound_s`; what is left then is remembered on the host. `known` are recorded identities, for
+    processes whose environment cannot be read.
     """
-    groups, known = list(groups), list(known)
+    groups, known = list(groups), [*known, *unkillable.of_run(host_dir, run)]
     give_up_at = time.monotonic() + bound_s
     while True:
         for group in groups:
@@ -75,6 +73,7 @@ def sweep(
         if not kill(found):
             break
         if time.monotonic() >= give_up_at:
+            unkillable.remember(host_dir, run, found)
             return name_left(found)
         time.sleep(_AGAIN_S)
     for group in groups:

@@ -7,9 +7,9 @@ import signal
 import socket
 import time
 
-from orchestrator.adapters.host import cgroup, process
+from orchestrator.adapters.host import cgroup, process, unkillable, usage
 from orchestrator.daemon.shim import sweep
-from orchestrator.daemon.shim.spawn import Spawned, code_dir, spawn, task_argv, task_env
+from orchestrator.daemon.shim.spawn import Spawned, spawn, task_argv, task_env, work_dir
 from orchestrator.daemon.shim.state import Ended, StopBy, cause_of
 
 TYPE_CHECKING = False
@@ -30,7 +30,7 @@ class TaskProcess:
         self._host_dir = str(start["host_dir"])
         self._spawned: Spawned | None = None
         self._group: cgroup.Cgroup | None = None
-        self._sampler: process.Sampler | None = None
+        self._sampler: usage.Sampler | None = None
         now = process.oom_kills() or 0
         self._oom_kills = (now, now)
         """The whole host's count of OOM kills at the sample before the last, and at the last."""
@@ -71,7 +71,7 @@ class TaskProcess:
         name = cgroup.name_of(self._host_dir, self._run, self._task, self._generation)
         group = cgroup.create(name) if self._start.get("cgroup", True) else None
         try:
-            spawned = spawn(task_argv(self._start), env, code_dir(self._start), theirs.fileno(), group)
+            spawned = spawn(task_argv(self._start), env, work_dir(self._start), theirs.fileno(), group)
         except BaseException:
             ours.close()
             if group is not None:
@@ -109,6 +109,10 @@ class TaskProcess:
         """Return its processes that still live, each with the reason."""
         return sweep.name_left(self._living())
 
+    def remember_left(self) -> None:
+        """Let every later run on this host know of its processes that cannot be killed."""
+        unkillable.remember(self._host_dir, self._run, self._living())
+
     def _living(self) -> set[process.Identity]:
         """Find its processes by descent, since we adopt orphans; and by group, or by marker where there is none."""
         found = set(process.descendants(os.getpid()))
@@ -142,9 +146,9 @@ class TaskProcess:
         if self.pid is None:
             return
         if self._sampler is None:
-            self._sampler = process.Sampler(self._start.get("psutil_path"))
+            self._sampler = usage.Sampler(self._start.get("psutil_path"))
         self.cpu_percent, self.rss_bytes = self._sampler.sample(self.pid, at)
-        peak = max(self.peak_rss_bytes or 0, process.peak_rss_bytes(self.pid) or 0, self.rss_bytes or 0)
+        peak = max(self.peak_rss_bytes or 0, usage.peak_rss_bytes(self.pid) or 0, self.rss_bytes or 0)
         self.peak_rss_bytes = peak or None
 
     def cause(self, ended: Ended, stop_by: StopBy) -> ExitCause:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from orchestrator.adapters.checkpoints import safe
+from orchestrator.adapters.head import disk
 from orchestrator.adapters.head.checkpoint_store import CheckpointStore
 from orchestrator.core import launch
 from orchestrator.core.actions import SeedCheckpoint
@@ -34,6 +35,9 @@ ASK_TIMEOUT_S = 60.0
 TELL_EVERY_S = 5.0
 LINK_RETRY_S = 0.5
 TRIES_MAX = 3
+
+NOBODY = ""
+"""Stands for the host of the newest generation where no host's own checkpoints are to be used."""
 
 _NEVER = 1 << 62
 """A number above every generation."""
@@ -115,10 +119,15 @@ class CheckpointTransfer:
         order = orders.seed(run, action, run.plan.checkpoint, only=only)
         answer = journey.ask(host, order, timeout_s=DISK_TIMEOUT_S).ok
         copy = ""
+        torn = bool(answer["rejected"])
+        if newest is not None and torn and _is_before(answer["global_step"], newest["global_step"]):
+            raise _damaged(store, host, generation, newest)
         if answer["source"] is not None:
             manifest = journey.snapshot(host, generation, None)
+            if _is_before(manifest["global_step"], answer["global_step"]):
+                raise _damaged(store, host, generation, newest)
             journey.pull(host, manifest, store, pace=0.0)
-            for other in _with_scratch(run):
+            for other in launch.hosts_with_scratch(run.placed):
                 journey.push(other, manifest, store)
             copy = journey.copy_of(manifest)
         store.settle(host, generation)
@@ -221,15 +230,34 @@ class _Journey:
     def pull(self, host: str, manifest: Manifest, store: CheckpointStore, *, pace: float) -> None:
         """Pull the chunks that the head lacks. After each, rest for `pace` times as long as it took."""
         if not store.has(manifest):
+            self._check_size(host, manifest)
+            store.make_room(manifest)
             done = 0
-            for name, size, _, chunks in manifest["files"]:
+            for name, whole, _, chunks in manifest["files"]:
                 for number, chunk in enumerate(chunks):
                     start = number * manifest["piece_bytes"]
-                    length = min(manifest["piece_bytes"], size - start)
+                    length = min(manifest["piece_bytes"], whole - start)
                     self._pull_chunk(host, manifest, store, (name, chunk, start, length), pace)
                     done += length
                     self._say(f"the checkpoint is pulled from {host}", done, manifest)
         store.add(manifest, host)
+
+    def _check_size(self, host: str, manifest: Manifest) -> None:
+        """Raise OrderRefused for a checkpoint that is larger than the run may have, as its chunks say."""
+        assert self._run.plan.checkpoint is not None
+        limit = self._run.plan.checkpoint.copy_bytes_max
+        whole = sum(
+            min(whole, len(chunks) * manifest["piece_bytes"]) for _, whole, _, chunks in manifest["files"]
+        )
+        if whole > limit:
+            raise OrderRefused(
+                Problem(
+                    "copy-limit",
+                    f"{host}: its checkpoint has {size(whole)}, and at most {size(limit)} are copied to the head node",
+                    "raise `run.checkpoint.copy_limit` if that is right",
+                    key="run.checkpoint.copy_limit",
+                )
+            )
 
     def _pull_chunk(
         self,
@@ -251,6 +279,11 @@ class _Journey:
                     "bytes_max": min(PULL_BYTES, length - held),
                 }
             )
+            reserved = disk.why_reserved(store.root)
+            if reserved is not None:
+                raise OrderRefused(
+                    Problem("head-disk", f"no checkpoint is copied to the head node: {reserved}", "free some")
+                )
             began_at = time.monotonic()
             data = self.ask(host, order).blob
             if not data:
@@ -312,10 +345,21 @@ class _Journey:
             self._tell(f"{what}: {size(min(done, whole))} of {size(whole)}")
 
 
-def _with_scratch(run: Run) -> list[str]:
-    """Return the hosts of tasks that start from a copy of their own."""
-    hosts = [task.host for task in run.tasks if launch.has_scratch(run.placed, task.id)]
-    return list(dict.fromkeys(hosts))
+def _is_before(step: int | None, other: int | None) -> bool:
+    return other is not None and (step is None or step < other)
+
+
+def _damaged(store: CheckpointStore, host: str, generation: int, newest: Manifest | None) -> OrderRefused:
+    """Return the refusal of a generation that would go back behind the head's copy, since its host has damaged its own.
+
+    The next generation is seeded with that copy alone, as on a host that is new to the run.
+    """
+    store.settle(NOBODY, generation)
+    kept = f"; the head node has step {newest['global_step']}" if newest is not None else ""
+    message = f"{host}: the newest checkpoint there does not read whole any more{kept}"
+    return OrderRefused(
+        Problem("damaged", message, "the next generation begins with the copy; see to its disk")
+    )
 
 
 def problem_of(error: Exception) -> Problem:

@@ -22,8 +22,9 @@ from orchestrator.daemon.transfer.checkpoints import Abandoned, CheckpointTransf
 
 log = logging.getLogger(__name__)
 
-TRANSFERS_MAX = 8
-"""How many transfers of all runs run at once. They have their own threads, since a pull may take an hour."""
+TRANSFERS_MAX = 256
+"""How many transfers of all runs run at once. Each run has two at most, and a host that answers nothing must hold up no
+other run. They have their own threads, since a pull may take an hour."""
 
 Key = tuple[str, str, int]
 

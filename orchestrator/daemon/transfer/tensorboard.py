@@ -1,29 +1,34 @@
-"""Pulls a run's TensorBoard files to the head node, as far as they are not there yet."""
+"""Pulls a run's TensorBoard files to the head node, as far as they are not there yet.
+
+A host may give only files of the tasks that it has now. What is pulled of a task is bounded, and stops while only the
+journal's reserve is free on the disk.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from orchestrator.adapters.channel import BLOB_BYTES_MAX
+from orchestrator.adapters.head import disk
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.model import Problem, Run
-from orchestrator.daemon.connection import orders
+from orchestrator.core.words import size
 from orchestrator.daemon.connection.conversation import Asks, LinkDown, OrderRefused
-from orchestrator.protocol.orders import SummaryFile
-from orchestrator.protocol.table import SUMMARIES, SUMMARY
-
-CHUNK_BYTES = BLOB_BYTES_MAX // 2
-"""The size of one message: a heartbeat never waits for more."""
+from orchestrator.daemon.transfer import files
+from orchestrator.protocol.orders import TaskFile
 
 SHARE_BYTES = 32 << 20
 """How much to pull from a host in one call. Then the caller can report the progress and call again."""
 
-ASK_TIMEOUT_S = 30.0
+FILES_MAX = 20_000
+"""How many files of one task are kept."""
 
 
 class _Share(NamedTuple):
+    files: int
     fetched_bytes: int
     more: bool
 
@@ -39,32 +44,76 @@ def fetch(run: Run, directory: str, hosts: Iterable[str], lease: Leases) -> dict
     """Pull at most SHARE_BYTES from each host. It blocks.
 
     Returns:
-        `{"directory", "fetched_bytes", "more", "unreached": {host: why}}`; `more` says that there is more to pull.
+        `{"directory", "files", "fetched_bytes", "more", "unreached": {host: why}}`; `files` is how many the hosts
+        have, and `more` says that there is more to pull.
     """
-    shares, unreached = [], {}
-    for host in hosts:
+
+    def one(host: str) -> _Share | str:
         try:
-            shares.append(lease(run, host, lambda link: _fetch_host(link, run, directory)))
+            return lease(run, host, partial(_fetch_host, run=run, host=host, directory=directory))
         except (LinkDown, OrderRefused) as e:
-            unreached[host] = str(e)
-        except OSError as e:
-            raise OrchestratorError(f"{directory} cannot be written: {e.strerror}") from e
+            return str(e)
+
+    names = list(hosts)
+    try:
+        # All at once, so that no host that answers nothing is waited for by the others.
+        with ThreadPoolExecutor(len(names), thread_name_prefix="summaries") as asking:
+            answers = dict(zip(names, asking.map(one, names), strict=True))
+    except OSError as e:
+        raise OrchestratorError(f"{directory} cannot be written: {e.strerror}") from e
+    shares = [answer for answer in answers.values() if isinstance(answer, _Share)]
+    unreached = {host: answer for host, answer in answers.items() if isinstance(answer, str)}
     return {
         "directory": directory,
+        "files": sum(share.files for share in shares),
         "fetched_bytes": sum(share.fetched_bytes for share in shares),
         "more": any(share.more for share in shares),
         "unreached": unreached,
     }
 
 
-def _fetch_host(link: Asks, run: Run, directory: str) -> _Share:
-    files = link.ask(SUMMARIES(orders.of_run(run)), timeout_s=ASK_TIMEOUT_S).ok["files"]
+def _fetch_host(link: Asks, run: Run, host: str, directory: str) -> _Share:
+    found, _ = files.listing(link, run, host, "summaries")
+    rooms: dict[str, _Room] = {}
     fetched = 0
-    for file in files:
-        fetched += _fetch_file(link, run, file, directory, SHARE_BYTES - fetched)
+    for file in found:
+        room = rooms.setdefault(file["task"], _Room(run, host, directory, file["task"]))
+        room.check(file)
+        got = _fetch_file(link, run, file, directory, SHARE_BYTES - fetched)
+        room.taken(got)
+        fetched += got
         if fetched >= SHARE_BYTES:
-            return _Share(fetched, more=True)
-    return _Share(fetched, more=False)
+            return _Share(len(found), fetched, more=True)
+    return _Share(len(found), fetched, more=False)
+
+
+class _Room:
+    """What may still be pulled of one task."""
+
+    def __init__(self, run: Run, host: str, directory: str, task: str) -> None:
+        self._max = run.plan.summary_bytes_max
+        self._task, self._host, self._directory = task, host, directory
+        self._held = 0
+        self._files = 0
+        for where, _, names in os.walk(os.path.dirname(place(directory, task, "x"))):
+            self._files += len(names)
+            self._held += sum(os.lstat(os.path.join(where, name)).st_size for name in names)
+
+    def check(self, file: TaskFile) -> None:
+        """Raise OrderRefused if no more of the task may be pulled."""
+        why = disk.why_reserved(self._directory)
+        if self._held >= self._max:
+            why = f"the head node has {size(self._held)} of {self._task} (run.summary_limit)"
+        elif not os.path.exists(place(self._directory, self._task, file["path"])):
+            self._files += 1
+            if self._files > FILES_MAX:
+                why = f"the head node has {FILES_MAX} files of {self._task}"
+        if why is not None:
+            raise OrderRefused(Problem("limit", f"{why}; the rest stays on {self._host}"))
+
+    def taken(self, count: int) -> None:
+        """Count bytes that were pulled."""
+        self._held += count
 
 
 def place(directory: str, task: str, path: str) -> str:
@@ -73,35 +122,12 @@ def place(directory: str, task: str, path: str) -> str:
     Raises:
         OrderRefused: the path would leave the directory. Hosts are not trusted with paths.
     """
-    name = task.replace(":", "-")
-    whole = os.path.normpath(os.path.join(directory, name, path))
-    if os.sep in name or not whole.startswith(os.path.join(directory, name) + os.sep):
-        raise OrderRefused(Problem("wire", f"it named a file outside of its logs: {path!r}"))
-    return whole
+    return files.below(os.path.join(directory, files.task_name(task)), path)
 
 
-def _fetch_file(link: Asks, run: Run, file: SummaryFile, directory: str, room: int) -> int:
+def _fetch_file(link: Asks, run: Run, file: TaskFile, directory: str, room: int) -> int:
     """Bring what is new of a file, at most `room` bytes and a chunk: a host may say that it has any size."""
     here = place(directory, file["task"], file["path"])
     os.makedirs(os.path.dirname(here), mode=0o700, exist_ok=True)
-    fetched = 0
     with open(os.open(here, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as copy:
-        offset = copy.seek(0, os.SEEK_END)
-        while offset < file["bytes"] and fetched < room:
-            order = SUMMARY(
-                {
-                    **orders.of_run(run),
-                    "task": file["task"],
-                    "generation": file["generation"],
-                    "path": file["path"],
-                    "offset": offset,
-                    "bytes_max": min(CHUNK_BYTES, file["bytes"] - offset),
-                }
-            )
-            blob = link.ask(order, timeout_s=ASK_TIMEOUT_S).blob
-            if not blob:
-                break
-            copy.write(blob)
-            offset += len(blob)
-            fetched += len(blob)
-    return fetched
+        return files.pull(link, run, file, copy, end=file["bytes"], room=room)

@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import os
 
+from orchestrator.runtime.optimizers import optimizers_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 NAME = "latest.weights.h5"
+STEPS = "optimizer/iterations"
+"""The name of the number of steps in the file."""
 _BUILDING = "saving_temp"
 """The directory of the temporary file. `adapters/checkpoints` ignores directories that end with `_temp`."""
 
@@ -21,9 +25,11 @@ _BUILDING = "saving_temp"
 class Position:
     """The position of a fit: `epoch` epochs are done, and `batch` batches of the next one."""
 
-    def __init__(self, epoch: int, batch: int) -> None:
+    def __init__(self, epoch: int, batch: int, steps: int = 0) -> None:
         self.epoch = epoch
         self.batch = batch
+        self.steps = steps
+        """The steps of this fit and of those before it."""
         self.history: dict[str, list[float]] = {}
         self.history_epochs: list[int] = []
         self.callbacks: dict[str, dict[str, Any]] = {}
@@ -35,7 +41,7 @@ class Position:
     @staticmethod
     def from_json(text: str) -> Position:
         found = json.loads(text)
-        position = Position(int(found["epoch"]), int(found["batch"]))
+        position = Position(int(found["epoch"]), int(found["batch"]), int(found.get("steps", 0)))
         position.history = {str(k): list(v) for k, v in found["history"].items()}
         position.history_epochs = [int(epoch) for epoch in found["history_epochs"]]
         position.callbacks = dict(found["callbacks"])
@@ -60,21 +66,19 @@ def variables_of(model: Any) -> dict[str, list[Any]]:
     else:
         metrics = [variable for metric in model.metrics for variable in metric.variables]
         weights = list(model.weights)
-    optimizer = getattr(model, "optimizer", None)
-    steps = optimizer.variables if optimizer is not None else []
-    steps = list(steps() if callable(steps) else steps)
-    return {"model": weights, "optimizer": steps, "metrics": metrics}
+    groups = {"model": weights, "metrics": metrics}
+    for name, optimizer in optimizers_of(model).items():
+        variables = optimizer.variables
+        groups[name] = list(variables() if callable(variables) else variables)
+    return groups
 
 
-def collect(model: Any) -> dict[str, Any]:
+def collect(groups: dict[str, list[Any]], steps: int) -> dict[str, Any]:
     """Return all values by name. Every worker must call it, since reading a variable may need all of them."""
-    values: dict[str, Any] = {}
-    for group, variables in variables_of(model).items():
+    values: dict[str, Any] = {STEPS: steps}
+    for group, variables in groups.items():
         for place, variable in enumerate(variables):
             values[f"{group}/{place:05d}"] = variable.numpy()
-    iterations = getattr(getattr(model, "optimizer", None), "iterations", None)
-    if iterations is not None:
-        values["optimizer/iterations"] = iterations.numpy()
     return values
 
 
@@ -89,7 +93,7 @@ def write(directory: str, values: dict[str, Any], position: Position) -> None:
     with h5py.File(path, "w") as file:
         for name, value in values.items():
             array = np.asarray(value)
-            if name == "optimizer/iterations":
+            if name == STEPS:
                 array = array.astype(np.int64)
             elif array.dtype.kind not in "biuf":  # HDF5 does not support bfloat16 and similar types
                 array = array.astype(np.float32)
@@ -123,31 +127,57 @@ def read(directory: str) -> tuple[dict[str, Any], Position] | None:
         position = Position.from_json(bytes(file["position"][()]).decode())
         values = {
             f"{group}/{name}": file[group][name][()]
-            for group in ("model", "optimizer", "metrics")
-            for name in file.get(group, ())
+            for group in file
+            if group != "position"
+            for name in file[group]
         }
     return values, position
 
 
-def assign(model: Any, values: dict[str, Any], group: str) -> None:
+def steps_saved(checkpoint_dir: str) -> int:
+    """Return the most steps that a backup of any fit holds; 0 without a backup."""
+    import h5py
+
+    most = 0
+    root = os.path.join(checkpoint_dir, "orch")
+    for name in sorted(os.listdir(root)) if os.path.isdir(root) else ():
+        path = os.path.join(root, name, NAME)
+        if os.path.isfile(path):
+            with h5py.File(path, "r") as file:
+                most = max(most, int(file[STEPS][()]) if STEPS in file else 0)
+    return most
+
+
+def fits(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> bool:
+    """Return whether the variables of this group are there, as many as in the backup."""
+    return len(groups.get(group, ())) == len(_names(values, group))
+
+
+def assign(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> None:
     """Assign the variables of one group. Raises Mismatch where their number or shapes differ."""
     import tensorflow as tf
 
-    for variable, value in _matched(model, values, group):
+    for variable, value in _matched(groups, values, group):
         variable.assign(tf.cast(value, variable.dtype))
 
 
-def add(model: Any, values: dict[str, Any], group: str) -> None:
+def add(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> None:
     """Add the values to the variables: metrics are sums and counts. Every worker must call it, as `collect`."""
-    for variable, value in _matched(model, values, group):
+    for variable, value in _matched(groups, values, group):
         variable.assign(variable.numpy() + value)
 
 
-def _matched(model: Any, values: dict[str, Any], group: str) -> list[tuple[Any, Any]]:
-    variables = variables_of(model)[group]
-    names = sorted(
-        name for name in values if name.startswith(f"{group}/") and not name.endswith("/iterations")
-    )
+def groups_in(values: dict[str, Any]) -> list[str]:
+    """Return the names of the groups of a backup."""
+    return sorted({name.rpartition("/")[0] for name in values if name != STEPS})
+
+
+def _names(values: dict[str, Any], group: str) -> list[str]:
+    return sorted(name for name in values if name.rpartition("/")[0] == group and name != STEPS)
+
+
+def _matched(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> list[tuple[Any, Any]]:
+    variables, names = groups.get(group, []), _names(values, group)
     if len(names) != len(variables):
         raise Mismatch(
             f"the backup has {len(names)} variables of the {group}, the script's model {len(variables)}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def redirect(library: str, said: Said) -> None:
-    """Redirect the saving of models, weights and logs. Call it in processes that are not the chief."""
+    """Redirect the saving of models, weights and tables. Call it in processes that are not the chief."""
     scratch = Scratch(os.environ.get("ORCH_CHECKPOINT_DIR") or None)
     root = sys.modules[library]
     model = root.Model
@@ -34,13 +34,43 @@ def redirect(library: str, said: Said) -> None:
     _replace_everywhere(
         library, root.models.load_model, _with_path(root.models.load_model, 0, scratch.to_read)
     )
-    for name in ("CSVLogger", "TensorBoard"):
-        callback = getattr(root.callbacks, name)
-        callback.__init__ = _with_path(callback.__init__, 1, scratch.to_write)
+    logger = root.callbacks.CSVLogger
+    logger.__init__ = _with_path(logger.__init__, 1, scratch.to_write)
     said(
         "save",
         "not the chief: what Keras saves or logs here goes to a scratch; files that the script opens do not",
     )
+
+
+def collect_summaries(library: str, said: Said) -> None:
+    """Have Keras's TensorBoard write into ORCH_LOG_DIR, which every task has and from which it is fetched."""
+    top = os.environ.get("ORCH_LOG_DIR")
+    if not top:
+        return
+
+    def into(path: Any) -> Any:
+        changed = summary_dir(path, top)
+        if changed != path:
+            said("tensorboard", "TensorBoard writes into $ORCH_LOG_DIR: `orch tensorboard` shows all tasks")
+        return changed
+
+    callback = sys.modules[library].callbacks.TensorBoard
+    callback.__init__ = _with_path(callback.__init__, 1, into)
+
+
+def summary_dir(path: Any, top: str) -> Any:
+    """Return where TensorBoard is to write instead of `path`: below `top`, by the name that the script gave it.
+
+    A path in an object store stays: what lies there can be read by all.
+    """
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str) or "://" in text:
+        return path
+    full = os.path.abspath(text)
+    if os.path.commonpath([top, full]) == os.path.normpath(top):
+        return path
+    below = os.path.relpath(full)
+    return os.path.join(top, full.lstrip("/") if below.startswith("..") else below)
 
 
 class Scratch:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import functools
 import sys
 
+from orchestrator import runtime
 from orchestrator.runtime.transparent import backup, replay
 from orchestrator.runtime.transparent.data import rebatched
 from orchestrator.runtime.transparent.saver import Saver
-from orchestrator.runtime.transparent.setting import Setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from orchestrator.runtime.transparent.said import Said
+    from orchestrator.runtime.transparent.setting import Setting
 
 _ARGUMENTS = ("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split", "validation_data")
 """The first arguments of `fit`, in order. Keras 3 and tf_keras agree on these."""
@@ -29,11 +29,11 @@ DEFAULT_BATCH = 32
 """Keras's default batch size for arrays."""
 
 
-def install(library: str, strategy: Any, options: dict[str, Any], said: Said, chief: bool) -> None:
+def install(setting: Setting) -> None:
     """Wrap `fit` of this Keras, and its iteration over epochs."""
-    setting = Setting(library, strategy, options, said, chief)
+    library = setting.library
     if setting.checkpoint_dir is None:
-        said("backup", "there is no ORCH_CHECKPOINT_DIR: nothing is backed up, a restart begins anew")
+        setting.said("backup", "there is no ORCH_CHECKPOINT_DIR: nothing is backed up, a restart begins anew")
     if library == "keras":
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
         owner = trainer.TensorFlowTrainer
@@ -44,18 +44,27 @@ def install(library: str, strategy: Any, options: dict[str, Any], said: Said, ch
         owner = sys.modules["tf_keras"].Model
         replay.install_keras2(owner, importlib.import_module("tf_keras.src.engine.data_adapter").DataHandler)
     owner.fit = _wrapped(owner.fit, setting)
-    owner.train_on_batch = _refused(owner.train_on_batch, said)
+    owner.train_on_batch = _counted(owner.train_on_batch, setting)
+    if runtime._progress is not None:
+        runtime._progress.count_steps = setting.count_steps
 
 
-def _refused(train_on_batch: Callable[..., Any], said: Said) -> Callable[..., Any]:
+def _counted(train_on_batch: Callable[..., Any], setting: Setting) -> Callable[..., Any]:
+    """Report the steps of a loop of the script's own, of which there is no backup."""
+
     @functools.wraps(train_on_batch)
-    def refused(*_args: Any, **_kwargs: Any) -> Any:
-        raise said.unsupported(
-            "train_on_batch is a loop of the script's own, which transparent cannot share among replicas: "
-            "use fit, or remove `transparent: true`"
+    def counted(model: Any, *args: Any, **kwargs: Any) -> Any:
+        logs = train_on_batch(model, *args, **kwargs)
+        setting.said(
+            "backup",
+            "train_on_batch is a loop of the script's own: it is not backed up, a restart begins it anew",
         )
+        setting.steps += 1
+        if runtime._progress is not None:
+            runtime._progress.report(setting.count_steps(), logs if isinstance(logs, dict) else {})
+        return logs
 
-    return refused
+    return counted
 
 
 def _wrapped(fit: Callable[..., Any], setting: Setting) -> Callable[..., Any]:

@@ -1,81 +1,231 @@
-"""Gradients of a `train_step` that the script defines, and the refusal of custom training loops.
+"""Gradients of the global batch, in any step, and the refusal of custom training loops.
 
-Optimizers sum the gradients of all replicas, because Keras divides its losses by their number. A loss that the script
-computes by hand is a mean over one replica's part of the batch, and nothing divides it. The effective learning rate
-would then grow with the number of replicas. So if no Keras loss was used in the same graph, the gradients are averaged.
+`tape.gradient` with respect to weights returns the gradient of the global batch on every replica: each term of the
+target counts with its share (see `step.py`), and the results are added up over the replicas there and then. So
+whatever follows is that of a single process: clipping in the script or in the optimizer, norms, accumulation, and
+loss scales. The optimizers' own all-reduce has nothing left to do.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-import weakref
+
+from orchestrator.runtime.transparent import step as steps
+from orchestrator.runtime.transparent.kinds import SAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
     from typing import Any
 
     from orchestrator.runtime.transparent.said import Said
+    from orchestrator.runtime.transparent.step import NotOfTheBatch, Step
 
 
-def install(library: str, strategy: Any, said: Said, script: str) -> None:
-    """Patch the losses and optimizers of this Keras, and tf.GradientTape."""
+def install(library: str, said: Said, script: str, folder: str) -> None:
+    """Patch tf.GradientTape, and the losses and optimizers of this Keras."""
     import tensorflow as tf
 
-    scaled: weakref.WeakSet[Any] = weakref.WeakSet()
-    tf.GradientTape.gradient = _explaining(tf.GradientTape.gradient, said, script)
+    tf.GradientTape.gradient = _of_the_global_batch(tf.GradientTape.gradient, said, script, folder)
     if library == "keras":
-        losses: ModuleType = sys.modules["keras.src.losses.loss"]
-        _mark(losses, scaled, tf)
+        losses: Any = sys.modules["keras.src.losses.loss"]
         optimizer = sys.modules["keras.src.backend.tensorflow.optimizer"].TFOptimizer
-        optimizer._all_reduce_sum_gradients = _averaging(
-            optimizer._all_reduce_sum_gradients, scaled, strategy, said
-        )
+        optimizer._all_reduce_sum_gradients = _already_reduced(optimizer._all_reduce_sum_gradients, said)
         optimizer.apply = _refusing(optimizer.apply, said, script)
+        _count_masked(losses)
+        base: Any = sys.modules["keras.src.optimizers.base_optimizer"]
+        base.ops = _Together(base.ops)
     else:
         import importlib
 
-        _mark(importlib.import_module("tf_keras.src.utils.losses_utils"), scaled, tf)
+        losses = importlib.import_module("tf_keras.src.utils.losses_utils")
         utils: Any = importlib.import_module("tf_keras.src.optimizers.utils")
-        utils.all_reduce_sum_gradients = _averaging(utils.all_reduce_sum_gradients, scaled, strategy, said)
+        utils.all_reduce_sum_gradients = _already_reduced(utils.all_reduce_sum_gradients, said)
         optimizer = sys.modules["tf_keras"].optimizers.Optimizer
         optimizer.apply_gradients = _refusing(optimizer.apply_gradients, said, script)
+    for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
+        if hasattr(losses, name):
+            setattr(losses, name, _unscaled_in_steps(getattr(losses, name)))
 
 
-def _mark(losses: ModuleType, scaled: weakref.WeakSet[Any], tf: Any) -> None:
-    scale = losses.scale_loss_for_distribution
+class _Together:
+    """Stands in for `keras.ops` in the optimizers: a condition in a step is one for all replicas.
 
-    def scale_loss_for_distribution(value: Any) -> Any:
-        scaled.add(tf.compat.v1.get_default_graph())
-        return scale(value)
+    TensorFlow lets replicas meet (as every update of a weight does) in no branch of a condition of their own. All of
+    them have the same gradients and counts, so the condition of the first one is that of all.
+    """
 
-    losses.scale_loss_for_distribution = scale_loss_for_distribution  # type: ignore[attr-defined]
+    def __init__(self, ops: Any) -> None:
+        self._ops = ops
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ops, name)
+
+    def cond(self, condition: Any, true_fn: Any, false_fn: Any) -> Any:
+        import tensorflow as tf
+
+        context = tf.distribute.get_replica_context()
+        if not steps.within_any() or context is None:
+            return self._ops.cond(condition, true_fn, false_fn)
+
+        def for_all(strategy: Any, conditions: Any, branches: Any) -> None:
+            def branch(place: int) -> Any:
+                def in_each_replica() -> None:
+                    strategy.extended.call_for_each_replica(_run, args=(branches, place))
+
+                return in_each_replica
+
+            self._ops.cond(strategy.experimental_local_results(conditions)[0], branch(0), branch(1))
+
+        return context.merge_call(for_all, args=(condition, _Branches(true_fn, false_fn)))
 
 
-def _averaging(reduce: Any, scaled: weakref.WeakSet[Any], strategy: Any, said: Said) -> Any:
+class _Branches:
+    """The branches of one replica. TensorFlow would take a tuple apart."""
+
+    def __init__(self, true_fn: Any, false_fn: Any) -> None:
+        self.both = (true_fn, false_fn)
+
+
+def _run(branches: Any, place: int) -> None:
+    branches.both[place]()
+
+
+def _unscaled_in_steps(scale: Any) -> Any:
+    @functools.wraps(scale)
+    def scale_outside(value: Any) -> Any:
+        return value if steps.current() is not None else scale(value)
+
+    return scale_outside
+
+
+def _count_masked(losses: Any) -> None:
+    """Let a loss with a mask be the mean over what the mask leaves, on all replicas together."""
+    from orchestrator.runtime.transparent.kinds import Kind
+
+    reduce = losses.reduce_weighted_values
+
+    @functools.wraps(reduce)
+    def reduce_weighted_values(
+        values: Any,
+        sample_weight: Any = None,
+        mask: Any = None,
+        reduction: Any = "sum_over_batch_size",
+        dtype: Any = None,
+    ) -> Any:
+        loss = reduce(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
+        step = steps.current()
+        if step is None or getattr(loss, "op", None) is None or loss.shape.rank != 0:
+            return loss
+        import tensorflow as tf
+
+        if mask is not None and reduction in ("mean", "sum_over_batch_size"):
+            step.kinds.set(loss, Kind("mean", count=tf.reduce_sum(tf.cast(mask, tf.float32))))
+        return loss
+
+    losses.reduce_weighted_values = reduce_weighted_values
+
+
+def _of_the_global_batch(gradient: Any, said: Said, script: str, folder: str) -> Any:
+    @functools.wraps(gradient)
+    def of_the_global_batch(
+        tape: Any, target: Any, sources: Any, output_gradients: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        step = steps.current()
+        if step is None:
+            return _explained(
+                lambda: gradient(tape, target, sources, output_gradients, *args, **kwargs), said, script
+            )
+        if output_gradients is None:
+            try:
+                target, output_gradients = _shares(step, target)
+            except steps.NotOfTheBatch as e:
+                raise said.unsupported(_refusal(e, script, folder)) from None
+        found = gradient(tape, target, sources, output_gradients, *args, **kwargs)
+        return _added_up(step, found) if _are_weights(sources) else found
+
+    return of_the_global_batch
+
+
+def _shares(step: Step, target: Any) -> tuple[Any, Any]:
+    """Return the terms of a target, and for each the gradient that starts at it: its share of the global batch."""
+    import tensorflow as tf
+
+    tensors, starts = [], []
+    for each in tf.nest.flatten(target):
+        for tensor, factor, kind in step.terms(tf.convert_to_tensor(each)):
+            weight = step.share(kind)
+            scale = tf.cast(factor, tensor.dtype) * tf.cast(weight, tensor.dtype)
+            tensors.append(tensor)
+            starts.append(tf.ones_like(tensor) * scale)
+    return tensors, starts
+
+
+def _are_weights(sources: Any) -> bool:
+    import tensorflow as tf
+
+    flat = tf.nest.flatten(sources)
+    return bool(flat) and not any(tf.is_symbolic_tensor(source) for source in flat)
+
+
+def _added_up(step: Step, gradients: Any) -> Any:
+    """Return the gradients added up over all replicas."""
+    import tensorflow as tf
+
+    flat = tf.nest.flatten(gradients)
+    there = [step.guarded(gradient) for gradient in flat if gradient is not None]
+    reduced = iter(step.context.all_reduce(tf.distribute.ReduceOp.SUM, there) if there else ())
+    result = [None if gradient is None else next(reduced) for gradient in flat]
+    for gradient in result:
+        for part in tf.nest.flatten(gradient, expand_composites=True):
+            if part is not None:
+                step.kinds.set(part, SAME)
+    return tf.nest.pack_sequence_as(gradients, result)
+
+
+def _refusal(error: NotOfTheBatch, script: str, folder: str) -> str:
+    line = steps.line_of_script(folder, error.tensor)
+    why = (
+        "compares the examples of a batch with each other"
+        if error.crosses
+        else f"is neither a sum nor a mean over the examples of a batch ({error.tensor.op.type} is not linear in them)"
+    )
+    return (
+        f"{line or script}: this loss {why}, so it cannot be put together from the parts that the replicas have: "
+        "write it as sums and means over examples, or remove `transparent: true`"
+    )
+
+
+def _already_reduced(reduce: Any, said: Said) -> Any:
+    """Replace the optimizers' own all-reduce. Gradients that no tape has computed are averaged over the replicas."""
+
+    @functools.wraps(reduce)
     def all_reduce(*args: Any) -> Any:
         import tensorflow as tf
 
-        reduced = reduce(*args)
-        if tf.compat.v1.get_default_graph() in scaled or tf.distribute.in_cross_replica_context():
-            return reduced
-        said(
-            "gradients",
-            "a train_step computes a loss of its own: its gradients are averaged over the replicas, not added up",
-        )
-        share = 1.0 / strategy.num_replicas_in_sync
-        return [(_times(gradient, share, tf), variable) for gradient, variable in reduced]
+        *_, pairs = args
+        step = steps.current()
+        if step is None:
+            return list(pairs) if steps.within_any() else reduce(*args)
+        pairs = list(pairs)
+        own = [
+            place
+            for place, (gradient, _) in enumerate(pairs)
+            if gradient is not None and step.kinds.of(_values(gradient)).name not in ("same", "count")
+        ]
+        if not own:
+            return pairs
+        said("gradients", "gradients that the script computes without a tape are averaged over the replicas")
+        summed = step.context.all_reduce(tf.distribute.ReduceOp.MEAN, [pairs[place][0] for place in own])
+        for place, gradient in zip(own, summed, strict=True):
+            pairs[place] = (gradient, pairs[place][1])
+        return pairs
 
     return all_reduce
 
 
-def _times(gradient: Any, share: float, tf: Any) -> Any:
-    if gradient is None:
-        return None
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values * share, gradient.indices, gradient.dense_shape)
-    return gradient * share
+def _values(gradient: Any) -> Any:
+    return getattr(gradient, "values", gradient)
 
 
 def _own_loop(script: str) -> str:
@@ -85,19 +235,14 @@ def _own_loop(script: str) -> str:
     )
 
 
-def _explaining(gradient: Any, said: Said, script: str) -> Any:
+def _explained(gradient: Any, said: Said, script: str) -> Any:
     """Replace TensorFlow's error for a gradient outside of a replica with one that names the way out."""
-
-    @functools.wraps(gradient)
-    def gradient_in_replicas(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return gradient(*args, **kwargs)
-        except ValueError as e:
-            if "not available outside the replica context" not in str(e):
-                raise
-            raise said.unsupported(_own_loop(script)) from e
-
-    return gradient_in_replicas
+    try:
+        return gradient()
+    except ValueError as e:
+        if "not available outside the replica context" not in str(e):
+            raise
+        raise said.unsupported(_own_loop(script)) from e
 
 
 def _refusing(apply: Any, said: Said, script: str) -> Any:

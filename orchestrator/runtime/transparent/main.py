@@ -13,7 +13,7 @@ import os
 import sys
 
 from orchestrator.runtime.transparent.said import Said
-from orchestrator.runtime.transparent.strategy import build, refuse_others
+from orchestrator.runtime.transparent.strategy import build, mean_over_workers, replace_others
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,26 +29,55 @@ SEED = 20151109
 def run(script: Script, arguments: list[str], link: Link, options: dict[str, Any]) -> None:
     """Run the script with the options of ORCH_RUNTIME. Its exceptions pass through."""
     said = Said(link)
-    strategy = prepare(script.imports(), options, said, os.path.basename(script.path))
-    with strategy.scope():
-        script.run(arguments)
+    strategy = prepare(script.imports(), options, said, script)
+    try:
+        with strategy.scope():
+            script.run(arguments)
+    except SystemExit as e:
+        if not e.code:
+            _wait_for_others(strategy)
+        raise
+    _wait_for_others(strategy)
 
 
-def prepare(imports: Imports, options: dict[str, Any], said: Said, script: str) -> Any:
+def _wait_for_others(strategy: Any) -> None:
+    """Wait until all workers have come to the end of the script.
+
+    A worker that leaves while another one has not received its last collective takes the strategy's services with it,
+    and that one waits for ever.
+    """
+    import tensorflow as tf
+
+    try:
+        mean_over_workers(strategy, 0.0)
+    except tf.errors.OpError as e:
+        print(f"orch: a worker ended before the others had done: {e.message}", file=sys.stderr)
+
+
+def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Script) -> Any:
     """Build the strategy, apply all patches, and return the strategy."""
-    from orchestrator.runtime.transparent import data, files, fit, gradients
+    from orchestrator.runtime.transparent import batches, data, figures, files, fit, gradients, noise
+    from orchestrator.runtime.transparent.setting import Setting
+
+    name = os.path.basename(script.path)
 
     library = library_of(imports)
     strategy = build(options, said)
     __import__(library)
     _seed(library, said)
-    refuse_others(said, script)
+    replace_others(strategy, said, name)
     data.shard(strategy, said)
+    data.copy_generated()
     chief = is_chief(os.environ.get("TF_CONFIG"))
     if not chief:
         files.redirect(library, said)
-    gradients.install(library, strategy, said, script)
-    fit.install(library, strategy, options, said, chief)
+    files.collect_summaries(library, said)
+    gradients.install(library, said, name, script.folder)
+    figures.install(library, said, name, script.folder)
+    random = noise.install(library, strategy)
+    batches.install(library, strategy, said, random)
+    setting = Setting(library, strategy, options, said, chief, random)
+    fit.install(setting)
     return strategy
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any, ClassVar
 
 
@@ -22,6 +22,14 @@ class Course:
         self.epoch = first_epoch
         self.batch = 0
         self._handler: Any = None
+        self.when_traced: Callable[[Any], object] | None = None
+        """What to do once the steps are traced, and before the first one runs."""
+
+    def traced(self, model: Any) -> None:
+        """Do what was to wait for the steps to be traced, once."""
+        action, self.when_traced = self.when_traced, None
+        if action is not None:
+            action(model)
 
     def __enter__(self) -> Course:
         Course.current = self

@@ -9,7 +9,7 @@ import sys
 import time
 
 from orchestrator.runtime.transparent import backup
-from orchestrator.runtime.transparent.strategy import workers_of
+from orchestrator.runtime.transparent.strategy import mean_over_workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Saver:
         self._metrics: dict[str, Any] | None = None
         self._every = setting.save_every
         self._steps = 0
+        self._counted = 0
+        """How many batches of this epoch are in the count of steps."""
         self._since = 0.0
         self.others: list[Any] = []
         """The script's own callbacks."""
@@ -81,10 +83,10 @@ class Saver:
         position = found[1] if found else backup.Position(self._course.first_epoch, 0)
         self._agree(position)
         if found is None:
+            self._setting.steps_before = 0
             return
-        values = found[0]
-        backup.assign(model, values, "model")
-        backup.assign(model, values, "optimizer")
+        self._restore(model, found[0])
+        self._setting.steps = position.steps
         self._restored = found
         self._course.leap(position.epoch, position.batch)
         if self._setting.library == "keras":
@@ -101,6 +103,24 @@ class Saver:
         )
         self._setting.said("resumed", f"fit {self._setting.fits + 1} goes on from its backup, {where}")
 
+    def _restore(self, model: Any, values: dict[str, Any]) -> None:
+        """Restore what is there. An optimizer of a train_step, say, is built only when that is traced."""
+        groups, late = self._setting.groups_of(model), []
+        for name in backup.groups_in(values):
+            if name == "metrics":
+                continue
+            if backup.fits(groups, values, name) or self._setting.library == "tf_keras":
+                backup.assign(groups, values, name)
+            else:
+                late.append(name)
+
+        def restore_late(model: Any) -> None:
+            groups = self._setting.groups_of(model)
+            for name in late:
+                backup.assign(groups, values, name)
+
+        self._course.when_traced = restore_late if late else None
+
     def _agree(self, position: backup.Position) -> None:
         """Check that all workers continue at one position; else they would wait for each other for ever."""
         mine = position.epoch * 1e7 + position.batch
@@ -112,23 +132,17 @@ class Saver:
 
     def _mean(self, number: float) -> float:
         """Return the mean over all workers, which must all call this."""
-        strategy = self._setting.strategy
-        if workers_of(strategy) == 1:
-            return number
-        import tensorflow as tf
-
-        def local() -> Any:
-            return tf.constant(number, tf.float64)
-
-        return float(strategy.reduce("MEAN", tf.function(lambda: strategy.run(local))(), axis=None))
+        return mean_over_workers(self._setting.strategy, number)
 
     def _begin_epoch(self, model: Any, epoch: int) -> None:
         self._epoch = epoch
+        self._counted = 0
         self._since = time.monotonic()
         restored, self._restored = self._restored, None
         if restored is not None and epoch == restored[1].epoch and restored[1].batch:
             # The epoch's metrics continue from the batches before the kill, but Keras has just reset them. tf_keras
             # creates some metrics in the first batch, so there they are restored after it.
+            self._counted = restored[1].batch
             self._metrics = restored[0]
             if self._setting.library == "keras":
                 self._restore_metrics(model)
@@ -137,11 +151,13 @@ class Saver:
         values, self._metrics = self._metrics, None
         try:
             if values is not None:
-                backup.add(model, values, "metrics")
+                backup.add(self._setting.groups_of(model), values, "metrics")
         except backup.Mismatch:
             self._setting.said("metrics", "figures of the epoch that was interrupted are of its rest only")
 
     def _end_batch(self, model: Any, batch: int) -> None:
+        self._setting.steps += batch + 1 - self._counted
+        self._counted = batch + 1
         if self._directory is None:
             return
         if self._metrics is not None:
@@ -163,10 +179,10 @@ class Saver:
         if self._directory is None:
             return
         self._steps = 0
-        values = backup.collect(model)
+        values = backup.collect(self._setting.groups_of(model), self._setting.steps)
         if not self._setting.chief:
             return
-        position = backup.Position(epoch, batch)
+        position = backup.Position(epoch, batch, self._setting.steps)
         position.history = {k: [float(n) for n in v] for k, v in model.history.history.items()}
         position.history_epochs = [int(each) for each in model.history.epoch]
         for callback in self.others:

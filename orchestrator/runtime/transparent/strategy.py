@@ -32,24 +32,68 @@ def workers_of(strategy: Any) -> int:
     return 1
 
 
-def refuse_others(said: Said, script: str) -> None:
-    """Make every other strategy that the script creates an error: two would divide the work between them."""
+def mean_over_workers(strategy: Any, number: float) -> float:
+    """Return the mean of a number over all workers, which must all call this."""
+    if workers_of(strategy) == 1:
+        return number
     import tensorflow as tf
 
-    names: tuple[str, ...] = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "ParameterServerStrategy")
-    names += ("TPUStrategy", "CentralStorageStrategy", "OneDeviceStrategy")
-    classes: list[Any] = []
-    for space in (tf.distribute, tf.distribute.experimental):
-        classes += [getattr(space, name) for name in names if hasattr(space, name)]
-    for strategy_class in set(classes):
+    global _mean
+    if _mean is None:
+        _mean = tf.function(
+            lambda value: strategy.reduce("MEAN", strategy.run(tf.identity, (value,)), axis=None)
+        )
+    return float(_mean(tf.constant(number, tf.float64)))
+
+
+_mean: Any = None
+"""The function of `mean_over_workers`, traced once."""
+
+
+_REPLACED = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "CentralStorageStrategy", "OneDeviceStrategy")
+_REFUSED = ("ParameterServerStrategy", "ParameterServerStrategyV2", "TPUStrategy")
+"""They need another kind of script: a coordinator, or a TPU that was initialized before."""
+
+
+def replace_others(strategy: Any, said: Said, script: str) -> None:
+    """Give the script the run's strategy wherever it makes one: two would divide the work between them.
+
+    So the strategy of a script is chosen in cluster.yaml. `with strategy.scope()` nests in ours.
+    """
+    for strategy_class in _classes(_REPLACED):
+        strategy_class.__new__ = _same(strategy, strategy_class.__name__, said, script)
+        strategy_class.__init__ = _unchanged  # Python calls it where that strategy is of this class too
+        strategy_class.__deepcopy__ = lambda _self, _memo: strategy  # TensorFlow's would fill it anew
+    for strategy_class in _classes(_REFUSED):
         strategy_class.__init__ = _refusal(strategy_class.__name__, said, script)
+
+
+def _classes(names: tuple[str, ...]) -> set[Any]:
+    import tensorflow as tf
+
+    spaces = (tf.distribute, tf.distribute.experimental)
+    return {getattr(space, name) for space in spaces for name in names if hasattr(space, name)}
+
+
+def _same(strategy: Any, name: str, said: Said, script: str) -> Any:
+    ours = type(strategy).__name__
+
+    def __new__(_class: Any, *_args: Any, **_options: Any) -> Any:
+        said("own-strategy", f"{script} makes a {name}: it gets the {ours} that cluster.yaml asks for")
+        return strategy
+
+    return staticmethod(__new__)
+
+
+def _unchanged(_self: Any, *_args: Any, **_options: Any) -> None:
+    """Leave the run's strategy as it was built."""
 
 
 def _refusal(name: str, said: Said, script: str) -> Any:
     def __init__(_self: Any, *_args: Any, **_options: Any) -> None:
         raise said.unsupported(
-            f"{script} makes a {name} of its own, and transparent has made one: remove it from the script, "
-            "or `transparent: true` from the spec"
+            f"{script} makes a {name}, which transparent cannot replace by another strategy: remove it from the "
+            "script, or `transparent: true` from the spec"
         )
 
     return __init__

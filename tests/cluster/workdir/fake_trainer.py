@@ -30,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fail-at", type=int, default=-1)
     parser.add_argument("--fail-code", type=int, default=1)
     parser.add_argument("--fail-task", default="", help="only this one fails")
+    parser.add_argument("--fail-later", action="store_true", help="a step later in each generation")
     parser.add_argument("--fail-early", action="store_true", help="before the peers are met")
     parser.add_argument("--fail-once", action="store_true", help="in the first generation only")
     parser.add_argument("--restore-nothing", action="store_true")
@@ -198,8 +199,9 @@ def main() -> int:
     step = 0 if options.restore_nothing else restore()
     print(f"{me} starts at step {step}, restart {os.environ.get('ORCH_RESTARTS')}", flush=True)
     failing = options.fail_task in ("", me) and not (options.fail_once and os.environ["ORCH_RESTARTS"] != "0")
+    fail_at = options.fail_at + (int(os.environ["ORCH_RESTARTS"]) if options.fail_later else 0)
     while step < options.steps:
-        if failing and step >= options.fail_at >= 0:
+        if failing and step >= fail_at >= 0:
             if options.fail_code == 42:
                 save(step)
                 print("saved", flush=True)
@@ -208,7 +210,7 @@ def main() -> int:
         time.sleep(options.pace)
         gang.step()
         step += 1
-        runtime.report(step, loss=1.0 / step)
+        runtime.report(step, total=options.steps, loss=1.0 / step)
         if options.talk:
             print(f"{me} at step {step}", flush=True)
         if step % options.save_every == 0:

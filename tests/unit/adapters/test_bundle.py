@@ -8,10 +8,15 @@ import io
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from orchestrator.adapters import bundle
+from orchestrator.adapters.checkpoints.crc32c import LIBRARY
 
 LAZY = {"tensorflow", "keras", "tf_keras", "numpy", "h5py", "psutil", "horovod"}
 """Packages that a host may have; imported within functions only."""
@@ -25,6 +30,25 @@ def test_same_content_gives_same_bytes(tmp_path: Path) -> None:
     assert first.digest == hashlib.sha256(first.data).hexdigest()
     (copy / "daemon" / "agent" / "probe.py").write_text("VALUE = 1\n")
     assert bundle.build(copy).digest != first.digest
+
+
+def test_threads_that_ask_at_once_build_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[bundle.Archive] = []
+
+    def build() -> bundle.Archive:
+        time.sleep(0.05)  # as long as building takes: the other threads ask meanwhile
+        built.append(bundle.Archive("0" * 64, b""))
+        return built[-1]
+
+    monkeypatch.setattr(bundle, "build", build)
+    bundle._built.cache_clear()
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            found = [threads.submit(bundle.load) for _ in range(8)]
+            assert {id(each.result()) for each in found} == {id(bundle.load())}
+    finally:
+        bundle._built.cache_clear()
+    assert len(built) == 1
 
 
 def test_every_import_resolves_on_a_host() -> None:
@@ -49,6 +73,42 @@ def test_the_bundle_can_be_run_by_each_word(tmp_path: Path) -> None:
     assert done.stdout.startswith(b'{"python":')
     wrong = subprocess.run([sys.executable, "-I", path, "no-such-word"], capture_output=True, check=False)
     assert (wrong.returncode, wrong.stdout) == (2, b"")
+
+
+def test_the_library_in_it_computes_the_sums_that_numpy_computes(tmp_path: Path) -> None:
+    path = tmp_path / "bundle.pyz"
+    path.write_bytes(bundle.build().data)
+    script = (
+        f"import os, sys; sys.path.insert(0, {str(path)!r})\n"
+        "from orchestrator.adapters.checkpoints import crc32c as sums\n"
+        "assert sums.library() is not None\n"
+        "for count in (0, 1, 9, 100_003, 1 << 20):\n"
+        "    data = os.urandom(count)\n"
+        "    assert sums.crc32c(data, 7) == sums.by_numpy(data, 7), count\n"
+        "    assert sums.crc32c(data[9:], sums.crc32c(data[:9])) == sums.by_numpy(data), count\n"
+        "assert sums.crc32c(b'123456789') == 0xE3069283\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("code", [b"", b"no library", b"\x7fELF\x01" + bytes(60)])
+def test_a_library_that_cannot_be_loaded_is_done_without(tmp_path: Path, code: bytes) -> None:
+    path = tmp_path / "bundle.pyz"
+    path.write_bytes(bundle.build().data)
+    member = f"orchestrator/adapters/checkpoints/{LIBRARY}"
+    other = tmp_path / "other.pyz"
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(other, "w") as changed:
+        for name in archive.namelist():
+            changed.writestr(name, code if name == member else archive.read(name))
+    script = (
+        f"import sys; sys.path.insert(0, {str(other)!r})\n"
+        "from orchestrator.adapters.checkpoints import crc32c as sums\n"
+        "assert sums.library() is None\n"
+        "assert sums.crc32c(b'123456789') == 0xE3069283\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_scripts_are_told_to_import_is_in_it(tmp_path: Path) -> None:

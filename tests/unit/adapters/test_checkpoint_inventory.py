@@ -383,4 +383,20 @@ def test_row_45_all_who_share_a_directory_find_what_the_first_wrote(tmp_path: Pa
     assert share.token(str(tmp_path / "own"), "t-1") != first
     shutil.copytree(tmp_path / "shared", tmp_path / "copied")
     assert share.token(str(tmp_path / "shared"), "t-2") != share.token(str(tmp_path / "copied"), "t-2")
-    assert sorted(os.listdir(tmp_path / "shared" / ".orch")) == ["share-t-2"]
+
+
+@pytest.mark.fault(45, 62)
+def test_a_token_stays_while_its_run_may_ask_for_it(tmp_path: Path) -> None:
+    home = tmp_path / ".orch"
+    first = share.token(str(tmp_path), "t-1")
+    share.token(str(tmp_path), "t-2")
+    assert share.token(str(tmp_path), "t-1") == first, "it is taken over, and its other hosts ask"
+
+    os.utime(home / "share-t-1", (0, 0))
+    share.token(str(tmp_path), "t-3")
+    assert sorted(os.listdir(home)) == ["share-t-2", "share-t-3"]
+
+    os.utime(home / "share-t-2", (0, 0))
+    (home / "share-t-0").symlink_to("nowhere")  # as one that another host removes between the two looks
+    assert share.token(str(tmp_path), "t-4")
+    assert sorted(os.listdir(home)) == ["share-t-0", "share-t-3", "share-t-4"]

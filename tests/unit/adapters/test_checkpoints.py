@@ -19,7 +19,7 @@ from orchestrator.adapters.checkpoints import (
     seed,
     verify,
 )
-from orchestrator.adapters.checkpoints.crc32c import crc32c, masked
+from orchestrator.adapters.checkpoints.crc32c import by_numpy, crc32c, masked
 from orchestrator.adapters.checkpoints.places import SeedError
 from orchestrator.adapters.checkpoints.steps import choose_step
 from orchestrator.adapters.checkpoints.tensor_bundle import Bundle
@@ -71,9 +71,9 @@ def test_crc32c_side_by_side_is_the_one_taken_byte_by_byte() -> None:
     data = bytes((i * 7 + i // 251) & 0xFF for i in range(4096 * 20 + 333))
     one_by_one = 0
     for start in range(0, len(data), 1000):  # too short for stretches
-        one_by_one = crc32c(data[start : start + 1000], one_by_one)
-    assert crc32c(data) == one_by_one
-    assert crc32c(data[5000:], crc32c(data[:5000])) == one_by_one
+        one_by_one = by_numpy(data[start : start + 1000], one_by_one)
+    assert by_numpy(data) == one_by_one
+    assert by_numpy(data[5000:], by_numpy(data[:5000])) == one_by_one
 
 
 def test_a_bundle_of_tensorflow_reads_with_strings_and_large_tensors() -> None:
@@ -371,6 +371,17 @@ def test_an_older_generation_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SeedError, match="generation 5") as caught:
         seed.seed(str(tmp_path), 4)
     assert caught.value.code == "superseded"
+
+
+@pytest.mark.fault(40)
+def test_a_generation_that_was_begun_for_a_chief_elsewhere_is_refused(tmp_path: Path) -> None:
+    """Two coordinators that know nothing of each other may count to the same number."""
+    by = {"run": "t-1", "host": "a", "task": "chief:0"}
+    first = seed.seed(str(tmp_path), 4, by=by)
+    assert seed.seed(str(tmp_path), 4, by=by) == first
+    with pytest.raises(SeedError, match="begun by another coordinator, for chief:0 of t-1 on a") as caught:
+        seed.seed(str(tmp_path), 4, by={**by, "host": "b"})
+    assert caught.value.code == "taken"
 
 
 @pytest.mark.fault(27, 28)

@@ -254,7 +254,7 @@ class TestLeftOut:
         said = codetree.survey(str(tmp_path)).sentences()
         assert said[0] == f"pushes 0 files (0 B) of {tmp_path}"
         assert said[1].startswith(
-            "left out 8 files that look like secrets: 0.key, 1.key, 2.key, 3.key, 4.key and 3 more"
+            "left out 8 files that look like secrets: 0.key, 1.key, 2.key, 3.key, 4.key, 5.key, and 2 more"
         )
 
 

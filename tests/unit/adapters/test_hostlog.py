@@ -230,3 +230,13 @@ def test_a_directory_that_is_gone_is_only_counted(tmp_path: Path) -> None:
     log.finish()
     assert lines(tmp_path / "missing")[-1] == b"o kept"
     assert hostlog.LAST_LINES == 20
+
+
+def test_what_grpc_repeats_does_not_push_the_error_out_of_the_last_lines(tmp_path: Path) -> None:
+    log = writer(tmp_path)
+    noise = (
+        b"Additional GRPC error information from remote target /job:worker/replica:0/task:%d while calling:\n"
+    )
+    log.feed("e", b"ValueError: the cause\n" + b"".join(noise % n for n in range(100)))
+    assert log.last_lines() == ["ValueError: the cause", (noise % 99).decode().strip()]
+    log.finish()

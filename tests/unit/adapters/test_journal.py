@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import sqlite3
 import stat
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +18,15 @@ from pydantic import TypeAdapter
 
 from orchestrator import __version__
 from orchestrator.adapters.head.journal import Journal, peek, put_aside
+from orchestrator.adapters.head.journal_changes import changed, changes, state_after
+from orchestrator.adapters.head.journal_entries import Outcome
 from orchestrator.adapters.head.journal_format import VERSION
-from orchestrator.adapters.head.journal_states import Contents
+from orchestrator.adapters.head.journal_states import Contents, dump_run
+from orchestrator.core import decide
 from orchestrator.core.actions import Note
+from orchestrator.core.decision import Decision
 from orchestrator.core.errors import JournalError
-from orchestrator.core.events import KillRequested, Submitted, Ticked
+from orchestrator.core.events import HostUp, KillRequested, Submitted, Ticked
 from orchestrator.core.model import Cause, Exit, Facts, Phase, Progress, Run, Swept, TaskPhase, new_run
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.plan import TaskId
@@ -367,7 +373,7 @@ ONE_GOES_ON = (Phase.FAILED, Phase.RUNNING, Phase.SUCCEEDED)
 def test_an_older_journal_is_migrated_after_a_backup(path: str) -> None:
     runs = of_version_1(path)
     assert [kept.run for kept in peek(path).kept] == runs, "a look migrates nothing"
-    assert not os.path.exists(f"{path}.before-v3")
+    assert not os.path.exists(f"{path}.before-v4")
     opened = Journal(path)
     assert [kept.run for kept in opened.runs()] == runs
     assert [kept.run.run_id[-1] for kept in opened.runs(ended_max=1)] == ["1", "2"]
@@ -375,7 +381,7 @@ def test_an_older_journal_is_migrated_after_a_backup(path: str) -> None:
     assert opened.take_epoch() == 8
     opened.close()
     assert _tables(path) == _tables_of_a_new_one(path)
-    backup = f"{path}.before-v3"
+    backup = f"{path}.before-v4"
     assert stat.S_IMODE(os.stat(backup).st_mode) == 0o600
     with sqlite3.connect(backup) as db:
         assert db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone() == ("1",)
@@ -457,3 +463,75 @@ def test_a_journal_that_is_put_aside_is_whole(journal: Journal, path: str) -> No
 def test_a_directory_that_is_not_there_is_no_damage(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="cannot be opened: No such file or directory"):
         Journal(str(tmp_path / "nowhere" / "journal.db"))
+
+
+def test_an_entry_writes_what_changed_and_the_state_is_read_whole(path: str) -> None:
+    sizes = []
+    for n_hosts in (4, 64):
+        run = new_run(
+            f"t-{n_hosts}", make_plan([f"h{n}" for n in range(n_hosts)], checkpoint=False), epoch=1, at=0.0
+        )
+        journal = Journal(f"{path}-{n_hosts}")
+        run, _ = decide.step(run, Submitted(0.0))
+        journal.commit(run, Submitted(0.0), [], before=run, outcome=Outcome(Decision("PENDING")))
+        for number, host in enumerate(run.hosts[:4]):
+            before, event = run, HostUp(1.0 + number, host.name, "boot")
+            run, _ = decide.step(run, event)
+            journal.commit(run, event, [], before=before, outcome=Outcome(Decision("PENDING")))
+        journal.close()
+        (kept,) = Journal(f"{path}-{n_hosts}").runs()
+        assert (kept.run, kept.written_at) == (run, 4.0)
+        assert peek(f"{path}-{n_hosts}").kept == (kept,)
+        with sqlite3.connect(f"{path}-{n_hosts}") as db:
+            sizes += db.execute("SELECT sum(length(after)) FROM journal").fetchone()
+    assert 0 < sizes[1] <= 1.2 * sizes[0], sizes
+
+
+def test_the_state_is_written_whole_again_once_the_changes_are_as_large(path: str) -> None:
+    run = before = a_run()
+    journal = Journal(path)
+    seqs = set()
+    for number in range(300):
+        before, run = run, replace(run, reason=f"the reason of {number}")
+        journal.commit(run, Ticked(float(number)), [], before=before, outcome=Outcome(Decision("RUNNING")))
+        with sqlite3.connect(path) as db:
+            seqs.add(db.execute("SELECT state_seq FROM runs").fetchone())
+        assert journal.contents().kept[0].run == run
+    assert 3 < len(seqs) < 60
+
+
+def test_changes_that_do_not_fit_to_their_state_set_the_run_aside(path: str) -> None:
+    run = a_run()
+    journal = Journal(path)
+    journal.commit(run, Ticked(1.0), [])
+    journal.commit(
+        replace(run, reason="r"), Ticked(2.0), [], before=run, outcome=Outcome(Decision("RUNNING"))
+    )
+    with sqlite3.connect(path) as db:
+        other = zlib.compress(json.dumps({"changed": {"tasks": {"99": {"pid": [1]}}}}).encode())
+        db.execute("UPDATE journal SET after = ? WHERE seq = 2", (other,))
+    (aside,) = journal.contents().unreadable
+    assert "does not fit" in aside.why
+
+
+@pytest.mark.parametrize(
+    "packed", [b"", b"no zlib", zlib.compress(b"[]"), zlib.compress(b'{"changed": {"phase": {"x": 1}}}')]
+)
+def test_an_entry_that_is_damaged_is_no_state(packed: bytes) -> None:
+    """The next coordinator sets such a run aside; any other error would end it."""
+    run = new_run("t-20260101-000000", make_plan(["a"], checkpoint=False), epoch=1, at=0.0)
+    with pytest.raises(ValueError, match=r"damaged|does not fit|valid"):
+        state_after(dump_run(run), [(packed, None)])
+
+
+def test_another_proof_writes_itself_and_not_those_of_all_hosts() -> None:
+    run = a_run()
+    proofs = {f"h{number}": Swept(("pid 9: D state",), (20000 + number,), "cgroup") for number in range(200)}
+    many = in_phase(run, Phase.STOPPING, proof=proofs, deadline_at=9.25)
+    more = in_phase(run, Phase.STOPPING, proof={**proofs, "b": Swept(by="cgroup")}, deadline_at=9.25)
+    packed = changes(many, more)
+    assert packed is not None
+    assert len(packed) < 200
+    assert changed(many, packed) == more
+    fewer = in_phase(run, Phase.STOPPING, proof={"a": proofs["h1"]}, deadline_at=9.25)
+    assert changed(more, changes(more, fewer)) == fewer, "what is gone from it is gone"

@@ -98,7 +98,7 @@ def test_what_0_1_0_called_otherwise_is_there(journal: Journal) -> None:
     assert moved.checkpoint is not None
     assert moved.within(Running).position == 40, "the heartbeat of step 50 taught nothing"
     assert moved.within(Running).verify_at is not None
-    assert runs["backoff"].budget.common_line == "ValueError: bad"
+    assert runs["backoff"].budget.failure == "ValueError: bad"
     assert runs["backoff"].within(Backoff).start_at is not None
     assert runs["stopping"].within(Stopping).intent is Intent.KILL
     assert runs["regroups"].within(Stopping).intent is Intent.RESCHEDULE
@@ -242,8 +242,8 @@ def test_what_was_being_ended_comes_to_its_end(journal: Journal) -> None:
 def test_what_a_host_has_kept_of_0_1_0_is_readable() -> None:
     found = records.read(json.loads((FIXTURE / "record.json").read_text()))
     assert found is not None
-    epoch, written_at, run = found
-    assert (epoch, dict(run.replacements)) == (1, {"b": "s"})
+    version, written_at, run = found
+    assert (version, dict(run.replacements)) == ((1, 0), {"b": "s"})
     assert run.host("b").state is HostState.DRAINED
     told = {
         host: [TaskReport(t.id, 2, "running", pid=t.pid, port=t.port)]

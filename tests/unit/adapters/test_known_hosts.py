@@ -282,3 +282,14 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
 def test_append_takes_no_name_that_would_be_read_as_something_else(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="not a host's name"):
         append(tmp_path / "known_hosts", name, 22, GOOD)
+
+
+def test_lines_by_name_by_pattern_and_by_hash_count_in_their_order(tmp_path: Path) -> None:
+    types = ("ssh-ed25519", "ssh-rsa", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384")
+    names = ("*.lab", "a.lab,b.lab", hashed("a.lab"), "?.lab,!b.lab")
+    known = read(
+        tmp_path, *(line(name, make_key("k", kind)) for name, kind in zip(names, types, strict=True))
+    )
+    for _ in range(2):  # the second time from memory
+        assert known.types("A.lab") == types
+        assert known.types("b.lab") == types[:2]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from orchestrator.adapters.host import cgroup, process
+from orchestrator.adapters.host import cgroup, process, usage
 
 
 def until(what: Callable[[], object], why: str) -> None:
@@ -111,7 +111,7 @@ def test_descendants_are_all_below(start: Start) -> None:
     child = start("import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.fork()\ntime.sleep(600)")
     until(lambda: len(process.descendants(child.pid)) == 2, "it forks twice")
     found = process.descendants(child.pid)
-    assert sorted(process.tree(child.pid)) == sorted([child.pid, *(who.pid for who in found)])
+    assert sorted(usage.tree(child.pid)) == sorted([child.pid, *(who.pid for who in found)])
     assert known(child) in process.descendants(os.getpid())
     for who in found:
         process.signal(who, signal.SIGKILL)
@@ -122,7 +122,7 @@ def test_a_sample_is_of_the_process_and_all_below(start: Start, with_psutil: boo
     child = start("b = bytearray(60_000_000)\nprint('full', flush=True)\nwhile True: pass")
     assert child.stdout is not None
     assert child.stdout.readline() == b"full\n"
-    sampler = process.Sampler()
+    sampler = usage.Sampler()
     if not with_psutil:
         sampler._psutil = None
     begun_at = time.monotonic()
@@ -134,11 +134,11 @@ def test_a_sample_is_of_the_process_and_all_below(start: Start, with_psutil: boo
     percent, _ = sampler.sample(child.pid, time.monotonic())
     assert percent is not None
     assert 1 < percent <= 150
-    assert (process.peak_rss_bytes(child.pid) or 0) > 60_000_000
+    assert (usage.peak_rss_bytes(child.pid) or 0) > 60_000_000
     child.kill()
     child.wait()
     assert sampler.sample(child.pid, time.monotonic()) == (0.0, None)
-    assert process.peak_rss_bytes(child.pid) is None
+    assert usage.peak_rss_bytes(child.pid) is None
 
 
 def test_handlers_and_the_kernels_view(start: Start) -> None:

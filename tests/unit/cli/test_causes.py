@@ -32,6 +32,13 @@ def why(width: int | None = None, **changes: object) -> str:
     return causes.why({"first_causes": [], **document}, PLAIN, width=width)
 
 
+def test_what_it_cost_is_said_once_training_goes_on() -> None:
+    cost = "9.1 s: detected in 0.1 s, ended in 0.2 s, started in 6.3 s, first new step in 2.5 s"
+    shown = why(first_causes=[{**KILLED, "cost": cost}]).splitlines()
+    then = next(n for n, line in enumerate(shown) if line.startswith("  then "))
+    assert shown[then + 1] == f"  cost     {cost}"
+
+
 def test_a_death_that_is_over() -> None:
     assert why(first_causes=[KILLED], reason="gpu-b unreachable for 26 s") == (
         "mnist-1  RUNNING  generation 2\n"

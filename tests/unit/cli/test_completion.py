@@ -36,6 +36,32 @@ def test_names_are_those_of_what_runs(
     assert offered(orch, *words) == expected
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("ckpt", "rollback", "--to", ""), ["gen-5", "120", "gen-000005/ckpt-120"]),
+        (("ckpt", "rollback", "mnist", "--to", "1"), ["120"]),
+        (("ckpt", "pin", "mnist", "gen-5"), ["gen-5"]),
+        (("ckpt", "pin", ""), ["mnist", "gen-5", "120", "gen-000005/ckpt-120"]),
+        (("ckpt", "unpin", "nosuch", ""), []),
+    ],
+)
+def test_checkpoints_are_those_of_the_run(
+    orch: Desk, api: FakeApi, words: tuple[str, ...], expected: list[str]
+) -> None:
+    api.runs.append(run_document())
+    api.checkpoints = {"checkpoints": [{"generation": 5, "global_step": 120, "name": "gen-000005/ckpt-120"}]}
+    assert offered(orch, *words) == expected
+
+
+def test_the_options_of_logs_and_the_runs_of_top(orch: Desk, api: FakeApi) -> None:
+    hosts = [{"host": "gpu-a"}, {"host": "gpu-b"}]
+    api.runs.append(run_document(tasks=[task_document(0), task_document(1)], hosts=hosts))
+    assert offered(orch, "logs", "--host", "gpu-") == ["gpu-a", "gpu-b"]
+    assert offered(orch, "logs", "--task", "") == ["worker:0", "worker:1"]
+    assert offered(orch, "top", "m") == ["mnist"]
+
+
 def test_commands_are_offered_as_help_shows_them(orch: Desk) -> None:
     """By the table: to ask each command for its sentence would import it."""
     found = ShellComplete(cli, {"obj": orch}, "orch", "_ORCH_COMPLETE").get_completions([], "")

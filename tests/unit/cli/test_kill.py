@@ -37,6 +37,9 @@ def test_kill_proves_it(orch: Desk, api: FakeApi) -> None:
         f"{RUN}: KILLED\n"
         "  gpu-a: no leftover processes, ports free (checked by cgroup)\n"
         "  gpu-b: no leftover processes, ports free (checked by marker)\n"
+        "  cgroup: each task's control group, which holds every process that it has started\n"
+        "  marker: the marker in the environment, recorded pids, and descent while the shim lives; not seen: a process "
+        "that outlived its shim and has cleared its environment or runs as another user\n"
     )
     assert orch.said == f"{RUN}: STOPPING: 2 tasks are asked to end\n"
     assert api.posted == [("/v1/runs/mnist/kill", {"force": False})]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 
 import pytest
 
 from orchestrator.adapters.head.runlogs import RunLogs
-from orchestrator.cli.watching import LAST_LINES_MAX_S
+from orchestrator.client.waiting import LAST_LINES_MAX_S
 from tests.contract.fake_api import FakeApi, run_document
 from tests.unit.cli.desk import RUN, WHY, Desk
 
@@ -175,6 +177,124 @@ def test_logs_follow_outlives_the_coordinator(orch: Desk, logs: RunLogs) -> None
 def test_logs_of_what_is_not(orch: Desk, logs: RunLogs, argv: tuple[str, ...], diagnostic: str) -> None:
     assert orch("logs", *argv) == 2
     assert orch.said.startswith(diagnostic)
+
+
+@pytest.fixture
+def cet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "CET-1")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.fixture
+def two(logs: RunLogs) -> RunLogs:
+    """A second generation, on other hosts."""
+    for task, host in (("worker:0", "gpu-a"), ("worker:1", "gpu-b")):
+        logs.put_host(RUN, task, 1, host)
+        logs.put_host(RUN, task, 2, "gpu-c")
+    logs.append(RUN, "worker:0", 2, 0, b"997.000000 o step 7\n997.500000 e WARNING:root:slow\n")
+    traceback = (
+        b"997.900000 e Traceback (most recent call last):\n997.910000 e   x\n997.920000 e KeyError: 1\n"
+    )
+    logs.append(RUN, "worker:1", 2, 0, b"997.100000 o step 8\n" + traceback + b"998.000000 o step 9\n")
+    return logs
+
+
+@pytest.mark.usefixtures("cet")
+def test_times_are_local_with_their_zone_or_utc(orch: Desk, logs: RunLogs) -> None:
+    assert orch("logs", "worker:1", "-t") == 0
+    assert orch("logs", "worker:1", "--timestamps", "--utc") == 0
+    assert orch.put_out == (
+        "1970-01-01 01:16:32.000 CET worker:1 | also\n1970-01-01 00:16:32.000 UTC worker:1 | also\n"
+    )
+
+
+@pytest.mark.usefixtures("cet")
+@pytest.mark.parametrize(
+    ("since", "count"),
+    [
+        (("01:16:33",), 1),  # local, and the desk's clock shows 01:16:40
+        (("01:17",), 3),  # that was yesterday
+        (("00:16:33", "--utc"), 1),
+        (("1970-01-01T01:16:31",), 2),
+        (("1970-01-01T00:16:31", "--utc"), 2),
+    ],
+)
+def test_since_a_time_of_day_is_the_last_time_that_it_was(
+    orch: Desk, logs: RunLogs, since: tuple[str, ...], count: int
+) -> None:
+    assert orch("logs", "--since", *since) == 0
+    assert len(orch.put_out.splitlines()) == count
+
+
+@pytest.mark.parametrize(
+    ("argv", "texts"),
+    [
+        (("--grep", "step [78]"), ["step 7", "step 8"]),
+        (("--grep", "step", "--tail", "1"), ["step 9"]),
+        (("--task", "worker:1", "--generation", "1"), ["also"]),
+        (("--task", "worker:1", "--task", "worker:0", "--generation", "1"), ["loading", "also", "oops"]),
+        (("--host", "gpu-b"), ["also"]),
+        (("--host", "gpu-a", "--host", "gpu-b"), ["loading", "also", "oops"]),
+        (
+            ("--level", "warning"),
+            ["WARNING:root:slow", "Traceback (most recent call last):", "  x", "KeyError: 1"],
+        ),
+        (("--level", "error", "--grep", "Error"), ["KeyError: 1"]),
+    ],
+)
+def test_logs_of_what_is_selected(orch: Desk, two: RunLogs, argv: tuple[str, ...], texts: list[str]) -> None:
+    assert orch("logs", "--json", *argv) == 0
+    assert [json.loads(line)["text"] for line in orch.put_out.splitlines()] == texts
+
+
+def test_generations_are_separated(orch: Desk, two: RunLogs) -> None:
+    assert orch("logs", "--grep", "oops|step") == 0
+    assert orch.put_out == (
+        "worker:0 | oops\n──── generation 2 ────\nworker:0 | step 7\nworker:1 | step 8\nworker:1 | step 9\n"
+    )
+
+
+def test_equal_lines_of_tasks_are_shown_once(orch: Desk, two: RunLogs) -> None:
+    for n in (2, 3):
+        lines = b"997.300000 o step 7\n997.350000 o loss 0.5\n997.400000 o step 8\n"
+        two.append(RUN, f"worker:{n}", 2, 0, lines)
+    assert orch("logs", "--fold", "--generation", "2", "--grep", "step|loss") == 0
+    assert orch.put_out == "worker:0 ×4 | step 7\nworker:2 ×2 | loss 0.5\nworker:2 ×3 | step 8\n"
+    assert orch("logs", "--fold", "--json") == 2
+
+
+def test_what_is_folded_is_shown_while_the_run_is_followed(orch: Desk, two: RunLogs, api: FakeApi) -> None:
+    api.runs.append(run_document())
+    seen: list[str] = []
+
+    def end() -> None:
+        seen.append(orch.put_out)
+        api.runs[0]["phase"] = "SUCCEEDED"
+
+    orch.on_pause = end
+    assert orch("logs", "-f", "--fold", "--grep", "step 7") == 0
+    assert seen[0] == "worker:0 | step 7\n"  # the desk's clock is past what could still be equal
+
+
+def test_a_run_without_output_says_why(orch: Desk, api: FakeApi, logs: RunLogs) -> None:
+    new = run_document(name="new", run_id="new-20261120-1", phase="PENDING", generation=0, reason="wait")
+    api.runs.append(new)
+    assert orch("logs", "new") == 0
+    assert orch.said == "new-20261120-1 has started no task yet: PENDING: wait\n"
+    api.runs[-1].update(generation=1, phase="RUNNING", reason="released")
+    assert orch("logs", "new") == 0
+    assert orch.said.endswith("new-20261120-1 has no output yet: RUNNING: released\n")
+    assert orch("logs", "mnist", "--grep", "nothing has this") == 0
+    assert orch.said.endswith(f"{RUN}: no line is selected\n")
+    assert orch.put_out == ""
+
+
+def test_a_bad_expression_is_refused(orch: Desk, logs: RunLogs) -> None:
+    assert orch("logs", "--grep", "Adam(") == 2
+    assert "error: --grep 'Adam(' is no regular expression" in orch.said
 
 
 def test_logs_where_nothing_ever_ran(orch: Desk) -> None:

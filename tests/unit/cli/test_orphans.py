@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from orchestrator.adapters.head.checkpoint_store import CheckpointStore
 from orchestrator.adapters.head.journal import Journal
+from orchestrator.cli.commands import gc
 from orchestrator.cli.commands.gc import may_go
 from orchestrator.cli.orphans import HERE, Item, known, look_here, remove_here
 from orchestrator.core.errors import UsageError
 from orchestrator.core.events import Submitted, Ticked
 from orchestrator.core.model import Phase, Run, new_run
+from orchestrator.core.owner import Owner
 from orchestrator.core.plan import CheckpointPlan, Plan
 from orchestrator.protocol.orders import Manifest
 from tests.unit.cli.desk import Desk
@@ -95,6 +99,38 @@ def test_checkpoints_of_an_ended_run_stay_unless_they_are_named(desk: Desk) -> N
     assert remove_here(desk, items[0]) is None
     assert not os.path.exists(root)
     assert os.listdir(os.path.dirname(root)) == []
+
+
+@pytest.mark.fault(63)
+def test_row_63_what_lives_goes_at_its_owners_word_or_where_it_is_named(desk: Desk) -> None:
+    journaled(desk)
+    with closing(Journal(desk.paths.journal)) as journal:
+        mine = Owner(journal.owner_id(), "head-1", "ml")
+    ours = known(desk)
+    theirs, nobodys, own, busy, dead = (
+        Item("u-1", "a", "directory", "alive", owner=replace(mine, id="another")),
+        Item("v-1", "a", "processes only", "alive"),
+        Item("w-1", "a", "directory", "alive", owner=mine),
+        Item("x-1", "a", "directory", "driven", owner=mine),
+        Item("y-1", "a", "directory", "dead", owner=replace(mine, id="another")),
+    )
+    items = [theirs, nobodys, own, busy, dead]
+    assert may_go(items, [], [], ours) == [own, dead]
+    assert may_go(items, ["u-1", "x-1"], [], ours) == [theirs, own, busy, dead]
+    assert may_go(items, [], [], replace(ours, there=False)) == [dead], "the journal may be lost"
+
+
+@pytest.mark.parametrize(
+    ("typed", "agreed"), [(["u-1", "y"], True), (["y", "y"], False), (["u-1", "n"], False), ([""], False)]
+)
+def test_the_name_of_what_lives_must_be_typed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, typed: list[str], agreed: bool
+) -> None:
+    monkeypatch.setattr(gc, "is_interactive", lambda _: True)
+    monkeypatch.setattr("sys.stdin", StringIO("\n".join(typed) + "\n"))
+    living, dead = Item("u-1", "a", "directory", "alive"), Item("y-1", "a", "directory", "dead")
+    assert gc._agreed(desk, [living, dead], ["u-1"], yes=False) is agreed
+    assert "[type u-1]" in desk.said
 
 
 def test_checkpoints_of_a_run_that_nobody_knows_may_go(desk: Desk) -> None:

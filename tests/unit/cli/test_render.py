@@ -181,6 +181,11 @@ def test_a_line_of_ours_is_told_from_those_of_the_tasks() -> None:
     )
 
 
+def test_a_host_that_gets_no_tasks_is_said_with_the_reason_and_the_way_out() -> None:
+    stuck = {"host": "gpu-b", "link": "CONNECTED", "state": "stuck", "reason": "pid 7", "hint": "reboot it"}
+    assert "  gpu-b stuck: pid 7; reboot it\n" in render.run(run_document(hosts=[stuck]), PLAIN) + "\n"
+
+
 def test_what_the_disk_of_a_host_did_not_take_of_a_log_is_said() -> None:
     tasks = [task_document(0), task_document(1, log_dropped_bytes=5 << 20)]
     assert (
@@ -227,14 +232,73 @@ def test_how_a_task_of_an_ended_run_ended(changes: dict[str, object], text: str)
     assert f"  worker:0 on gpu-a: {text}\n" in shown + "\n"
 
 
-@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("width", [30, 60, 80, 120])
 def test_a_run_fits_the_terminal(width: int) -> None:
-    long = run_document(metrics={f"metric_{n}": 0.5 for n in range(9)}, reason="word " * 40)
+    long = run_document(
+        metrics={f"metric_{n}": 0.5 for n in range(9)},
+        reason="word " * 40,
+        checkpoint=None,
+        warnings=["a warning " * 20],
+        hosts=[{"host": "gpu-b", "link": "UNREACHABLE", "heard_age_s": 93.0, "problem": "no route " * 20}],
+    )
     shown = render.status({"runs": [{**long, "phase": "FAILED"}, long]}, PLAIN, width=width)
-    prose = [line for line in shown.splitlines() if not line.startswith(("  TASK", "  worker:"))]
-    assert max(map(len, prose)) <= width
+    assert max(map(len, shown.splitlines())) <= width
+
+
+@pytest.mark.parametrize(
+    ("width", "head"),
+    [
+        (None, "TASK HOST PHASE PID STEP STEPS/S CPU MEM GPU HEARTBEAT"),
+        (80, "TASK HOST PHASE STEP STEPS/S CPU MEM GPU HEARTBEAT"),
+        (60, "TASK HOST PHASE STEP STEPS/S GPU"),
+        (40, "TASK HOST PHASE STEP"),
+        (25, "TASK PHASE STEP"),
+    ],
+)
+def test_a_narrow_terminal_does_without_what_matters_least(width: int | None, head: str) -> None:
+    gpus = [{"index": 0, "utilization_percent": 97, "memory_used_bytes": 71 << 30}]
+    document = run_document(
+        hosts=[{"host": host, "link": "CONNECTED", "gpus": gpus} for host in ("gpu-a", "gpu-b")]
+    )
+    table = render.task_table(document, PLAIN, width)
+    assert table[0].split() == head.split()
+    assert "97% 71 GiB" in table[1] or "GPU" not in head
+
+
+def test_when_it_started_and_what_its_time_went_into() -> None:
+    times = {"started_at": 0, "elapsed_s": 7500.0, "eta_s": 185.0, "goodput": 0.914}
+    shown = render.run(run_document(steps_total=500, **times), PLAIN)
+    assert "step 120 of 500, 3.4 steps/s" in shown
+    assert ", 2 h 5 min; 3 min 5 s left; goodput 91%\n" in shown
+    assert "left" not in render.times_line(run_document(phase="SUCCEEDED", **times))
+    assert render.times_line(run_document(goodput=0.5)) == "goodput 50%"
+
+
+def test_no_line_is_shown_twice() -> None:
+    shown = render.run(run_document(warnings=["disk is slow", "disk is slow"]), PLAIN)
+    assert shown.count("disk is slow") == 1
 
 
 def test_who_was_stopped_by_us_has_no_signal() -> None:
     task = task_document(0, phase="EXITED", exit_code=None, signal=9, cause="ordered")
     assert render.ended_tasks([task]) == ["worker:0 on gpu-a: stopped by orch"]
+
+
+def test_the_table_of_a_problem_is_aligned_below_its_sentence() -> None:
+    problem = {
+        "message": "the hosts differ in keras",
+        "table": [["host", "keras"], ["gpu-a", "3.15.1"], ["b", "-"]],
+    }
+    assert render.trouble_lines({"problem": problem}, PLAIN) == [
+        "problem: the hosts differ in keras",
+        "  host   keras",
+        "  gpu-a  3.15.1",
+        "  b      -",
+    ]
+
+
+def test_a_standby_has_a_line_where_there_is_one() -> None:
+    waiting = {"state": "ready", "generation": 3, "memory_bytes": 800 << 20, "tasks": [{}, {}]}
+    assert render.standby_line(waiting) == "standby: generation 3 is ready, 2 tasks, 800 MiB"
+    assert render.standby_line({"state": "none", "generation": None, "tasks": []}) == ""
+    assert render.standby_line(None) == "", "an older coordinator tells of none"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.session import Session
-from orchestrator.cli.starting import coordinator_command, ensure_coordinator
+from orchestrator.client.starting import coordinator_command, ensure_coordinator
 from orchestrator.core.errors import CoordinatorUnreachable
 from tests.contract.fake_api import FakeApi
 

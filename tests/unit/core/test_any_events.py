@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from orchestrator.core import actions as do
-from orchestrator.core import decide
+from orchestrator.core import decide, invariants
 from orchestrator.core import events as ev
 from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.instants import rebased
@@ -30,8 +30,10 @@ from orchestrator.core.model import (
     Swept,
     new_run,
 )
+from orchestrator.core.phases.quiet import is_quiet
 from orchestrator.core.plan import HostPlan, TaskId, TaskPlan
 from orchestrator.core.restart_scope import is_individual
+from orchestrator.core.turn import Turn
 from tests.unit.core.transcript import make_plan
 
 HOSTS = ["a", "b", "c"]
@@ -130,6 +132,9 @@ class Chaos:
         assert kept == event, "kept and read, it is the same"
         before = self.run
         self.run, actions = decide.step(before, event)
+        invariants.check(self.run)
+        if is_quiet(before, self.run, event):
+            self.check_quiet(before, event)
         if before.phase.is_terminal:
             assert self.run.phase is before.phase, "a terminal phase is for ever"
             assert not any(isinstance(action, do.StartTask) for action in actions)
@@ -138,6 +143,15 @@ class Chaos:
                 self.check_start(before, action)
         known = {host.name for host in self.run.hosts}
         assert all(isinstance(a, do.Note | do.CollectStacks) or a.host in known for a in actions)
+
+    def check_quiet(self, before: Run, event: ev.Event) -> None:
+        was, due = next_deadline(before), next_deadline(self.run)
+        assert was is None if due is None else was is None or was <= due, "it only moves deadlines away"
+        if due is None or due > event.at:
+            turn = Turn(self.run, event.at)
+            decide._advance(turn)
+            assert turn.run == self.run, "what was left out would have decided nothing"
+            assert not turn.actions
 
     def check_start(self, before: Run, action: do.StartTask) -> None:
         assert action.generation == self.run.task(action.task).generation, "only the newest is started"

@@ -112,16 +112,20 @@ def test_who_was_stopped_or_finished_is_no_cause() -> None:
     ("run", "expected"),
     [
         (run_of(replace(SCRIPT, error="E: x"), replace(SCRIPT, error="E: x")), "E: x"),
-        (run_of(replace(SCRIPT, error="E: x"), replace(SCRIPT, error="E: y")), None),
-        (run_of(replace(SCRIPT, error="E: x"), None), None),
-        (run_of(replace(SCRIPT, error="E: x"), replace(SCRIPT, error="E: x"), steps=(None, 3)), None),
-        (run_of(replace(SCRIPT, error="E: x"), Exit(cause=Cause.SIGNAL, error="E: x")), None),
+        (run_of(replace(SCRIPT, error="E: x", at=1.0), replace(SCRIPT, error="E: y", at=2.0)), "E: x"),
+        (run_of(replace(SCRIPT, error="E: x"), None), "E: x"),
+        (
+            run_of(replace(SCRIPT, error="E: x"), Exit(cause=Cause.ORDERED), steps=(210, 210)),
+            "E: x at step 210",
+        ),
+        (run_of(replace(SCRIPT, error="E: x", at=2.0), Exit(cause=Cause.SIGNAL, signal=9, at=1.0)), None),
+        (run_of(Exit(cause=Cause.START, error="E"), None), None),  # elsewhere it may start
         (run_of(Exit(cause=Cause.START, error="E"), Exit(cause=Cause.START, error="E")), "E"),
         (run_of(SCRIPT, SCRIPT), None),  # silence is no evidence
     ],
 )
-def test_a_failure_common_to_all(run: Run, expected: str | None) -> None:
-    assert cause.common_failure(run) == expected
+def test_a_failure_that_would_happen_again(run: Run, expected: str | None) -> None:
+    assert cause.failure(run) == expected
 
 
 def test_who_followed_after_how_long_and_who_was_stopped() -> None:
@@ -183,7 +187,7 @@ def test_its_words_in_short(line: str, expected: str) -> None:
 
 def test_a_number_that_differs_makes_no_other_failure() -> None:
     words = (f"E: /scratch/worker-{n}/gen-000003: port 2000{n}, at 0x7f{n}a" for n in (0, 1))
-    assert cause.common_failure(run_of(*(replace(SCRIPT, error=said) for said in words))) is not None
+    assert cause.failure(run_of(*(replace(SCRIPT, error=said) for said in words))) is not None
 
 
 def test_on_one_host_its_own_clock_says_how_much_later_a_follower_ended() -> None:

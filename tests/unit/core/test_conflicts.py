@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from orchestrator.core.conflicts import refuse_rollback, refuse_start
+from orchestrator.core.conflicts import (
+    DRIVEN,
+    driven,
+    of_others,
+    refuse_rollback,
+    refuse_scratch,
+    refuse_start,
+)
 from orchestrator.core.errors import Refused
 from orchestrator.core.model import Phase, Run, new_run
+from orchestrator.core.owner import Driven, Owner
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, TaskId, TaskPlan
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
@@ -92,3 +101,70 @@ def test_a_run_that_cannot_be_read_may_be_training_under_its_name() -> None:
         refuse_start(plan, [], {"t": "t-0"})
     assert "orch recover" in str(caught.value.hint)
     refuse_start(replace(plan, name="u"), [], {"t": "t-0"})
+
+
+# --- other owners -----------------------------------------------------------------------------------------
+
+MINE, THEIRS = Owner("1", "head-1", "ml"), Owner("2", "head-2", "ana")
+
+DRIVEN_THERE = Driven(
+    "t-0", "t", THEIRS, "2026-11-20 09:30:00 UTC", "/shared/t", "its coordinator watches it now", "a"
+)
+
+
+def standing_in_the_way(*told: Driven, run_id: str | None = "t-1") -> list[str]:
+    plan = make_plan(["a", "b"], checkpoint=True)
+    return [one.run_id for one in of_others(plan, run_id, MINE, told)]
+
+
+@pytest.mark.fault(62)
+@pytest.mark.parametrize(
+    ("changes", "is_refused"),
+    [
+        ({}, True),
+        ({"owner": None}, True),  # an older orch began it, perhaps this one's, whose journal is lost
+        ({"owner": MINE}, False),  # what the own journal knows is judged by it
+        ({"evidence": ""}, False),  # it has ended
+        ({"name": "u"}, True),  # into the same checkpoint directory
+        ({"checkpoint_dir": None}, True),  # under the same name
+        ({"name": "u", "checkpoint_dir": "/shared/u"}, False),
+        ({"name": "u", "checkpoint_dir": None}, False),
+        ({"run_id": "t-1"}, False),  # it itself, of which it is asked again after a reboot
+    ],
+)
+def test_row_62_what_goes_on_under_the_name_or_in_the_directory_of_another_owner_is_refused(
+    changes: dict[str, Any], is_refused: bool
+) -> None:
+    assert bool(standing_in_the_way(replace(DRIVEN_THERE, **changes))) is is_refused
+
+
+def test_a_plan_without_checkpoints_shares_no_directory() -> None:
+    plan = make_plan(["a"], checkpoint=False)
+    told = [replace(DRIVEN_THERE, name="u", checkpoint_dir=None), replace(DRIVEN_THERE, name="v")]
+    assert of_others(plan, "t-1", MINE, told) == []
+
+
+@pytest.mark.fault(62)
+def test_row_62_the_owner_is_named_with_what_it_does_and_the_way_out() -> None:
+    plan = make_plan(["a", "b"], checkpoint=True)
+    problem = driven(plan, [DRIVEN_THERE])
+    assert problem is not None
+    assert problem.message == (
+        "a: t-0 is driven by ana@head-2 since 2026-11-20 09:30:00 UTC: its coordinator watches it now; "
+        "it saves into /shared/t"
+    )
+    assert (problem.exit_code, problem.code) == (6, DRIVEN)
+    hint = str(problem.hint)
+    assert all(word in hint for word in ("`orch kill t` on head-2", "--take-over", "orch recover --hosts"))
+    other = driven(plan, [replace(DRIVEN_THERE, name="u", run_id="u-0")])
+    assert other is not None
+    assert "give each run its own checkpoint directory" in str(other.hint)
+    assert driven(plan, []) is None
+
+
+def test_an_active_run_does_not_start_from_scratch_in_silence() -> None:
+    refuse_scratch(a_run(), from_scratch=False)
+    with pytest.raises(Refused, match="--from-scratch has changed nothing") as caught:
+        refuse_scratch(a_run(), from_scratch=True)
+    assert "`orch kill t` first" in str(caught.value.hint)
+    refuse_scratch(replace(a_run(), from_scratch=True), from_scratch=True)  # said twice

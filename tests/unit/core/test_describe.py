@@ -182,6 +182,16 @@ STARTING, READY, RUNNING = TaskPhase.STARTING, TaskPhase.READY, TaskPhase.RUNNIN
         ),
         (
             run_in(
+                Phase.BACKOFF,
+                hosts=(UP, {**UP, "state": HostState.STUCK, "state_why": "pid 7 of old-1 cannot be killed"}),
+                reason="it ended",
+            ),
+            "it ended; waiting for b (stuck: pid 7 of old-1 cannot be killed; it goes when what it waits for "
+            "answers (a disk, a network file system, a GPU), or when somebody ends it who may; else reboot the host); "
+            "starts again when it is back",
+        ),
+        (
+            run_in(
                 Phase.STOPPING,
                 tasks=(task(TaskPhase.EXITED), task(RUNNING)),
                 own={"intent": Intent.RESTART},

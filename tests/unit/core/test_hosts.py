@@ -48,7 +48,7 @@ def test_who_has_come_back_is_shown_as_there_for_a_minute_and_never_longer_than_
 ) -> None:
     run = running(lost_after_s)
     run = run.with_host(replace(run.hosts[0], link=Link.CONNECTED, heard_at=100.0, back_at=100.0))
-    assert silent_at(run, "a") == 100.0 + shown_until
+    assert {host.name: at for host, at in silent_at(run)}["a"] == 100.0 + shown_until
 
 
 @pytest.mark.parametrize(("lost_after_s", "patience_s"), [(3600.0, 3600.0), (5.0, SWEEP_WAIT_S)])

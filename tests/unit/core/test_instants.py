@@ -25,6 +25,7 @@ from orchestrator.core.model import (
     Phase,
     Run,
     Running,
+    Standby,
     Task,
     TaskPhase,
     new_run,
@@ -33,7 +34,7 @@ from orchestrator.core.plan import Plan, TaskId, TaskPlan
 from tests.unit.core.phases import state_of
 from tests.unit.core.transcript import make_plan
 
-UNITS = ("_s", "_bytes", "_percent", "_time")
+UNITS = ("_s", "_bytes", "_percent", "_time", "_c", "_w")
 NOT_OURS = {"metrics"}
 """Numbers of the user's script."""
 
@@ -109,7 +110,8 @@ def full_run(phase: Phase) -> Run:
     )
     checkpoint = Checkpoint(global_step=5, path="ckpt-5", generation=1, verified_at=50.0)
     first_cause = FirstCause(None, 1, Cause.SIGNAL, "because")
-    run = replace(run, since_at=50.0, checkpoint=checkpoint, first_cause=first_cause)
+    standby = filled(Standby(generation=2), 50.0)
+    run = replace(run, since_at=50.0, checkpoint=checkpoint, first_cause=first_cause, standby=standby)
     return replace(run, phase_state=filled(run.phase_state, 50.0))
 
 
@@ -150,6 +152,7 @@ def test_the_loop_wakes_for_each_deadline_of_the_phase(phase: Phase) -> None:
     unheard = {"link": Link.UNREACHABLE, "retry_at": None, "heard_at": 1e5, "since_at": 1e5}
     run = replace(run, hosts=tuple(replace(host, **unheard) for host in run.hosts))  # type: ignore[arg-type]
     run = replace(run, tasks=tuple(replace(t, phase=TaskPhase.WAITING, start_at=None) for t in run.tasks))
+    run = replace(run, standby=Standby())
     kinds = instants_of(type(run.phase_state))
     deadlines = [name for name, kind in kinds.items() if kind is Kind.DUE]
     assert deadlines
@@ -169,6 +172,8 @@ def test_the_loop_wakes_for_each_deadline_of_a_host_or_a_task() -> None:
         (run.with_host(replace(run.hosts[0], retry_at=7.0)), Host, "retry_at"),
         (run.with_task(replace(worker, phase=TaskPhase.WAITING, start_at=7.0)), Task, "start_at"),
         (run.with_task(replace(worker, phase=TaskPhase.STARTING, deadline_at=7.0)), Task, "deadline_at"),
+        (replace(run, standby=Standby(start_at=7.0)), Standby, "start_at"),
+        (replace(run, standby=Standby(tasks=(worker,), join_at=7.0)), Standby, "join_at"),
     ]
     for with_it, _, name in places:
         assert next_deadline(with_it) == 7.0, name
@@ -185,7 +190,9 @@ def test_while_nothing_could_be_decided_no_deadline_came_and_no_silence_counted(
         field = name.rpartition(".")[2]
         if name.endswith(".exit.at"):
             assert after[name] == at, "the order of the ends is the hosts'"
-        elif field in ("deadline_at", "force_at", "start_at", "verify_at", "evidence_at", "retry_at"):
+        elif field in (
+            *("deadline_at", "force_at", "start_at", "verify_at", "evidence_at", "retry_at", "join_at"),
+        ):
             assert after[name] == at + 600.0, name
         else:
             assert after[name] == 640.0, f"{name}: it was heard meanwhile, and not later than now"

@@ -86,29 +86,40 @@ def test_errors_carry_message_hint_and_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "message", "hint"),
+    ("facts", "message", "table", "hint"),
     [
-        ((Facts("3.11.2", {"keras": "3.15.1"}, "c"), Facts("3.11.9", {"keras": "3.15.1"}, "c")), None, None),
+        ((Facts("3.11.2", {"keras": "3.15.1"}, "c"), Facts("3.11.9", {"keras": "3.15.1"}, "c")), "", (), ""),
         (
             (Facts("3.11.2", {"keras": "3.15.1"}, "c"), Facts("3.12.1", {}, "c")),
-            "the hosts differ in python, keras:\n          python         keras\n"
-            "a           3.11        3.15.1\nbb          3.12             -",
+            "the hosts differ in python (3.11 on a, 3.12 on bb); keras (3.15.1 on a, - on bb)",
+            (("host", "python", "keras"), ("a", "3.11", "3.15.1"), ("bb", "3.12", "-")),
             "install the same versions on all hosts, or name another Python per host with `python:`",
         ),
         (
             (Facts("3.11.2", {}, "c0de1"), Facts("3.11.2", {}, "c0de2")),
-            "the hosts differ in code:\n            code\na          c0de1\nbb         c0de2",
+            "the hosts differ in code (c0de1 on a, c0de2 on bb)",
+            (("host", "code"), ("a", "c0de1"), ("bb", "c0de2")),
             "the working directory changed while it was pushed: `orch up` again",
         ),
     ],
 )
 @pytest.mark.fault(22)
-def test_hosts_that_differ_are_shown_in_a_table(
-    facts: tuple[Facts, Facts], message: str | None, hint: str | None
+def test_hosts_that_differ_are_told_in_a_sentence_and_in_a_table(
+    facts: tuple[Facts, Facts], message: str, table: tuple[tuple[str, ...], ...], hint: str
 ) -> None:
     problem = differences([Host("a", facts=facts[0]), Host("bb", facts=facts[1])])
-    assert (problem and problem.message, problem and problem.hint) == (message, hint)
+    if problem is None:
+        assert message == ""
+    else:
+        assert (problem.message, problem.table, problem.hint) == (message, table, hint)
 
 
-def test_hosts_that_were_not_prepared_do_not_agree_with_those_that_were() -> None:
-    assert differences([Host("a"), Host("b", facts=Facts("3.11.2"))]) is not None
+def test_of_many_hosts_that_differ_the_first_are_named() -> None:
+    old, new = Facts("3.11.2", {"keras": "3.14.0"}), Facts("3.11.2", {"keras": "3.15.1"})
+    hosts = [Host(f"h{n}", facts=new if n else old) for n in range(20)]
+    problem = differences(hosts)
+    assert problem is not None
+    assert problem.message == (
+        "the hosts differ in keras (3.14.0 on h0, 3.15.1 on h1, h2, h3, h4, h5, h6, and 13 more)"
+    )
+    assert len(problem.table) == 21

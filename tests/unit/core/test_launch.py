@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from orchestrator.core.launch import (
     endpoint,
     environment,
     has_scratch,
+    have_ports_apart,
     port_candidates,
     ports_needed,
     runtime_options,
@@ -115,6 +116,23 @@ def test_no_port_is_offered_to_two_tasks_of_a_machine_nor_to_two_generations_in_
             assert all(plan.ports[0] <= port <= plan.ports[1] for port in ports)
             taken.setdefault(plan.task(task).host, []).extend(ports)
     assert all(len(ports) == len(set(ports)) for ports in taken.values())
+
+
+@pytest.mark.parametrize(("size", "tasks"), [(2, 1), (5, 2), (9, 2), (40, 3), (1000, 8)])
+def test_what_has_ports_apart_shares_none(size: int, tasks: int) -> None:
+    """Numbers between two generations may have gone to a standby, or to a task that was restarted alone."""
+    hosts = (HostPlan("a", slots=tasks),)
+    placed = tuple(TaskPlan(TaskId("worker", index), "a") for index in range(tasks))
+    ports = (20000, 20000 + max(size, 2 * tasks) - 1)
+    plan = Plan("t", "processes", hosts, placed, "train.py", ports=ports)
+
+    def taken(generation: int) -> set[int]:
+        return {port for task in placed for port in port_candidates(plan, "t-1", generation, task.id)}
+
+    for other in range(2, 40):
+        if have_ports_apart(plan, 1, other):
+            assert not taken(1) & taken(other), other
+    assert have_ports_apart(plan, 1, 2)
 
 
 def test_two_hosts_of_the_spec_on_one_machine_do_not_share_a_port() -> None:
@@ -284,3 +302,29 @@ def test_only_the_chief_of_the_run_writes_into_the_generations_directory() -> No
     led = replace(plan_of(W0, CHIEF), checkpoint=CheckpointPlan("/shared/x"))
     assert checkpoint_dir(led, 1, CHIEF) == "/shared/x/gen-000001"
     assert checkpoint_dir(led, 1, W0) is None
+
+
+def test_whatever_a_host_gains_is_of_its_connection_unless_it_is_of_the_run() -> None:
+    of_the_run = {"data_address": "10.0.0.9", "gpus": (1,), "slots": 4, "spare": True}
+    plain = HostPlan("a", address="ssh.example", data_address="10.0.0.1")
+    assert {field.name for field in fields(HostPlan)} - of_the_run.keys() == {
+        "name",
+        "transport",
+        "address",
+        "user",
+        "port",
+        "identity_file",
+        "known_hosts",
+        "proxy_jump",
+        "python",
+        "spec",
+    }
+    assert replace(plain, **of_the_run).connection == plain.connection  # type: ignore[arg-type]
+    assert replace(plain, port=2222).connection != plain.connection
+    assert plain.connection.connection == plain.connection
+
+
+def test_a_host_is_reached_by_its_peers_at_what_the_spec_says_of_it() -> None:
+    assert HostPlan("a", address="x", data_address="10.0.0.1").peer_address == "10.0.0.1"
+    assert HostPlan("a", address="x").peer_address == "x"
+    assert HostPlan("a").peer_address == "a"

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.diagnosis import cause, matching
+from orchestrator.core.diagnosis.old_scripts import OLD_SCRIPTS
 from orchestrator.core.diagnosis.signatures import SIGNATURES
-from orchestrator.core.model import Cause, Exit
+from orchestrator.core.model import Budget, Cause, Exit
+from orchestrator.core.phases import restart
+from orchestrator.core.plan import RestartPolicy
 
 ROOT = Path(__file__).parents[3] / "orchestrator"
 
@@ -221,6 +224,99 @@ def test_each_text(text: str, expected: Cause, means: str, known: bool) -> None:
     assert "{" not in told + advice
 
 
+OLD: list[tuple[str, str]] = [
+    ("AttributeError: module 'keras.utils' has no attribute 'multi_gpu_model'", "orchestrator.keras"),
+    (
+        "ImportError: cannot import name 'multi_gpu_model' from 'tensorflow.keras.utils' (/opt/tf/keras/__init__.py)",
+        "orchestrator.keras",
+    ),
+    ("AttributeError: module 'tensorflow' has no attribute 'contrib'", "`tf.distribute`"),
+    ("ModuleNotFoundError: No module named 'tensorflow.contrib'", "`tf.distribute`"),
+    ("AttributeError: module 'tensorflow' has no attribute 'estimator'", "TensorFlow 2.15"),
+    ("AttributeError: module 'tensorflow' has no attribute 'Session'", "tensorflow.compat.v1"),
+    (
+        "AttributeError: module 'tensorflow._api.v2.train' has no attribute 'AdamOptimizer'",
+        "tensorflow.compat.v1",
+    ),
+    (
+        "AttributeError: '_RangeDataset' object has no attribute 'make_one_shot_iterator'",
+        "for batch in dataset",
+    ),
+    (
+        "AttributeError: '_DefaultDistributionStrategy' object has no attribute 'experimental_run_v2'",
+        "strategy.run(",
+    ),
+    ("KeyError: 'val_acc'", "history.history['val_accuracy']"),
+    ("KeyError: 'acc'", "history.history['accuracy']"),
+    ("ValueError: Argument(s) not recognized: {'lr': 0.1}", "`learning_rate=`"),
+    ("AttributeError: 'Sequential' object has no attribute 'fit_generator'", "`fit` takes generators"),
+    ("AttributeError: 'Functional' object has no attribute 'predict_classes'", "argmax"),
+    (
+        "ValueError: The filename must end in `.weights.h5`. Received: filepath=/tmp/cp.ckpt",
+        "ckpt_{epoch}.weights.h5",
+    ),
+    (
+        "ValueError: When using `save_weights_only=True` in `ModelCheckpoint`, the filepath provided must end in "
+        "`.weights.h5` (Keras weights format). Received: filepath=ckpt_{epoch}",
+        "ckpt_{epoch}.weights.h5",
+    ),
+    (
+        "ValueError: The filepath provided must end in `.keras` (Keras model format). Received: filepath=ckpt",
+        "model.keras",
+    ),
+    (
+        "ValueError: Invalid filepath extension for saving. Please add either a `.keras` extension for the native",
+        "model.keras",
+    ),
+    (
+        "ValueError: File format not supported: filepath=/tmp/cp.ckpt. Keras 3 only supports V3 `.keras` files, ",
+        "`keras: 2`",
+    ),
+    ("AttributeError: 'Mean' object has no attribute 'reset_states'", "`keras: 2`"),
+    (
+        "ImportError: `keras.optimizers.legacy` is not supported in Keras 3. When using `tf.keras`",
+        "`keras: 2`",
+    ),
+    (
+        "ValueError: A KerasTensor cannot be used as input to a TensorFlow function. A KerasTensor is a symbolic "
+        "placeholder for a shape and dtype",
+        "`keras: 2`",
+    ),
+    ("TypeError: TensorFlowTrainer.fit() got an unexpected keyword argument 'workers'", "`keras: 2`"),
+    ("TypeError: ModelCheckpoint.__init__() got an unexpected keyword argument 'period'", "`keras: 2`"),
+    ("AttributeError: module 'keras._tf_keras.keras.backend' has no attribute 'set_session'", "`keras: 2`"),
+    ("AttributeError: module 'keras._tf_keras.keras.layers' has no attribute 'experimental'", "`keras: 2`"),
+    ("ModuleNotFoundError: No module named 'tensorflow.keras.layers.experimental'", "`keras: 2`"),
+    ("AttributeError: module 'keras.mixed_precision' has no attribute 'experimental'", "`keras: 2`"),
+    (
+        "ImportError: cannot import name 'np_utils' from 'keras.utils' (/opt/tf/keras/__init__.py)",
+        "`keras: 2`",
+    ),
+]
+"""As TensorFlow 2.21 and Keras 3.15 print them; each with a part of the line of today."""
+
+
+@pytest.mark.parametrize(("text", "today"), OLD)
+def test_a_script_of_another_time_is_told_the_line_of_today(text: str, today: str) -> None:
+    ended = cause.classify(Exit(Cause.SCRIPT, code=1, error=text))
+    means, advice = matching.explained(ended, host="gpu-a", python="python")
+    assert (ended.cause, today in advice) == (Cause.SCRIPT, True), advice
+    assert means
+
+
+def test_each_row_of_old_scripts_has_its_text() -> None:
+    shown = [matching.signature_of(Exit(Cause.SCRIPT, code=1, error=text)) for text, _ in OLD]
+    rows = [found[0] for found in shown if found]
+    assert [sign.means for sign in OLD_SCRIPTS if sign not in rows] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["KeyError: 'accuracy'", "AttributeError: 'Net' object has no attribute 'fitt'"]
+)
+def test_an_error_of_today_is_not_taken_for_an_old_one(text: str) -> None:
+    assert matching.signature_of(Exit(Cause.SCRIPT, code=1, error=text)) is None
+
+
 KINDS = [
     ("no-local-tpu", "no TPU local: TPUs not found in the cluster.", Cause.DEVICES, "no TPU here"),
     (
@@ -230,6 +326,12 @@ KINDS = [
         "reach the TPU",
     ),
     ("no-rendezvous", "does not answer: Connection refused", Cause.NETWORK, "cannot reach rank 0"),
+    (
+        "unsupported",
+        "train.py makes a MirroredStrategy of its own",
+        Cause.UNSUPPORTED,
+        "another start would meet the same",
+    ),
 ]
 """Errors of our own runtime. Their words are for people: other rows may look like them."""
 
@@ -242,6 +344,14 @@ def test_each_kind(kind: str, text: str, expected: Cause, means: str) -> None:
     assert advice
 
 
+def test_what_the_runtime_refuses_is_not_started_again() -> None:
+    ended = cause.classify(Exit(Cause.SCRIPT, code=1, error="it cannot", error_kind="unsupported"))
+    decided = restart.verdict(
+        Budget(), RestartPolicy(), ended.cause, verified_step=None, failure=None, identity="run"
+    )
+    assert isinstance(decided, restart.GiveUp)
+
+
 def test_the_kinds_are_those_of_the_runtime_and_no_row_reads_its_sentences() -> None:
     said = set()
     for path in (ROOT / "runtime").rglob("*.py"):
@@ -249,7 +359,7 @@ def test_the_kinds_are_those_of_the_runtime_and_no_row_reads_its_sentences() -> 
             if (
                 isinstance(node, ast.Constant)
                 and isinstance(node.value, str)
-                and node.value.startswith("no-")
+                and (node.value.startswith("no-") or node.value == "unsupported")
             ):
                 said.add(node.value)
     assert said == {kind for kind, _, _, _ in KINDS} == {sign.kind for sign in SIGNATURES if sign.kind}

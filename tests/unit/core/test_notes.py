@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.notes import NoteKind, kind_of, said_by_runtime
+from orchestrator.core.notes import NoteKind, kind_of, said_by_task
 
-RUNTIME = Path(__file__).parents[3] / "orchestrator" / "runtime"
+ROOT = Path(__file__).parents[3] / "orchestrator"
 
 
 @pytest.mark.parametrize("kind", list(NoteKind))
@@ -24,15 +24,20 @@ def test_a_kind_of_another_version_is_none(name: object) -> None:
 
 
 def test_a_task_says_only_what_a_task_can_know() -> None:
-    assert said_by_runtime("keras3-patched") is NoteKind.KERAS3_PATCHED
+    assert said_by_task("keras3-patched") is NoteKind.KERAS3_PATCHED
     for name in ("failed", "task-lost", "epoch", "of another version", ""):
-        assert said_by_runtime(name) is NoteKind.SAID
+        assert said_by_task(name) is NoteKind.SAID
 
 
 def _said_in(path: Path) -> set[str]:
-    """Kinds in `link.say("kind", …)`, and in the `said("kind", …)` of transparent runs."""
+    """Find the kinds in `link.say("kind", …)`, in `said("kind", …)` of transparent runs, and in dicts of the shim."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Dict) and "shim" in path.parts:
+            keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
+            values = dict(zip(keys, node.values, strict=True))
+            if isinstance(values.get("kind"), ast.Constant) and path.name == "report.py":
+                found.add(str(values["kind"].value))  # type: ignore[attr-defined]
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             name, kind = ast.unparse(node.func).rpartition(".")[2], node.args[0].value
             if name == "say":
@@ -42,7 +47,8 @@ def _said_in(path: Path) -> set[str]:
     return found
 
 
-def test_what_the_runtime_says_is_in_the_table_and_nothing_else_is() -> None:
-    said = set().union(*(_said_in(path) for path in RUNTIME.rglob("*.py")))
-    known = {kind.value for kind in NoteKind if kind.row.by_runtime and kind is not NoteKind.SAID}
+def test_what_runtime_and_shim_say_is_in_the_table_and_nothing_else_is() -> None:
+    paths = [*(ROOT / "runtime").rglob("*.py"), ROOT / "daemon" / "shim" / "report.py"]
+    said = set().union(*(_said_in(path) for path in paths))
+    known = {kind.value for kind in NoteKind if kind.row.by_task and kind is not NoteKind.SAID}
     assert said == known

@@ -278,9 +278,38 @@ def test_time_stood_still_while_nobody_looked() -> None:
 def test_the_record_that_knows_most_is_taken() -> None:
     early, late = rendezvous(), running()
     assert rebuild.newest([]) is None
-    assert rebuild.newest([(4, late), (4, early)]) is late
-    assert rebuild.newest([(4, late), (5, early)]) is early, "a later coordinator's"
+    assert rebuild.newest([((4, 0), late), ((4, 0), early)]) is late
+    assert rebuild.newest([((4, 0), late), ((5, 0), early)]) is early, "a later coordinator's"
+    assert rebuild.newest([((4, 2), early), ((4, 1), early), ((4, 3), late)]) is late
     ended = in_phase(late, Phase.KILLED)
-    assert rebuild.newest([(4, ended), (4, late)]) is ended, "a host that was away when it ended knows less"
+    assert rebuild.newest([((4, 0), ended), ((4, 0), late)]) is ended, (
+        "a host that was away when it ended knows less"
+    )
+    assert rebuild.newest([((4, 2), late), ((4, 1), ended)]) is late, "the later one of a coordinator's"
     ahead = replace(early, generation_last=2)
-    assert rebuild.newest([(4, late), (4, ahead)]) is ahead
+    assert rebuild.newest([((4, 0), late), ((4, 0), ahead)]) is ahead
+
+
+def both(*reports: HostReported) -> HostReported:
+    """One host's report of several generations of its task."""
+    return replace(reports[0], tasks=tuple(task for one in reports for task in one.tasks))
+
+
+def test_a_standby_is_not_taken_for_the_generation_that_trains() -> None:
+    trains = (report("a", W0, "running", step=30), report("b", W1, "running", step=30))
+    now = (both(trains[0], report("a", W0, "ready", 2)), both(trains[1], report("b", W1, "starting", 2)))
+    run, actions = adopt(rebuilt(running(), *now), *now)
+    assert (run.phase, run.generation, run.generation_last) == (Phase.RUNNING, 1, 2)
+    stopped = [(action.task, action.generation) for action in actions if isinstance(action, StopTask)]
+    assert stopped == [(W0, 2), (W1, 2)], "what the record does not know is not released, and ends"
+    assert not [action for action in actions if isinstance(action, StartTask)]
+
+
+def test_a_standby_of_which_one_peer_has_ended_is_still_one() -> None:
+    ended = Exit(cause=Cause.SIGNAL, signal=9, at=900.0)
+    now = (
+        both(report("a", W0, "running", step=30), report("a", W0, "ready", 2)),
+        both(report("b", W1, "exited", exit=ended), report("b", W1, "ready", 2)),
+    )
+    assert rebuild.proven(running(), told(*now)) == 1
+    assert rebuild.proven(running(), told(both(*now[1:]))) == 2, "nothing of the older one runs: it has begun"

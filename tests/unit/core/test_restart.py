@@ -25,9 +25,9 @@ NEITHER = (
 
 
 def verdict(
-    budget: Budget, cause: Cause = Cause.SCRIPT, *, verified: int | None = None, common: str | None = None
+    budget: Budget, cause: Cause = Cause.SCRIPT, *, verified: int | None = None, failure: str | None = None
 ) -> restart.Restart | restart.GiveUp:
-    return restart.verdict(budget, POLICY, cause, verified_step=verified, common=common, identity="t/1")
+    return restart.verdict(budget, POLICY, cause, verified_step=verified, failure=failure, identity="t/1")
 
 
 @pytest.mark.parametrize(
@@ -65,27 +65,27 @@ def test_comes_back(
 
 
 @pytest.mark.parametrize(
-    ("budget", "cause", "common", "reason"),
+    ("budget", "cause", "failure", "reason"),
     [
         (Budget(4, 4, 4), Cause.SCRIPT, None, "5 failures in a row without a newer verified checkpoint"),
         (Budget(19, 0, 19), Cause.HOST_LOST, None, "20 ends in a row without a newer verified checkpoint"),
         (Budget(19, 0, 19), Cause.PREEMPTED, None, "20 ends in a row without a newer verified checkpoint"),
         (
-            Budget(1, 1, 1, common_line="ImportError: x"),
+            Budget(1, 1, 1, failure="ImportError: x"),
             Cause.SCRIPT,
             "ImportError: x",
-            "all tasks failed twice in a row in the same way before the first step",
+            restart.SAME_FAILURE,
         ),
     ],
 )
-def test_gives_up(budget: Budget, cause: Cause, common: str | None, reason: str) -> None:
-    assert verdict(budget, cause, common=common) == restart.GiveUp(budget, reason)
+def test_gives_up(budget: Budget, cause: Cause, failure: str | None, reason: str) -> None:
+    assert verdict(budget, cause, failure=failure) == restart.GiveUp(budget, reason)
 
 
-def test_another_failure_of_all_tasks_is_not_the_same_twice() -> None:
-    decided = verdict(Budget(1, 1, 1, common_line="ImportError: x"), common="ImportError: y")
+def test_another_failure_is_not_the_same_twice() -> None:
+    decided = verdict(Budget(1, 1, 1, failure="ImportError: x"), failure="ImportError: y")
     assert isinstance(decided, restart.Restart)
-    assert decided.budget.common_line == "ImportError: y"
+    assert decided.budget.failure == "ImportError: y"
 
 
 def test_the_wait_doubles_up_to_its_greatest_within_a_fifth() -> None:
@@ -93,7 +93,7 @@ def test_the_wait_doubles_up_to_its_greatest_within_a_fifth() -> None:
     waits = []
     for nth in range(13):
         decided = restart.verdict(
-            Budget(nth, nth, nth), policy, Cause.SCRIPT, verified_step=None, common=None, identity=f"t/{nth}"
+            Budget(nth, nth, nth), policy, Cause.SCRIPT, verified_step=None, failure=None, identity=f"t/{nth}"
         )
         assert isinstance(decided, restart.Restart)
         waits.append(decided.delay_s)
@@ -106,8 +106,8 @@ def test_the_wait_doubles_up_to_its_greatest_within_a_fifth() -> None:
 
 
 def test_a_newer_checkpoint_clears_the_counts_and_an_older_one_does_not() -> None:
-    spent = Budget(7, 4, 9, step=100, common_line="x")
-    assert restart.cleared(spent, 101) == Budget(7, 0, 0, step=101, common_line="x")
+    spent = Budget(7, 4, 9, step=100, failure="x")
+    assert restart.cleared(spent, 101) == Budget(7, 0, 0, step=101, failure="x")
     assert restart.cleared(spent, 100) is spent
     assert restart.cleared(spent, None) is spent
 

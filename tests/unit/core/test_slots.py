@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.core.decide import step
+from orchestrator.core.events import HostReported
 from orchestrator.core.hosts.slots import fewer, is_better, next_assignment, why_not_drained
 from orchestrator.core.launch import port_candidates, ports_needed
-from orchestrator.core.model import Facts, HostState, Link, Phase, Run, new_run
+from orchestrator.core.model import Facts, HostState, Link, Phase, Run, Unkillable, new_run
 from orchestrator.core.placement import Ask, assigned, has_room, place
 from orchestrator.core.plan import HostPlan, Plan, Timing
 from tests.unit.core.phases import in_phase
@@ -190,3 +192,16 @@ def test_what_fewer_workers_mean_is_said() -> None:
     assert fewer(run_of(plan_of(4, fewest=3))) == ""
     transparent = replace(run.plan, options=replace(run.plan.options, transparent=True))
     assert fewer(replace(run, plan=transparent)) == "3 of 4 workers: the global batch stays, in larger shares"
+
+
+def test_a_host_that_is_stuck_no_more_has_against_it_what_it_had_before() -> None:
+    run = run_of(plan_of(2), h0=DRAINED, h1=QUARANTINED)
+    run = run.with_host(replace(run.host("h1"), faults=2))
+    left = (Unkillable(7, "old-1", "pid 7 of old-1 cannot be killed"),)
+    states = {}
+    for at, found in ((1.0, left), (2.0, left), (3.0, ())):
+        for name in ("h0", "h1"):
+            run, _ = step(run, HostReported(at, name, (), unkillable=found))
+        states[at] = (run.host("h0").state, run.host("h1").state)
+    assert states == {1.0: (DRAINED, STUCK), 2.0: (DRAINED, STUCK), 3.0: (DRAINED, QUARANTINED)}
+    assert run.host("h1").state_why == "it ended 2 generations in a row without progress"

@@ -12,11 +12,23 @@ from pathlib import Path
 
 from orchestrator.core import decide
 from orchestrator.core import events as ev
+from orchestrator.core.conflicts import DRIVEN
 from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.decision import in_words
 from orchestrator.core.faults import fault
 from orchestrator.core.instants import rebased
-from orchestrator.core.model import Cause, Exit, Facts, Problem, Progress, Run, Seed, Swept, new_run
+from orchestrator.core.model import (
+    Cause,
+    Exit,
+    Facts,
+    Problem,
+    Progress,
+    Run,
+    Seed,
+    Swept,
+    Unkillable,
+    new_run,
+)
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, RestartPolicy, TaskId, TaskPlan, Timing
 
 _CAUSES = {
@@ -53,7 +65,10 @@ class Transcript:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.run: Run | None = None
-        self.reports: dict[str, dict[TaskId, ev.TaskReport]] = {}
+        self.reports: dict[str, dict[str, ev.TaskReport]] = {}
+        self.available_bytes: int | None = 64 << 30
+        self.size: int | None = None
+        self.unkillable: dict[str, tuple[Unkillable, ...]] = {}
 
     def play(self) -> tuple[str, str]:
         """Return the text of the file, and the text with the core's answers."""
@@ -90,12 +105,14 @@ class Transcript:
         plan = replace(plan, hosts=(*plan.hosts, *spares), replicas_min=fewest)
         if "on_stall" in options:
             plan = replace(plan, restart=replace(plan.restart, on_stall=options["on_stall"]))
+        plan = replace(plan, restart=replace(plan.restart, standby=options.get("standby", "off")))
         plan = replace(plan, chaos=options.get("chaos") == "yes")
         if "tasks" in options:  # tasks=chief:0,ps:0,worker:0: one per host, in that order
             ids = [TaskId.parse(name) for name in options["tasks"].split(",")]
             placed = tuple(TaskPlan(task, host) for task, host in zip(ids, hosts, strict=True))
             plan = replace(plan, strategy=options.get("strategy", plan.strategy), tasks=placed)
-        self.run = new_run("t-20260101-1", plan, epoch=1, at=0.0)
+        from_scratch = options.get("from_scratch") == "yes"
+        self.run = new_run("t-20260101-1", plan, epoch=1, at=0.0, from_scratch=from_scratch)
         self.reports = {host.name: {} for host in plan.hosts}
 
     def _command(self, words: list[str]) -> list[str]:
@@ -106,7 +123,10 @@ class Transcript:
         if verb == "restart-coordinator":
             self.run = rebased(self.run, float(rest[0]))
             return self._step(ev.EpochBegan(at=at, epoch=self.run.epoch + 1))
-        return self._step(self._event(at, verb, rest))
+        answered = self._step(self._event(at, verb, rest))
+        due = next_deadline(self.run) if self.run is not None else None
+        # As the loop does after each event: a report that only moves numbers decides nothing of what has come due.
+        return answered + (self._step(ev.Ticked(at)) if due is not None and due <= at else [])
 
     def _let_time_pass(self, until: float) -> list[str]:
         answered = []
@@ -135,47 +155,83 @@ class Transcript:
                 return ev.HostUp(at, host, boot[0] if boot else "boot-1")
             case "down", [host, *why]:
                 return ev.HostDown(at, host, " ".join(why))
+            case "refuse", [host, "driven", *why]:
+                return ev.HostRefused(at, host, Problem(DRIVEN, f"{host}: {' '.join(why)}", exit_code=6))
             case "refuse", [host, *why]:
                 return ev.HostRefused(at, host, Problem("host-unfit", f"{host}: {' '.join(why)}"))
             case "prepared", [host, *options]:
                 found = dict(option.split("=") for option in options)
                 versions = {"tensorflow": found.get("tf", "2.21.0"), "keras": found.get("keras", "3.15.1")}
                 highest = int(found.get("highest", "0"))
-                facts = Facts("3.11.2", versions, "c0de", highest, checkpoint_share=found.get("share", ""))
+                share, left = found.get("share", ""), self.unkillable.get(host, ())
+                facts = Facts("3.11.2", versions, "c0de", highest, checkpoint_share=share, unkillable=left)
                 return ev.HostPrepared(at, host, facts)
             case "seeded", [step, *rejected]:
                 seed = self._seed(step, tuple((path, "torn") for path in rejected))
                 return ev.CheckpointSeeded(at, seed)
             case "verified", ["nothing"]:
                 return ev.CheckpointVerified(at, self.run.generation, None, "", took_s=0.1)
-            case "verified", [what, *torn]:  # 120, or unread-120 of a format that is not known
-                passed = tuple((path, "torn") for path in torn)
+            case "verified", [what, *more]:  # 120, or unread-120 of a format that is not known; took=30
+                took_s = float(next((word[5:] for word in more if word.startswith("took=")), 0.1))
+                passed = tuple((path, "torn") for path in more if not path.startswith("took="))
                 step, generation = what.removeprefix(UNREAD), self.run.generation
+                size, self.size = self.size, None
                 return ev.CheckpointVerified(
-                    at, generation, int(step), f"ckpt-{step}", None, passed, 0.1, verified=what == step
+                    at,
+                    generation,
+                    int(step),
+                    f"ckpt-{step}",
+                    None,
+                    passed,
+                    took_s,
+                    size,
+                    verified=what == step,
                 )
-            case "swept", [host, *left]:
-                return ev.HostSwept(at, host, Swept(left=tuple(left), by="cgroup"))
+            case "free-memory" | "bytes", [number]:
+                return self._sizes(at, verb, number)
+            case "swept", [host, *more]:  # gen=1: up to which generation was looked
+                upto = next((int(word[4:]) for word in more if word.startswith("gen=")), None)
+                remains = tuple(word for word in more if not word.startswith("gen="))
+                return ev.HostSwept(at, host, Swept(left=remains, by="cgroup"), upto)
             case "stacks", words:  # worker:0=train.py:12:load
                 return ev.StacksCollected(at, self.run.generation, tuple(_stack(word) for word in words))
+            case "unkillable", [host, *pids]:  # what no kill ends there, from now on
+                self.unkillable[host] = tuple(_unkillable(int(pid)) for pid in pids)
+                return self._report(at, host, [])
             case "directory", [host, *changes]:  # silent=40 free=1000
                 return self._directory(at, host, dict(change.split("=") for change in changes))
             case "tick", []:
                 return ev.Ticked(at)
             case "failed", [host, order, task, *why]:
-                problem = Problem(why[0], " ".join(why[1:]) or why[0])
-                whose = None if task == "-" else TaskId.parse(task)
-                generation = self.run.task(whose).generation if whose else self.run.generation
-                return ev.OrderFailed(at, host, order, generation, problem, whose)
+                return self._failed(at, host, order, task, why)
             case "report", [host, *changes]:
                 return self._report(at, host, changes)
         return self._wish(at, verb, rest)
+
+    def _sizes(self, at: float, verb: str, number: str) -> ev.Event:
+        """Set what is free on every host from now on (- is not told), or the size of the next verified checkpoint."""
+        if verb == "bytes":
+            self.size = int(number)
+        else:
+            self.available_bytes = None if number == "-" else int(number) << 20
+        return ev.Ticked(at)
+
+    def _failed(self, at: float, host: str, order: str, name: str, why: list[str]) -> ev.Event:
+        """Return the failure of an order; `worker:0+` is the task of the standby, `-` none."""
+        assert self.run is not None
+        problem = Problem(why[0], " ".join(why[1:]) or why[0])
+        task = None if name == "-" else TaskId.parse(name.rstrip("+"))
+        generation = self.run.task(task).generation if task else self.run.generation
+        generation = self.run.standby.generation if name.endswith("+") else generation
+        return ev.OrderFailed(at, host, order, generation, problem, task)
 
     def _wish(self, at: float, verb: str, rest: list[str]) -> ev.Event:
         """Parse a person's request."""
         match verb, rest:
             case "kill", force:
                 return ev.KillRequested(at, force=bool(force))
+            case "drain", [host, "gone"]:
+                return ev.DrainRequested(at, host, gone="09:30")
             case "drain", [host, *now]:
                 return ev.DrainRequested(at, host, now=bool(now))
             case "undrain", [host]:
@@ -197,17 +253,31 @@ class Transcript:
         return Seed(generation, int(number), f"ckpt-{number}", path, rejected, verified=number == step)
 
     def _report(self, at: float, host: str, changes: list[str]) -> ev.HostReported:
-        """`worker:0=running,step=5` changes what the host says of a task from now on; `-worker:0` forgets it."""
+        """`worker:0=running,step=5` changes what the host says of a task from now on; `-worker:0` forgets it.
+
+        `worker:0+` is the one of its standby. `memory=96` is told once.
+        """
         assert self.run is not None
-        known = self.reports[host]
+        known, memory_percent = self.reports[host], None
         for change in changes:
-            if change.startswith("-"):
-                known.pop(TaskId.parse(change[1:]), None)
-                continue
             name, _, told = change.partition("=")
-            task = TaskId.parse(name)
-            known[task] = self._task_report(at, task, told.split(","))
-        return ev.HostReported(at, host, tuple(known.values()))
+            if change.startswith("-"):
+                known.pop(change[1:], None)
+            elif name == "memory":
+                memory_percent = float(told)
+            else:
+                report = self._task_report(at, name, told.split(","))
+                if f"{name}+" in known and known[f"{name}+"].generation == report.generation:
+                    del known[f"{name}+"]  # it has become the task itself
+                known[name] = report
+        return ev.HostReported(
+            at,
+            host,
+            tuple(known.values()),
+            memory_percent=memory_percent,
+            memory_available_bytes=self.available_bytes,
+            unkillable=self.unkillable.get(host, ()),
+        )
 
     def _directory(self, at: float, host: str, told: dict[str, str]) -> ev.HostReported:
         """Return the host's last report, with what it says about the checkpoint directory."""
@@ -217,10 +287,11 @@ class Transcript:
             dir_free_bytes=int(told["free"]) if "free" in told else None,
         )
 
-    def _task_report(self, at: float, task: TaskId, told: list[str]) -> ev.TaskReport:
+    def _task_report(self, at: float, name: str, told: list[str]) -> ev.TaskReport:
         assert self.run is not None
         options = dict(word.split("=", 1) for word in told[1:])
-        generation = int(options.get("gen", self.run.generation))
+        own = self.run.standby.generation if name.endswith("+") else self.run.generation
+        task, generation = TaskId.parse(name.rstrip("+")), int(options.get("gen", own))
         ended = None
         if told[0] == "exited":
             line = options.get("says", "").replace("_", " ")
@@ -241,9 +312,19 @@ class Transcript:
             phase=told[0],
             pid=100 + 10 * generation + task.index,
             port=int(options["port"]) if "port" in options else 20000 + 100 * generation + task.index,
-            progress=Progress(global_step=step, step_age_s=step_age_s, runtime_age_s=silent_s),
+            progress=Progress(
+                global_step=step,
+                step_age_s=step_age_s,
+                runtime_age_s=silent_s,
+                began_step=int(options["began"]) if "began" in options else None,
+                began_stride=int(options.get("stride", 0)),
+            ),
             exit=ended,
         )
+
+
+def _unkillable(pid: int) -> Unkillable:
+    return Unkillable(pid, "old-1", f"pid {pid} of old-1 cannot be killed: it waits in the kernel (nfs_wait)")
 
 
 def _stack(word: str) -> tuple[TaskId, str]:

@@ -264,7 +264,7 @@ class World:
                 phase=process.phase(self.now),
                 pid=process.pid,
                 port=20000 + process.pid,
-                progress=Progress(global_step=self._step_of(process)),
+                progress=Progress(global_step=self._step_of(task, process)),
                 exit=process.exit,
             )
             for task, process in machine.all()
@@ -275,7 +275,7 @@ class World:
     def _advance(self, machine: Machine) -> None:
         """Let the scripts do what they have done by now."""
         for task, process in machine.all():
-            step = self._step_of(process)
+            step = self._step_of(task, process)
             if step is None or process.exit is not None:
                 continue
             if task == min(self.machines_tasks) and step // SAVE_EVERY * SAVE_EVERY > max(
@@ -287,11 +287,12 @@ class World:
             elif step >= self.steps:
                 process.exit = Exit(cause=Cause.SCRIPT, code=0, at=self.now)
 
-    def _step_of(self, process: Process) -> int | None:
-        """Return the step of a process. A gang that has lost a member makes no progress."""
+    def _step_of(self, task: TaskId, process: Process) -> int | None:
+        """Return the step of a task's process. A gang that has lost a member makes no progress."""
         gang = [p for m in self.machines.values() for _, p in m.all() if p.generation == process.generation]
         broken = (p.exit.at for p in gang if p.exit is not None and p.exit.code != 0)
-        return process.step(min([self.now, *broken]))
+        step = process.step(min([self.now, *broken]))
+        return step if step is None else min(step, self.fails_at.get(task, step))
 
     @property
     def machines_tasks(self) -> Sequence[TaskId]:

@@ -26,6 +26,8 @@ from orchestrator.daemon.connection.conversation import Answer, LinkDown, OrderR
 from orchestrator.daemon.transfer.checkpoints import PULL_BYTES, Abandoned, CheckpointTransfer
 from orchestrator.protocol.orders import Manifest
 from orchestrator.protocol.table import Order
+from tests.contract.small_disk import mounted
+from tests.unit.adapters.saved import npz, truncate
 from tests.unit.adapters.test_checkpoints import FIXTURES
 from tests.unit.core.transcript import make_plan
 
@@ -198,6 +200,23 @@ def test_the_same_host_after_its_disk_was_lost_is_given_what_the_head_has(lab: L
     assert lab.seed(lab.run(), 3).global_step == 32
 
 
+@pytest.mark.fault(42)
+def test_a_copy_that_rots_on_the_chiefs_host_takes_nothing_away_that_was_pulled(lab: Lab) -> None:
+    """The older files beside it read whole, and must not count as newer than what the head has."""
+    run = lab.run("a")
+    lab.seed(run, 1)
+    for step in (100, 200):
+        npz(lab.a.root / "gen-000001" / f"ckpt-{step}.npz", step)
+    os.utime(lab.a.root / "gen-000001" / "ckpt-100.npz", (0, 1_700_000_000))
+    lab.bring(run, 1, lab.a.root / "gen-000001" / "ckpt-200.npz")
+    assert lab.seed(run, 2).global_step == 200
+    truncate(lab.a.root / "gen-000002" / "ckpt-200.npz", 100)
+    with pytest.raises(OrderRefused, match=r"a: .* does not read whole any more; the head node has step 200"):
+        lab.seed(run, 3)
+    given = lab.seed(run, 4)
+    assert (given.global_step, sorted(os.listdir(lab.a.root / "gen-000004"))[1:]) == (200, ["ckpt-200.npz"])
+
+
 def test_a_transfer_that_breaks_off_goes_on_where_it_was(lab: Lab) -> None:
     run = lab.run()
     directory = lab.a.train(1)
@@ -239,6 +258,47 @@ def test_what_comes_damaged_is_not_taken(lab: Lab) -> None:
     lab.a.rot = False
     lab.bring(run, 1, path)
     assert lab.checkpoints.store(run).newest() is not None
+
+
+@pytest.mark.fault(57)
+def test_a_checkpoint_that_is_larger_than_it_may_be_is_not_copied(lab: Lab) -> None:
+    run = lab.run()
+    assert run.plan.checkpoint is not None
+    small = replace(run.plan, checkpoint=replace(run.plan.checkpoint, copy_bytes_max=10_000))
+    path = lab.a.train(1) / "manager" / "ckpt-2"
+    with pytest.raises(OrderRefused, match=r"at most 9\.8 KiB are copied to the head node") as refused:
+        lab.bring(replace(run, plan=small), 1, path)
+    assert refused.value.problem.key == "run.checkpoint.copy_limit"
+    assert lab.a.moved_bytes == 0
+    lab.bring(run, 1, path)
+
+
+@pytest.mark.fault(57)
+def test_what_is_left_of_transfers_that_never_end_does_not_add_up(lab: Lab) -> None:
+    run = lab.run()
+    path = lab.a.train(1) / "manager" / "ckpt-2"
+    pieces = Path(lab.checkpoints.store(run).path("x")).parent
+    for number in range(5):
+        (path.parent.parent / "vocabulary").write_bytes(os.urandom(2 * safe.CHUNK_BYTES + number))
+        lab.a.cut_after = 10
+        with pytest.raises(LinkDown):
+            lab.bring(run, 1, path)
+    assert sum(p.stat().st_size for p in pieces.iterdir()) <= 10 * PULL_BYTES
+
+
+@pytest.mark.fault(57)
+def test_the_reserve_of_the_journal_is_left_free(lab: Lab, tmp_path: Path) -> None:
+    run, path = lab.run(), lab.a.train(1) / "manager" / "ckpt-2"
+    with mounted(tmp_path / "disk", megabytes=4) as small:
+        ballast = small.path / "big"
+        ballast.write_bytes(b"x" * (4 * (1 << 20) - (150 << 10)))  # 5 % are 200 kB
+        head = CheckpointTransfer(str(small.path), lambda _run, name: lab.hosts[name])
+        with pytest.raises(OrderRefused, match="are reserved for the journal"):
+            head.bring(run, 1, str(path))
+        assert lab.a.moved_bytes == 0
+        ballast.unlink()
+        head.bring(run, 1, str(path))
+        assert head.store(run).newest() is not None
 
 
 def test_a_checkpoint_that_its_script_removes_while_it_is_copied_is_tried_again_later(lab: Lab) -> None:

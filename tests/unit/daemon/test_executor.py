@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.head.journal_states import read_run
+from orchestrator.adapters.head.journal_states import read_run, unpacked
 from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.adapters.head.secrets import Secrets
 from orchestrator.core.actions import (
+    Action,
     CloseHost,
+    CollectStacks,
     Note,
     PrepareHost,
     ReleaseTask,
@@ -37,9 +39,11 @@ from orchestrator.core.events import (
     HostUp,
     OrderFailed,
 )
-from orchestrator.core.model import Facts, Phase, Run, Seed, Swept, new_run
+from orchestrator.core.model import Facts, HostState, Link, Phase, Run, Seed, Swept, new_run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.owner import Owner
 from orchestrator.core.plan import TaskId
+from orchestrator.daemon.connection import orders
 from orchestrator.daemon.connection.link import Pace
 from orchestrator.daemon.coordinator.executor import Executor
 from orchestrator.daemon.transfer.logcopy import LogCopier
@@ -65,7 +69,7 @@ class Rig:
         self.executor = Executor(
             {"fake": self.hosts.transport},
             lambda: BUNDLE,
-            LogCopier(self.logs),
+            LogCopier(self.logs, lambda *_: None),
             self.secrets,
             lambda run_id, event: self.events.append((run_id, event)),
             FAST,
@@ -78,6 +82,7 @@ class Rig:
             plan, hosts=tuple(self.hosts.plans.values()), workdir=str(self.workdir), secrets=("TOKEN",)
         )
         run = new_run(run_id, plan, epoch=4, at=0.0)
+        run = replace(run, tasks=tuple(replace(task, generation=2) for task in run.tasks))
         return replace(
             run.with_host(replace(run.hosts[0], facts=Facts(code="c0de"))), generation=2, **changes
         )
@@ -138,7 +143,7 @@ def test_preparation_ends_as_prepared_and_is_not_begun_twice(rig: Rig) -> None:
         rig.executor.execute(rig.run, PrepareHost("a"))
     rig.agent.wait_order("probe")
     gate.set()
-    assert rig.wait(HostPrepared).facts == Facts("3.11.2", {}, TREE, 5)
+    assert rig.wait(HostPrepared).facts == Facts("3.11.2", FACTS["versions"], TREE, 5)
     assert rig.agent.verbs().count("probe") == 1
 
 
@@ -234,7 +239,14 @@ def test_checkpoints_are_seeded_and_verified(rig: Rig) -> None:
     nothing = rig.wait(CheckpointVerified)
     assert (nothing.generation, nothing.path, nothing.global_step) == (2, "", None)
     assert nothing.rejected == (("p", "torn"),)
-    found = {"global_step": 95, "path": "ckpt-95", "saved_at": 1.7e9, "kind": "npz", "verified": True}
+    found = {
+        "global_step": 95,
+        "path": "ckpt-95",
+        "saved_at": 1.7e9,
+        "kind": "npz",
+        "bytes": 7,
+        "verified": True,
+    }
     rig.agent.answers["verify"] = always({"checkpoint": found, "rejected": []})
     rig.executor.execute(rig.run, VerifyCheckpoint("a", 2))
     until(lambda: rig.wait(CheckpointVerified).global_step == 95)
@@ -289,7 +301,23 @@ def test_a_host_where_something_ran_remembers_how_the_run_ended(rig: Rig) -> Non
         rig.executor.execute(run, CloseHost("a"))
         until(lambda: rig.executor.hosts == {})
     (kept,) = [order["record"] for order in rig.agent.orders if order["order"] == "keep"]
-    assert read_run(kept["state"]).phase is Phase.KILLED
+    assert read_run(unpacked(kept["state"])).phase is Phase.KILLED
+
+
+def test_a_drain_and_its_end_are_in_the_record_of_every_host(rig: Rig) -> None:
+    run = rig.make_run("r", phase_state=state_of(Phase.RUNNING))
+    rig.open(run)
+    drained = run.with_host(replace(run.hosts[1], state=HostState.DRAINED))
+    rig.executor.changed(run, drained)
+    rig.executor.changed(drained, run)
+    rig.agent.wait_order("keep", count=2)
+    kept = [order["record"] for order in rig.agent.orders if order["order"] == "keep"]
+    states = [[host.state for host in read_run(unpacked(record["state"])).hosts] for record in kept]
+    assert states == [[HostState.OPEN, HostState.DRAINED], [HostState.OPEN, HostState.OPEN]]
+    assert kept[0]["revision"] < kept[1]["revision"]
+    heard = run.with_host(replace(run.hosts[0], link=Link.CONNECTED))
+    rig.executor.changed(run, heard)
+    assert rig.agent.verbs().count("keep") == 2, "it has the newest"
 
 
 def test_a_host_is_left_only_after_the_rest_of_its_logs(rig: Rig) -> None:
@@ -322,3 +350,42 @@ def test_a_run_that_comes_as_the_last_one_leaves_is_served(rig: Rig) -> None:
         leaving.join(15)
         assert rig.wait(HostUp, following.run_id).host == "a"
         last = following
+
+
+@pytest.mark.fault(72)
+def test_hosts_that_answer_nothing_hold_up_no_other(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    names = [f"mute{number}" for number in range(12)]
+    hosts = FakeHosts(*names, "good")
+    for name in names:
+        hosts.agents[name].answers = {verb: always(None) for verb in ("probe", "stacks", "log", "keep")}
+    hosts.agents["good"].answers = {"probe": always(FACTS), "code": always({"digest": TREE, "missing": []})}
+    plan = replace(make_plan([*names, "good"], checkpoint=False), hosts=tuple(hosts.plans.values()))
+    run = new_run("r", replace(plan, workdir=str(rig.workdir)), epoch=4, at=0.0)
+    rig.executor._board._transports = {"fake": hosts.transport}
+    try:
+        rig.executor.open(run, [*names, "good"])
+        until(lambda: sum(rig.executor.hosts.values()) == len(names) + 1)
+        actions: list[Action] = [CollectStacks(1), *map(CloseHost, names[:6])]
+        actions += map(PrepareHost, [*names, "good"])
+        for action in actions:
+            rig.executor.execute(run, action)
+        assert rig.wait(HostPrepared).host == "good"
+    finally:
+        rig.executor.close()
+
+
+def test_who_drives_a_run_is_told_with_it_and_not_by_who_asks_one_question(rig: Rig) -> None:
+    rig.run = replace(rig.run, owner=Owner("1" * 32, "head-1", "ml"))
+    rig.open()
+    assert rig.agent.wait_order("watch")["claim"] == {
+        "id": "1" * 32,
+        "head": "head-1",
+        "user": "ml",
+        "run": "r",
+        "name": "t",
+        "checkpoint_dir": "/shared/t",
+    }
+    asked = rig.hosts.agents["b"]
+    rig.executor.lease(rig.run, "b", lambda link: link.ask(orders.drivers(None), timeout_s=15.0))
+    assert "claim" not in asked.wait_order("watch"), "or an ended run would look as if it went on"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,16 +11,19 @@ import pytest
 
 from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.core.events import HostReported, TaskReport
-from orchestrator.core.model import Progress
+from orchestrator.core.model import Progress, new_run
 from orchestrator.core.plan import TaskId
 from orchestrator.daemon.connection.conversation import Reply
 from orchestrator.daemon.connection.link import HostLink
 from orchestrator.daemon.transfer.logcopy import ASK_AGAIN_S, CHUNK_BYTES, LogCopier
 from orchestrator.protocol.orders import LogPart
 from orchestrator.protocol.table import Order
+from tests.contract.small_disk import mounted
+from tests.unit.core.transcript import make_plan
 
 W0 = TaskId("worker", 0)
 LINE = b"1.000000 o hello\n"
+RUN = new_run("t-1", make_plan(["a", "b"], checkpoint=False), epoch=1, at=0.0)
 
 
 class FakeLink:
@@ -53,12 +57,16 @@ class Rig:
     def __init__(self, state: Path) -> None:
         self.now = 100.0
         self.logs = RunLogs(str(state))
-        self.copier = LogCopier(self.logs, now=lambda: self.now)
+        self.told: list[tuple[str, str, TaskId, str]] = []
+        self.copier = LogCopier(self.logs, lambda *told: self.told.append(told), now=lambda: self.now)
         self.link = FakeLink()
+        self.run = replace(RUN, run_id="t-1")
+        for generation in (1, 2):
+            self.copier.expect(self.run, W0, "a", generation)
 
-    def report(self, log_bytes: int, generation: int = 1) -> None:
-        told = TaskReport(W0, generation, "running", progress=Progress(log_bytes=log_bytes))
-        event = HostReported(self.now, "a", (told,))
+    def report(self, log_bytes: int, generation: int = 1, *, host: str = "a", task: TaskId = W0) -> None:
+        told = TaskReport(task, generation, "running", progress=Progress(log_bytes=log_bytes))
+        event = HostReported(self.now, host, (told,))
         self.copier.reported(cast("HostLink", self.link), "t-1", 3, event)
 
     def copied(self, generation: int = 1) -> bytes:
@@ -92,6 +100,7 @@ def test_what_is_new_is_asked_for_piece_by_piece_until_it_is_here(rig: Rig) -> N
         rig.link.answer(log, chunk=30)
     assert rig.copied() == log
     assert not rig.is_behind
+    assert rig.logs.host_of("t-1", "worker:0", 1) == "a"
 
 
 def test_one_piece_is_on_its_way_at_a_time(rig: Rig) -> None:
@@ -179,3 +188,72 @@ def test_only_the_named_tasks_are_waited_for_and_forgotten(rig: Rig) -> None:
     assert rig.is_behind
     rig.copier.forget("t-1", ["worker:0"])
     assert not rig.is_behind
+
+
+@pytest.mark.fault(57)
+def test_a_host_gives_only_the_logs_of_its_own_tasks_and_last_generations(rig: Rig) -> None:
+    rig.copier.expect(rig.run, TaskId("worker", 1), "b", 1)
+    rig.report(100, task=TaskId("worker", 1))
+    rig.report(100, task=TaskId("worker", 77))
+    rig.report(100, generation=9)
+    rig.report(100, host="b")
+    assert rig.link.orders == []
+    rig.report(100, generation=1)
+    rig.copier.expect(rig.run, W0, "b", 3)
+    rig.link.answer(LINE)
+    assert rig.copied() == b"", "it came when its generation was an old one"
+    rig.report(100, generation=1)
+    rig.report(100, generation=3)
+    assert rig.link.orders == []
+    rig.report(len(LINE), generation=3, host="b")
+    rig.link.answer(LINE)
+    assert rig.copied(3) == LINE
+
+
+@pytest.mark.fault(57)
+def test_of_a_task_no_more_is_copied_than_its_limit_and_it_is_said_once(rig: Rig) -> None:
+    small = replace(rig.run, plan=replace(rig.run.plan, log_bytes_max=3 * len(LINE)))
+    for generation in (1, 2):
+        rig.copier.expect(small, W0, "a", generation)
+    endless = LINE * 1000
+    for _ in range(5):
+        rig.report(len(endless))
+        rig.report(len(endless), generation=2)
+        while rig.link.orders:
+            rig.link.answer(endless, chunk=len(LINE))
+    assert len(rig.copied()) + len(rig.copied(2)) <= 4 * len(LINE)
+    said = "the head node has 51 B of the logs of worker:0 (run.log_limit); what worker:0 prints from now on stays on a"
+    assert rig.told[0] == ("t-1", "a", W0, said)
+    assert len(rig.told) == 2, "once for each log"
+    assert not rig.is_behind, "nobody waits for what is not copied"
+
+
+@pytest.mark.fault(57)
+def test_a_log_full_of_gaps_is_not_copied_without_end(rig: Rig) -> None:
+    for at in range(1, 5000):
+        rig.report(1 << 40)
+        if not rig.link.orders:
+            break
+        _, on_reply = rig.link.orders.pop(0)
+        on_reply(Reply({"offset": at * 100, "end": 1 << 40}, None, b"x"))
+        rig.link.orders.clear()
+        rig.now += ASK_AGAIN_S + 1
+    assert 500 < at < 3000
+    assert rig.told[0][3].startswith("the log of worker:0 is rotated faster than it can be copied")
+
+
+@pytest.mark.fault(57)
+def test_the_reserve_of_the_journal_is_left_free_and_copying_goes_on_by_itself(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", megabytes=4) as small:
+        rig = Rig(small.path)
+        ballast = small.path / "big"
+        ballast.write_bytes(b"x" * (4 * (1 << 20) - (150 << 10)))  # 5 % are 200 kB
+        rig.report(len(LINE))
+        assert rig.link.orders == []
+        assert not rig.is_behind
+        ballast.unlink()
+        rig.report(len(LINE))
+        rig.link.answer(LINE)
+        assert rig.copied() == LINE
+    (told,) = rig.told
+    assert "are reserved for the journal" in told[3]

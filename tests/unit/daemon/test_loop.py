@@ -30,12 +30,15 @@ from orchestrator.core.events import (
 from orchestrator.core.model import Budget, Facts, Phase, Progress, Rendezvous, Run, Swept, new_run
 from orchestrator.core.plan import TaskId
 from orchestrator.daemon.coordinator.halts import STORY_MAX
-from orchestrator.daemon.coordinator.loop import JOURNAL_RETRY_S, Loop
+from orchestrator.daemon.coordinator.loop import JOURNAL_RETRY_S, Loop, _Asked
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
 W0 = TaskId("worker", 0)
 FACTS = Facts(python="3.11.2")
+
+JOURNALED_BURST_OF_WORDS = 700
+"""Reports with 2000 characters each: together more than the allowance of a host."""
 
 
 class Disk(Journal):
@@ -45,8 +48,12 @@ class Disk(Journal):
         super().__init__(path)
         self.story = story
         self.full = False
+        self.full_after: int | None = None
+        """How many commits there is room for."""
 
     def commit(self, run: Run, event: Event, notes: Sequence[Note], **more: Any) -> None:
+        if self.full_after is not None:
+            self.full, self.full_after = self.full_after <= 0, self.full_after - 1
         if self.full:
             self.story.append(f"refused {type(event).__name__}")
             raise disk.full_error(self.path)
@@ -117,7 +124,8 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 def test_what_is_decided_is_kept_before_it_is_done(rig: Rig) -> None:
     rig.submit()
     assert rig.story == ["kept Submitted", "did PrepareHost"]
-    rig.play(HostUp(rig.now, "a", "boot"), rig.report(), HostPrepared(rig.now, "a", FACTS))
+    for event in (HostUp(rig.now, "a", "boot"), rig.report(), HostPrepared(rig.now, "a", FACTS)):
+        rig.play(event)
     assert rig.story[2:] == [
         "kept HostUp",
         "did PrepareHost",
@@ -128,6 +136,63 @@ def test_what_is_decided_is_kept_before_it_is_done(rig: Rig) -> None:
     ]
     (kept,) = rig.journal.runs()
     assert kept.run == rig.run
+
+
+def test_what_lies_in_the_inbox_is_kept_in_one_transaction_before_any_of_it_is_done(rig: Rig) -> None:
+    rig.submit()
+    rig.story.clear()
+    statements: list[str] = []
+    rig.journal._db.set_trace_callback(statements.append)
+    rig.play(HostUp(rig.now, "a", "boot"), rig.report(), HostPrepared(rig.now, "a", FACTS))
+    assert statements.count("COMMIT") == statements.count("BEGIN IMMEDIATE") == 1
+    assert rig.story == [
+        "kept HostUp",
+        "kept HostReported",
+        "kept HostPrepared",
+        "did PrepareHost",
+        "RENDEZVOUS",
+        "did StartTask",
+    ]
+    (kept,) = rig.journal.runs()
+    assert kept.run == rig.run
+    statements.clear()
+    rig.play(rig.report(phase="starting", pid=None), rig.report(phase="starting", pid=None))
+    statements.clear()
+    rig.play(rig.report(phase="starting", pid=None, progress=Progress(log_bytes=5)))
+    assert statements == [], "what only moves numbers needs no transaction"
+
+
+def test_where_the_disk_fills_up_within_a_turn_none_of_it_has_happened_yet(rig: Rig) -> None:
+    rig.submit()
+    before = rig.run
+    rig.story.clear()
+    rig.journal.full_after = 1
+    rig.play(HostUp(rig.now, "a", "boot"), rig.report(), HostPrepared(rig.now, "a", FACTS))
+    assert rig.story == ["kept HostUp", "refused HostReported"]
+    assert rig.run is before
+    assert rig.journal.runs()[0].run == before, "nor does the journal have any of it"
+    rig.story.clear()
+    rig.journal.full, rig.journal.full_after = False, None
+    rig.now += JOURNAL_RETRY_S
+    rig.tick()
+    assert rig.is_in(Phase.RENDEZVOUS)
+    assert rig.story[0] == "kept HostUp"
+    assert rig.journal.runs()[0].run == rig.run
+
+
+def test_a_transaction_that_the_disk_rolled_back_is_not_continued(rig: Rig) -> None:
+    rig.come_to_rendezvous()
+    before, event = rig.run, HostDown(rig.now, "a", "gone")
+
+    def commit_twice() -> None:
+        with rig.journal.together():
+            rig.journal.commit(before, event, [])
+            rig.journal._db.execute("ROLLBACK")  # as SQLite does by itself when a disk is full
+            rig.journal.commit(before, event, [])
+
+    with pytest.raises(JournalError):
+        commit_twice()
+    assert [entry.type for entry in rig.journal.entries(rig.run_id)].count("HostDown") == 0
 
 
 def test_what_cannot_be_kept_is_not_done_and_has_not_happened(rig: Rig) -> None:
@@ -223,6 +288,44 @@ def test_a_report_that_only_moves_numbers_is_not_kept_but_seen(rig: Rig) -> None
     assert rig.story == []
     assert rig.loop.seq == seq
     assert rig.run.global_step == 8
+
+
+@pytest.mark.fault(57)
+def test_of_the_reports_that_wait_only_the_newest_of_a_host_is_decided(rig: Rig) -> None:
+    rig.come_to_rendezvous()
+    rig.play(*(rig.report(pid=pid) for pid in range(100, 600)))
+    assert rig.story.count("kept HostReported") == 1
+    assert rig.run.task(W0).pid == 599
+
+
+def test_no_report_is_decided_before_what_happened_earlier(rig: Rig) -> None:
+    rig.come_to_rendezvous()
+    gone = HostDown(rig.now, "a", "gone")
+    rig.play(rig.report(pid=1), gone, rig.report(pid=2), rig.report(pid=3))
+    kept = [line for line in rig.story if line.startswith("kept")]
+    assert kept == ["kept HostReported", "kept HostDown", "kept HostReported"]
+    assert rig.run.task(W0).pid == 3
+
+
+@pytest.mark.fault(57)
+def test_a_host_that_says_something_else_each_time_is_heard_less_often_and_without_its_texts(
+    rig: Rig,
+) -> None:
+    rig.come_to_rendezvous()
+    words = "x" * 2000
+    for number in range(JOURNALED_BURST_OF_WORDS):
+        rig.play(rig.report(pid=1000 + number, said=(("said", f"{number} {words}"),)))
+    kept = len(rig.story)
+    for _ in range(200):
+        rig.now += 0.1
+        rig.play(rig.report(pid=int(rig.now * 10), said=(("said", f"{rig.now} late"),)))
+        rig.tick()
+    assert 9 <= len(rig.story) - kept <= 11, "one in two seconds"
+    assert not any("late" in said for said in rig.run.task(W0).said)
+    assert rig.run.host("a").heard_at is not None
+    assert rig.now - (rig.run.host("a").heard_at or 0.0) <= 2.0, "it never seems to be silent"
+    rig.play(HostDown(rig.now, "a", "gone"))
+    assert rig.story[-1] == "kept HostDown", "nothing else waits for that"
 
 
 def test_an_event_that_changes_nothing_is_not_kept(rig: Rig) -> None:
@@ -378,6 +481,7 @@ def test_a_fault_in_the_deadlines_of_a_run_is_one_of_that_run(rig: Rig) -> None:
     rig.come_to_rendezvous()
     nowhere = replace(rig.run.tasks[0], host="no-such-host")
     rig.loop.runs = {rig.run_id: in_phase(rig.run.with_task(nowhere), Phase.RUNNING, position_at=1.0)}
+    rig.loop._due.clear()
     assert rig.loop.sleep_s() is None
     assert rig.loop.halted[rig.run_id].error == "KeyError: 'no-such-host'"
 
@@ -423,7 +527,7 @@ def test_on_a_full_disk_a_change_is_refused_at_once_and_a_look_is_answered(runni
 
 def test_a_command_that_nobody_waits_for_any_more_is_not_run(running: Rig) -> None:
     gate, ran = threading.Event(), threading.Event()
-    running.loop._inbox.put((gate.wait, _ignored()))
+    running.loop._inbox.put(_Asked(gate.wait, _ignored()))
     with pytest.raises(TimeoutError):
         running.loop.call(ran.set, timeout_s=0.01)
     gate.set()

@@ -54,6 +54,16 @@ def test_a_start_order_says_all_that_the_host_needs_and_no_other_secret() -> Non
     assert all(20000 <= port <= 20999 for port in ports)
 
 
+def test_a_standby_is_started_for_its_own_generation_and_told_of_restarts_with_its_release() -> None:
+    run = a_run()
+    early = orders.start(run, StartTask("a", W0, 7, standby=True), {}).fields["env"]
+    assert (early["ORCH_CHECKPOINT_DIR"], early["ORCH_GENERATION"]) == ("/shared/t/gen-000007", "7")
+    assert early["ORCH_STANDBY"] == "1"
+    assert "ORCH_STANDBY" not in orders.start(run, StartTask("a", W0, 7), {}).fields["env"]
+    addresses = {W0: "10.0.0.1:20001", W1: "10.0.0.2:20001"}
+    assert orders.release(run, ReleaseTask("a", W0, 7, addresses)).fields["env"]["ORCH_RESTARTS"] == "2"
+
+
 def test_who_is_not_the_chief_has_its_own_copy_of_the_checkpoint() -> None:
     run = replace(a_run(), seed=Seed(3, 5, "ckpt-5", "/shared/t/gen-000003"))
     assert orders.start(run, StartTask("b", W1, 3), {}).fields["scratch"] is True

@@ -17,6 +17,7 @@ from orchestrator.core.model import Facts, Problem, Run, new_run
 from orchestrator.daemon.connection import edge
 from orchestrator.daemon.connection.conversation import Answer, LinkDown, OrderRefused
 from orchestrator.daemon.coordinator.preparation import CHUNK_BYTES, prepare
+from orchestrator.protocol.orders import Claimed, KnownRun
 from orchestrator.protocol.orders import Facts as Probed
 from orchestrator.protocol.table import Order
 from tests.protocol_values import valid
@@ -42,9 +43,13 @@ class FakeLink:
             "checkpoint_why": None,
             "checkpoint_share": None,
             "gpus": None,
+            "gpus_why": None,
             "gpus_in_use": [],
             "own_name": {"name": "a", "address": "10.0.0.1", "why": None},
+            "unkillable": [],
         }
+        self.runs: list[dict[str, Any]] = []
+        self.checkpoint: dict[str, Any] | None = None
         self.refuse: dict[str, Problem] = {}
         self.broken = False
 
@@ -58,6 +63,9 @@ class FakeLink:
             raise OrderRefused(self.refuse[verb])
         ok = getattr(self, f"on_{verb}")(order.fields, blob)
         return Answer(edge.answer("a", order, ok, b""), b"")
+
+    def on_runs(self, _order: Mapping[str, Any], _blob: bytes) -> dict[str, Any]:
+        return {"runs": self.runs, "checkpoint": self.checkpoint}
 
     def on_probe(self, _order: Mapping[str, Any], _blob: bytes) -> dict[str, Any]:
         return self.probe
@@ -111,9 +119,9 @@ def test_it_probes_pushes_what_is_missing_and_looks_at_the_generations(workdir: 
     event = prepare(link, a_run(workdir), "a", now=at_last)
     digest = codetree.digest_of(codetree.manifest(str(workdir)))
     assert event == HostPrepared(99.0, "a", Facts("3.11.2", VERSIONS, digest, 7))
-    assert all((order["run"], order["epoch"]) == ("t-1", 4) for order in link.asked)
-    assert link.asked[0]["checkpoint_dir"] == "/shared/t"
-    assert link.verbs()[:2] == ["probe", "code"]
+    assert all((order["run"], order["epoch"]) == ("t-1", 4) for order in link.asked[1:])
+    assert (link.asked[0]["dir"], link.asked[1]["checkpoint_dir"]) == ("/shared/t", "/shared/t")
+    assert link.verbs()[:3] == ["runs", "probe", "code"]
     assert link.verbs()[-2:] == ["code", "highest"]
     contents = {hashlib.sha256(path.read_bytes()).hexdigest() for path in workdir.iterdir()}
     assert link.kept == contents
@@ -121,12 +129,28 @@ def test_it_probes_pushes_what_is_missing_and_looks_at_the_generations(workdir: 
     assert max(sizes) == 2 * CHUNK_BYTES
 
 
+@pytest.mark.fault(62)
+def test_row_62_a_host_where_another_drives_the_run_is_changed_in_nothing(workdir: Path) -> None:
+    link = FakeLink()
+    claim = {**valid(Claimed), "id": "2" * 32, "name": "t", "checkpoint_dir": "/shared/t"}
+    link.runs = [
+        {**valid(KnownRun), "run": "t-0", "claim": claim, "watched": True, "driven": True, "tasks": []}
+    ]
+    problem = refused(link, a_run(workdir))
+    assert (problem.code, problem.exit_code) == ("driven", 6)
+    assert problem.message.startswith("a: t-0 is driven by ")
+    assert link.verbs() == ["runs"]
+    link.runs = []
+    link.checkpoint = {"claim": {**claim, "run": "t-0"}, "host": "gpu-z", "ago_s": 3.0, "driven": True}
+    assert "the checkpoint directory, by gpu-z" in refused(link, a_run(workdir)).message
+
+
 def test_what_is_there_already_is_not_sent_again(workdir: Path) -> None:
     link = FakeLink()
     prepare(link, a_run(workdir), "a", now=at_last)
     link.asked.clear()
     prepare(link, a_run(workdir), "a", now=at_last)
-    assert link.verbs() == ["probe", "code", "highest"]
+    assert link.verbs() == ["runs", "probe", "code", "highest"]
 
 
 def test_without_a_checkpoint_nothing_is_asked_of_it(workdir: Path) -> None:
@@ -136,7 +160,8 @@ def test_without_a_checkpoint_nothing_is_asked_of_it(workdir: Path) -> None:
     assert isinstance(event, HostPrepared)
     assert event.facts.highest_generation == 0
     assert "highest" not in link.verbs()
-    assert link.asked[0]["checkpoint_dir"] is None
+    assert link.asked[1]["checkpoint_dir"] is None
+    assert "dir" not in link.asked[0]
 
 
 def test_a_checkpoint_directory_that_cannot_be_written_is_refused_with_the_reason(workdir: Path) -> None:
@@ -146,7 +171,7 @@ def test_a_checkpoint_directory_that_cannot_be_written_is_refused_with_the_reaso
     assert problem.message == (
         "a: the checkpoint directory /shared/t cannot be written: Read-only file system"
     )
-    assert link.verbs() == ["probe"], "nothing is pushed to a host that cannot serve"
+    assert link.verbs() == ["runs", "probe"], "nothing is pushed to a host that cannot serve"
 
 
 TWO_GPUS: dict[str, Any] = {"gpus": ["GPU-a", "GPU-b"]}
@@ -174,7 +199,7 @@ def test_a_gpu_that_is_in_use_or_missing_is_refused(
     assert said in problem.message
     assert problem.message.startswith("a: ")
     assert problem.exit_code == 6
-    assert link.verbs() == ["probe"]
+    assert link.verbs() == ["runs", "probe"]
 
 
 @pytest.mark.parametrize(
@@ -186,6 +211,60 @@ def test_the_gpus_that_the_run_does_not_have_are_nobodys_business(
     link = FakeLink()
     link.probe.update(told)
     assert isinstance(prepare(link, on_gpus(a_run(workdir), (0,)), "a", now=at_last), HostPrepared)
+
+
+@pytest.mark.fault(22)
+@pytest.mark.parametrize("gpus", [(0, 1), ()])
+def test_a_host_without_a_gpu_is_refused_where_the_spec_says_that_it_has_some(
+    workdir: Path, gpus: tuple[int, ...]
+) -> None:
+    link = FakeLink()
+    link.probe.update(gpus=None, gpus_why="there is no nvidia-smi and no device of a GPU")
+    run = on_gpus(a_run(workdir), gpus)
+    (host,) = run.plan.hosts
+    run = replace(run, plan=replace(run.plan, hosts=(replace(host, gpus=(0, 1)),)))
+    problem = refused(link, run)
+    assert problem.message == (
+        "a: the spec says that it has the GPUs 0, 1, and it has none: there is no nvidia-smi and no device of a GPU"
+    )
+    assert "remove `gpus`" in (problem.hint or "")
+    assert problem.exit_code == 6
+
+
+@pytest.mark.fault(22)
+@pytest.mark.parametrize(
+    ("strategy", "script", "runtime", "why"),
+    [
+        ("multi_worker_mirrored", "import steps\n", True, "multi_worker_mirrored needs it"),
+        ("parameter_server", "import tensorflow as tf\n", True, "the script imports it"),
+        ("processes", "import tensorflow as tf\n", True, "the script imports it"),
+        ("processes", "import helpers\n", True, "the script imports it"),
+        ("processes", "import torch\n", True, None),
+        ("processes", "try:\n    import tensorflow\nexcept ImportError:\n    pass\n", True, None),
+        ("single", "import keras\n", True, None),
+        ("multi_worker_mirrored", "import subprocess\n", False, None),
+        ("multi_worker_mirrored", "import tensorflow\n", False, "the script imports it"),
+        ("single", "def broken(\n", True, None),
+    ],
+)
+def test_a_python_without_tensorflow_is_refused_where_the_training_needs_it(
+    workdir: Path, strategy: str, script: str, runtime: bool, why: str | None
+) -> None:
+    (workdir / "train.py").write_text(script)
+    (workdir / "helpers.py").write_text("import tensorflow as tf\n")
+    link = FakeLink()
+    link.probe["versions"] = {"tensorflow": None, "keras": None, "tf_keras": None, "numpy": None}
+    run = a_run(workdir)
+    run = replace(run, plan=replace(run.plan, strategy=strategy, runtime=runtime))
+    if why is None:
+        assert isinstance(prepare(link, run, "a", now=at_last), HostPrepared)
+        return
+    problem = refused(link, run)
+    assert problem.message == f"a: python3 has no TensorFlow, and {why}"
+    assert (problem.hint or "").startswith("on a: `python3 -m pip install 'tensorflow'`; ")
+    assert problem.exit_code == 6
+    elsewhere = replace(run, plan=replace(run.plan, env={"PYTHONPATH": "/opt/tf"}))
+    assert isinstance(prepare(link, elsewhere, "a", now=at_last), HostPrepared), "it may be there"
 
 
 def on_gpus(run: Run, gpus: tuple[int, ...]) -> Run:
@@ -200,7 +279,7 @@ def test_software_that_cannot_train_the_script_is_refused_before_the_push(workdi
     problem = refused(link, a_run(workdir))
     assert problem.code == "keras"
     assert problem.message.startswith("a: ")
-    assert link.verbs() == ["probe"]
+    assert link.verbs() == ["runs", "probe"]
 
 
 @pytest.mark.parametrize(
@@ -281,7 +360,33 @@ def test_a_tree_that_changes_all_the_time_is_given_up(workdir: Path) -> None:
 
     link = Forgetful()
     assert refused(link, a_run(workdir)).code == "code-changes"
-    assert link.verbs().count("code") == 3
+    assert link.verbs().count("code") == 4
+
+
+def test_a_file_that_changes_after_another_host_was_pushed_is_pushed_as_it_is_now(workdir: Path) -> None:
+    run = a_run(workdir)
+    assert isinstance(prepare(FakeLink(), run, "a", now=at_last), HostPrepared)
+    (workdir / "train.py").write_text("model.fit(y)\n")
+    event = prepare(FakeLink(), run, "a", now=at_last)
+    assert isinstance(event, HostPrepared)
+    assert event.facts.code == codetree.digest_of(codetree.manifest(str(workdir)))
+
+
+def test_the_hosts_of_a_run_share_one_look_at_the_working_directory(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    survey = codetree.survey
+
+    def look(directory: str) -> codetree.Survey:
+        looks.append(directory)
+        return survey(directory)
+
+    monkeypatch.setattr(codetree, "survey", look)
+    run = a_run(workdir)
+    prepared = [prepare(FakeLink(), run, "a", now=at_last) for _ in range(3)]
+    assert all(isinstance(event, HostPrepared) for event in prepared)
+    assert len(looks) == 1
 
 
 def test_a_broken_link_is_nobodys_fault_and_passes_through(workdir: Path) -> None:
@@ -301,7 +406,7 @@ def test_a_run_goes_on_with_the_code_that_it_began_with(workdir: Path) -> None:
     changed = prepare(link, began, "a", now=at_last)
     assert isinstance(changed, HostPrepared)
     assert changed.facts.code == began.code
-    assert link.verbs() == ["probe", "highest"]
+    assert link.verbs() == ["runs", "probe", "highest"]
 
 
 def test_a_workdir_that_is_gone_stops_only_a_run_that_has_not_begun(tmp_path: Path) -> None:

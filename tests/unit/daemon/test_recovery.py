@@ -8,15 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 from orchestrator.adapters.head.journal import Journal
 from orchestrator.adapters.head.journal_states import dump_run
 from orchestrator.core.errors import ConnectFailed
-from orchestrator.core.model import Phase, Run, TaskPhase, new_run
+from orchestrator.core.model import HostState, Phase, Run, TaskPhase, new_run
 from orchestrator.core.plan import HostPlan
 from orchestrator.daemon.connection import edge
 from orchestrator.daemon.connection.conversation import Reply
 from orchestrator.daemon.connection.query import Answer, Asker
 from orchestrator.daemon.coordinator.recovery import EPOCHS_UNHEARD, Found, search, write
+from orchestrator.protocol.frames import Error
 from orchestrator.protocol.frames import TaskPhase as TaskPhaseName
 from orchestrator.protocol.orders import KnownRun, KnownTask
 from orchestrator.protocol.table import Order
@@ -37,6 +40,7 @@ class Hosts(Asker):
     def __init__(self, **remembered: Sequence[KnownRun]) -> None:
         self.remembered = remembered
         self.asked: list[str] = []
+        self.refuses: set[str] = set()
 
     def ask(
         self, asked: Sequence[tuple[HostPlan, Sequence[Order[R]]]], *, timeout_s: float
@@ -48,6 +52,9 @@ class Hosts(Asker):
     def _answer(self, host: HostPlan, order: Order[R]) -> Answer[R]:
         if host.address not in self.remembered:
             return Answer(host, problem=ConnectFailed(host.name, "no route"))
+        if host.address in self.refuses:
+            error: Error = {"code": "too-large", "message": "the reply has 5 MiB", "hint": None}
+            return Answer(host, (Reply(None, error, b""),))
         runs = json.loads(json.dumps(self.remembered[host.address]))
         return Answer(host, (Reply(edge.answer(host.name, order, {"runs": runs}, b""), None, b""),))
 
@@ -83,8 +90,10 @@ def remembered(task: str, phase: TaskPhaseName = "running", *, of: Run | None = 
         "run": RUN,
         "directory": True,
         "epoch": 4,
+        "claim": None,
         "watched": False,
         "watched_ago_s": 30.0,
+        "driven": True,
         "alive": phase != "exited",
         "processes": [],
         "bytes": 4096,
@@ -104,6 +113,34 @@ def test_one_living_task_is_enough_and_the_others_ends_are_known() -> None:
     assert (one.why, one.phase, one.lives_on) == (None, "RUNNING", {"b"})
     assert one.run is not None
     assert [task.pid for task in one.run.tasks] == [70, 71]
+
+
+@pytest.mark.fault(64)
+def test_row_64_a_host_that_answers_with_an_error_counts_as_unheard() -> None:
+    hosts = Hosts(a=[remembered("worker:0", of=record())], b=[])
+    hosts.refuses = {"b"}
+    unknown = replace(record(), tasks=tuple(replace(t, pid=None) for t in record().tasks))
+    hosts.remembered["a"][0]["record"] = remembered("worker:0", of=unknown)["record"]
+    searched = search(hosts, [A, B], timeout_s=1.0, at=1000.0)
+    assert searched.epoch == 4 + EPOCHS_UNHEARD
+    assert [str(answer.unheard) for answer in searched.answers] == [
+        "None",
+        "b: it answered with an error: the reply has 5 MiB",
+    ]
+    one = searched.found[RUN]
+    assert (one.run, one.why) == (None, "b did not answer, and it is not known what runs there")
+
+
+def test_a_drain_that_was_undone_does_not_come_back() -> None:
+    """The host that missed the end of the drain has an older record of the same generation."""
+    was = record()
+    drained = replace(was, hosts=tuple(replace(h, state=HostState.DRAINED) for h in was.hosts))
+    old, new = remembered("worker:0", of=drained), remembered("worker:1", of=was)
+    old["record"], new["record"] = {**old["record"], "revision": 7}, {**new["record"], "revision": 8}
+    for hosts in (Hosts(a=[old], b=[new]), Hosts(a=[new], b=[old])):
+        one = found(hosts, A, B)
+        assert one.run is not None
+        assert [host.state for host in one.run.hosts] == [HostState.OPEN] * 2
 
 
 def test_a_run_of_which_nothing_lives_is_told_with_its_ends() -> None:

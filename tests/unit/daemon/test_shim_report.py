@@ -15,8 +15,7 @@ from orchestrator.adapters.channel import JSON_BYTES_MAX, Decoder, encode
 from orchestrator.daemon.agent import main as agent_main
 from orchestrator.daemon.agent import state as agent_state
 from orchestrator.daemon.shim.connections import AgentLink
-from orchestrator.daemon.shim.record import blank_task, ended_task
-from orchestrator.daemon.shim.report import CUTS, TRIMMED, Progress, cut
+from orchestrator.daemon.shim.report import CUTS, TRIMMED, Progress, blank_task, cut, ended_task
 from orchestrator.protocol.check import check_of
 from orchestrator.protocol.frames import HostSample, Report, Task
 from orchestrator.protocol.limits import LAST_LINE_CHARS_MAX, LAST_LINES_MAX, METRICS_MAX, STEP_MAX
@@ -101,7 +100,7 @@ def test_numbers_that_json_cannot_hold_are_no_numbers() -> None:
     progress.heard({"step": 1, "epoch": True, "metrics": values}, 0.0)
     assert progress.metrics == {"nan": None, "inf": None, "big": None, "ok": 2.0}
     assert progress.epoch is None
-    assert progress.heard({"step": STEP_MAX + 1}, 1.0) == ""
+    assert progress.heard({"step": STEP_MAX + 1}, 1.0) == "soon", "it is said"
     assert progress.heard({"step": -1}, 1.0) == ""
     assert progress.global_step == 1
 
@@ -112,6 +111,7 @@ def long_task(index: int = 0, chars: int = 5000) -> Task:
         blank_task({"task": f"worker:{index}", "generation": 1}),
         "script",
         swept="marker",
+        ended_at=1.7e9,
         left=[{"pid": 7, "why": "D state"}] * 5000,
         code=1,
         last_lines=[f"{number} " + "\x1b" * chars for number in range(50)],
@@ -206,3 +206,32 @@ def test_an_answer_that_no_frame_holds_is_an_error(chars: int) -> None:
     assert (reply["reply"], "ok" in reply) == (1, chars == 10)
     if chars > 10:
         assert reply["error"]["code"] == "too-large"
+
+
+@pytest.mark.parametrize("bad", [-1, 10**16, "5", 1.5, None, True])
+def test_a_position_that_is_none_is_said_once(bad: Any) -> None:
+    progress = Progress()
+    assert progress.heard({"step": bad}, 1.0) == "soon"
+    assert progress.heard({"step": bad}, 2.0) == ""
+    assert progress.global_step is None
+    (said,) = progress.said
+    assert said["kind"] == "progress-lost"
+    progress.heard({"step": 7}, 3.0)
+    assert progress.global_step == 7
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ({"step": 141, "stride": 0}, {"step": 141, "stride": 0}),
+        ({"step": -1, "stride": 0}, None),
+        ({"step": 141}, None),
+        ("141", None),
+    ],
+)
+def test_where_training_began_is_kept_as_it_was_said_first(told: object, kept: object) -> None:
+    progress = Progress()
+    progress.heard({"step": 150, "began": told}, 1.0)
+    assert progress.began == kept
+    progress.heard({"step": 160, "began": {"step": 159, "stride": 0}}, 2.0)
+    assert progress.began == (kept or {"step": 159, "stride": 0})

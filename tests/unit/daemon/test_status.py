@@ -22,6 +22,7 @@ from orchestrator.core.model import (
     Progress,
     Run,
     Seed,
+    Standby,
     Swept,
     TaskPhase,
     new_run,
@@ -134,7 +135,14 @@ def test_an_ended_run_says_why_and_what_was_proven() -> None:
     )
     (shown,) = json.loads(json.dumps(status.document([run], now=NOW)))["runs"]
     assert shown["reason"] == "worker:0 on a was killed by SIGKILL"
-    problem = {"code": "failed", "message": "it failed", "hint": "do that", "exit_code": 1, "key": None}
+    problem = {
+        "code": "failed",
+        "message": "it failed",
+        "hint": "do that",
+        "exit_code": 1,
+        "key": None,
+        "table": [],
+    }
     assert shown["problem"] == problem
     assert shown["first_cause"] == {
         "task": None,
@@ -149,6 +157,8 @@ def test_an_ended_run_says_why_and_what_was_proven() -> None:
         "means": "",
         "advice": "",
         "done": "",
+        "cost": "",
+        "downtime": None,
         "last_lines": ["last"],
         "followers": 1,
         "followed": [],
@@ -165,9 +175,22 @@ def test_an_ended_run_says_why_and_what_was_proven() -> None:
     }
     assert shown["seed"] == {"global_step": 90, "source": "ckpt-90"}
     assert shown["proof"] == {
-        "hosts": {"a": {"left": ["pid 9: D state"], "ports_busy": [20000], "by": "cgroup"}},
+        "hosts": {
+            "a": {
+                "left": ["pid 9: D state"],
+                "ports_busy": [20000],
+                "by": "cgroup",
+                "how": "each task's control group, which holds every process that it has started",
+            }
+        },
+        "gone": {},
         "unreachable": ["b"],
     }
+    why = "gone for good, by the user's word at 09:30"
+    called_gone = run.with_host(replace(run.host("b"), gone="09:30", state_why=why))
+    (shown_gone,) = status.document([called_gone], now=NOW)["runs"]
+    assert (shown_gone["proof"]["gone"], shown_gone["proof"]["unreachable"]) == ({"b": why}, [])
+    assert shown_gone["reason"] == f"worker:0 on a was killed by SIGKILL; b is {why}, and not checked"
     assert shown["warnings"] == ["careful"]
     first, second = shown["tasks"]
     assert (first["phase"], first["signal"], first["exit_code"], first["cause"]) == (
@@ -220,3 +243,22 @@ def test_how_a_host_stands(changes: dict[str, Any], holds: bool, state: str) -> 
         run = run.with_task(replace(run.tasks[0], host="b"))
     shown = status.run_document(run, now=NOW)["hosts"][0]
     assert (shown["state"], shown["tasks"]) == (state, ["worker:0"] if holds else [])
+
+
+def test_the_standby_of_a_run() -> None:
+    off = status.run_document(a_run(), now=NOW)["standby"]
+    assert (off["state"], off["generation"], off["tasks"]) == ("off", None, [])
+    run = a_run()
+    run = replace(run, plan=replace(run.plan, restart=replace(run.plan.restart, standby="on")))
+    none = status.run_document(run, now=NOW)["standby"]
+    assert (none["state"], none["reason"]) == ("none", "b is not connected")
+    waiting = tuple(
+        replace(task, generation=3, phase=TaskPhase.READY, progress=Progress(rss_bytes=300 << 20))
+        for task in run.tasks
+    )
+    standby = Standby(generation=3, tasks=waiting, since_at=NOW - 20.0, join_at=NOW + 1.0)
+    states = [standby, replace(standby, join_at=None), replace(standby, ended="the run ends")]
+    told = [status.run_document(replace(run, standby=one), now=NOW)["standby"] for one in states]
+    assert [one["state"] for one in told] == ["starting", "ready", "ending"]
+    assert (told[1]["generation"], told[1]["age_s"], told[1]["memory_bytes"]) == (3, 20.0, 600 << 20)
+    assert told[1]["tasks"][1] == {"task": "worker:1", "host": "b", "phase": "READY", "pid": 4242}

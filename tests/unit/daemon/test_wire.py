@@ -13,8 +13,18 @@ from orchestrator.core.model import Cause, Problem, Progress, Seed, Swept
 from orchestrator.core.plan import TASK_TYPES, TaskId
 from orchestrator.daemon.connection import wire
 from orchestrator.protocol.check import check_of
-from orchestrator.protocol.frames import ExitCause, Greeting, Hello, HostSample, Report, Task, TaskExit
-from orchestrator.protocol.orders import FaultKind, Seeded
+from orchestrator.protocol.frames import (
+    ExitCause,
+    Greeting,
+    Hello,
+    HostSample,
+    Left,
+    Report,
+    Said,
+    Task,
+    TaskExit,
+)
+from orchestrator.protocol.orders import FaultKind, Rejected, Seeded
 from tests.protocol_values import valid
 
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
@@ -56,16 +66,42 @@ EXIT: TaskExit = {
 
 
 def told(task: Task) -> HostReported:
+    return reported([task])
+
+
+def reported(tasks: list[Task]) -> HostReported:
     host: HostSample = {
         "cpu_percent": 5.0,
         "memory_percent": 50.0,
         "disk_free_bytes": None,
         "psutil": "host",
         "checkpoint_dirs": {"r": {"silent_s": 7.5, "free_bytes": 9}},
+        "unkillable": [{"run": "old-1", "pid": 7, "command": "python3", "since": 1.8e9, "why": "D state"}],
     }
-    report: Report = {"host": host, "runs": {"r": [task], "other": []}}
+    report: Report = {"host": host, "runs": {"r": tasks, "other": []}}
     assert check_of(Report)(report) == report, "it is one that the edge lets pass"
-    return wire.host_reported("a", "r", report, at=100.0)
+    return wire.host_reported("a", "r", report, at=100.0, known={W0, W1})
+
+
+def test_a_report_has_only_tasks_of_the_run_each_once_and_few_old_ones() -> None:
+    said: list[Said] = [{"kind": "said", "message": "x"}]
+    old: list[Task] = [{**TASK, "generation": number, "said": said} for number in range(40)]
+    others: list[Task] = [{**TASK, "task": f"worker:{number}"} for number in range(2, 60)]
+    event = reported([*old, *old, *others])
+    assert [(told.task, told.generation) for told in event.tasks] == [(W0, n) for n in range(29, 40)]
+    assert [bool(told.said) for told in event.tasks] == [False] * 8 + [True] * 3
+
+
+def test_of_many_left_processes_and_rejected_checkpoints_the_first_are_named() -> None:
+    left: list[Left] = [{"pid": number, "why": "x" * 5000} for number in range(1, 101)]
+    swept = wire.swept({"left": left, "ports_busy": [], "by": "marker"})
+    assert swept.left[0] == f"pid 1: {'x' * 500}"
+    assert swept.left[-1] == "and 68 more"
+    assert len(swept.left) == 33
+    rejected: list[Rejected] = [{"path": f"ckpt-{number}", "why": "y" * 5000} for number in range(100)]
+    seen = wire.verified({"checkpoint": None, "rejected": rejected}, 1, at=1.0, began_at=0.0)
+    assert len(seen.rejected) == 32
+    assert seen.rejected[0] == ("ckpt-0", "y" * 500)
 
 
 def test_what_is_slow_on_the_way_to_a_host() -> None:

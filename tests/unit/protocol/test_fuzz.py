@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from orchestrator.core.model import Problem, Run, new_run
 from orchestrator.core.plan import HostPlan, TaskId
 from orchestrator.daemon.connection import bootstrap, edge, orders, wire
 from orchestrator.daemon.connection.conversation import Conversation, Reply
+from orchestrator.daemon.connection.crew import Crew
 from orchestrator.daemon.connection.edge import WireError
 from orchestrator.daemon.connection.link import HostLink, Pace, Watch
 from orchestrator.daemon.connection.query import Asker
@@ -34,11 +35,13 @@ from orchestrator.protocol import table
 from orchestrator.protocol.frames import BootAnswer, Greeting, Hello, Report
 from orchestrator.protocol.table import TABLE, Order
 from tests.contract.fake_agent import BUNDLE
+from tests.lies import GONE, anything, changed, framed, news, places
 from tests.protocol_values import valid
 from tests.unit.core.transcript import make_plan
 
 HOST = HostPlan("gpu-b", transport="fake", address="gpu-b")
 RUN = new_run("t-20260101-000000", make_plan(["gpu-b", "b"], checkpoint=True), epoch=1, at=0.0)
+KNOWN = frozenset(task.id for task in RUN.plan.tasks)
 
 quickly = settings(max_examples=150, deadline=None)
 
@@ -96,7 +99,10 @@ class Listening:
 
     def reported(self, run_id: str, host: str, report: Report, link: HostLink) -> None:
         assert link.host.name == host
-        self.happened(wire.host_reported(host, run_id, report, at=2.0))
+        self.happened(wire.host_reported(host, run_id, report, at=2.0, known=KNOWN))
+
+    def flooded(self, run_id: str, host: str, problem: str) -> None:
+        raise AssertionError(run_id, host, problem)
 
     def replied(self, order: Order[Any], reply: Reply[Any]) -> None:
         """As the executor does, of the orders whose answers are events."""
@@ -133,7 +139,7 @@ def link() -> Iterator[HostLink]:
 
 
 ORDERS: list[Order[Any]] = [
-    Order(row, {"order": row.name, **({"bytes_max": 100} if row.name in ("log", "chunk", "summary") else {})})
+    Order(row, {"order": row.name, **({"bytes_max": 100} if row.name in ("log", "chunk", "file") else {})})
     for row in TABLE
 ]
 
@@ -142,7 +148,7 @@ def hear(link: HostLink, data: bytes) -> str | None:
     """Return why the link is dropped for these bytes; None if it is not."""
     ears = Listening()
     link._listener = ears
-    conversation = Conversation(HOST.name, Script(b""), valid(Hello))
+    conversation = Conversation(HOST.name, Script(b""), valid(Hello), Crew())
     for order in ORDERS:
         conversation.send(order, on_reply=partial(ears.replied, order))
     decoder, why = Decoder(), None
@@ -160,20 +166,6 @@ def hear(link: HostLink, data: bytes) -> str | None:
 
 # ---------------------------------------------------------------- what hosts may say
 
-anything = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.builds(lambda: 10**400)
-    | st.floats()
-    | st.text()
-    | st.sampled_from(
-        ["\x1b[31m", "\ud800", "\x00", "worker:0", "exited", "1e999", "", "gpu-b", "../x", "x" * 5000]
-    ),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=6,
-)
-
 RUNNING: dict[str, Any] = {**valid(Report)["runs"]["t-20260101-000000"][0], "phase": "running", "exit": None}
 FRAMES: list[dict[str, Any]] = [
     {"report": valid(Report)},
@@ -184,59 +176,13 @@ FRAMES: list[dict[str, Any]] = [
 ]
 
 
-def framed(message: Any, blob: bytes = b"") -> bytes:
-    """Encode a frame, even one that `encode` refuses."""
-    body = json.dumps(message).encode("utf-8", "surrogatepass")
-    return struct.pack(">II", len(body), len(blob)) + body + blob
-
-
-def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path to everything in a JSON value."""
-    yield way
-    if isinstance(value, dict):
-        for key, entry in value.items():
-            yield from places(entry, (*way, key))
-    if isinstance(value, list):
-        for at, entry in enumerate(value):
-            yield from places(entry, (*way, at))
-
-
-def changed(value: Any, way: tuple[Any, ...], new: Callable[[Any], Any]) -> Any:
-    """Return the value with something else in one place."""
-    if not way:
-        return new(value)
-    copy = value.copy()
-    made = changed(copy[way[0]], way[1:], new)
-    if made is not GONE:
-        copy[way[0]] = made
-    elif isinstance(copy, dict):
-        del copy[way[0]]
-    else:
-        copy.pop(way[0])
-    return copy
-
-
-GONE = object()
-
-
-def doubled(value: Any) -> Any:
-    return value * 2 if isinstance(value, (list, str)) else [value, value]
-
-
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
     """Draw a valid frame, and change it in one to three places."""
     message = draw(st.sampled_from(FRAMES))
     for _ in range(draw(st.integers(1, 3))):
         way = draw(st.sampled_from([way for way in places(message) if way] or [()]))
-        other = draw(anything)
-        news: list[Callable[[Any], Any]] = [
-            lambda _, other=other: other,  # type: ignore[misc]
-            lambda _: GONE,
-            lambda value, other=other: [value, other],  # type: ignore[misc]
-            doubled,
-        ]
-        message = changed(message, way, draw(st.sampled_from(news)))
+        message = changed(message, way, draw(st.sampled_from(news(draw(anything)))))
     return framed({} if message is GONE else message, draw(st.sampled_from([b"", b"", b"bytes"])))
 
 

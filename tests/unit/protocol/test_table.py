@@ -27,7 +27,7 @@ each_verb = pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 
 
 def methods(owner: type) -> set[str]:
-    return {name for name in vars(owner) if name.startswith("_on_")}
+    return {name for name in dir(owner) if name.startswith("_on_")}
 
 
 def test_every_order_is_in_the_table_once() -> None:
@@ -89,7 +89,7 @@ def test_no_order_is_spelt_by_hand() -> None:
 
 
 def test_the_simulators_agent_plays_every_order_or_says_why_not() -> None:
-    played = {name.removeprefix("_on_") for name in methods(sim_agent.Agent)} & BY_NAME.keys()
+    played = {name.removeprefix("_on_") for name in dir(sim_agent.Agent)} & BY_NAME.keys()
     assert played | sim_agent.NOT_PLAYED.keys() == BY_NAME.keys()
     assert not played & sim_agent.NOT_PLAYED.keys()
 

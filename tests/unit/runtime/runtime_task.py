@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,14 @@ class Task:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", **(env or {})}
         if attached:
             environment["ORCH_FD"] = str(theirs.fileno())
+        self._told = ""
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (close() does)
         self.process = subprocess.Popen(
             [sys.executable, "-c", ENTRY, str(script), *args],
             env=environment,
             pass_fds=[theirs.fileno()] if attached else [],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._stderr,
             text=True,
             cwd=script.parent,
         )
@@ -38,7 +41,14 @@ class Task:
         ours.settimeout(60.0)
         self.socket = ours
         self.messages = ours.makefile("r", encoding="utf-8")
-        self.out = self.err = ""
+        self.out = ""
+
+    @property
+    def err(self) -> str:
+        """What it has written to stderr so far."""
+        if not self._stderr.closed:
+            self._told = os.pread(self._stderr.fileno(), 2**24, 0).decode(errors="replace")
+        return self._told
 
     def order(self, **order: Any) -> None:
         self.socket.sendall(json.dumps(order).encode() + b"\n")
@@ -55,9 +65,9 @@ class Task:
         self.until("ready")
         self.order(go={"env": env or {}})
 
-    def ended(self) -> int:
+    def ended(self, timeout_s: float = 100.0) -> int:
         """Wait for the end, and return the exit code. The output is in `out` and `err`."""
-        self.out, self.err = self.process.communicate(timeout=100)
+        self.out, _ = self.process.communicate(timeout=timeout_s)
         return self.process.returncode
 
     def said(self) -> list[dict[str, Any]]:
@@ -68,8 +78,9 @@ class Task:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
-        for stream in (self.process.stdout, self.process.stderr):
-            if stream:
-                stream.close()
+        if self.process.stdout:
+            self.process.stdout.close()
+        self._told = self.err
+        self._stderr.close()
         self.messages.close()
         self.socket.close()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator.core.horovod import environment
+from orchestrator.core.horovod import environment, slots
 from orchestrator.core.launch import strategy_options
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.core.strategy import STRATEGIES
@@ -42,7 +42,8 @@ def told(port: int) -> list[dict[str, str]]:
         tasks=(TaskPlan(IDS[0], "a"), TaskPlan(IDS[1], "a", slot=1), TaskPlan(IDS[2], "b")),
         script="train.py",
     )
-    return [environment(plan, dict.fromkeys(IDS, f"127.0.0.1:{port}"), task) for task in IDS]
+    addresses = dict.fromkeys(IDS, f"127.0.0.1:{port}")
+    return [environment(plan, addresses, task, slots(plan)) for task in IDS]
 
 
 def test_ranks_meet_although_rank_0_is_released_last(task: Start) -> None:

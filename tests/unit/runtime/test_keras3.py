@@ -120,7 +120,7 @@ def test_fit_under_a_parameter_server_says_what_to_do_before_anything_is_built(
     keras_version.__version__ = "3.15.1"  # type: ignore[attr-defined]
     trainer, link = trainer_module(), Said()
     keras3.patch(trainer, link)
-    with pytest.raises(keras3.UnsupportedKeras, match=r"in no version: set TF_USE_LEGACY_KERAS=1"):
+    with pytest.raises(keras3.UnsupportedKeras, match=r"in no version: write `keras: 2` under `run:`"):
         trainer.TensorFlowTrainer(ParameterServerStrategyV2()).fit(epochs=2)
     assert link.messages[0]["error"]["kind"] == "unsupported"
     assert trainer.TensorFlowTrainer(None).fit(epochs=2) == 2

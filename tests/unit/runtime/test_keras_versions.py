@@ -26,7 +26,7 @@ def test_other_versions_of_keras_3_are_refused_with_both_ways_out(version: str) 
     assert sentence is not None
     assert version in sentence
     assert 'pip install "keras>=3.12,<3.16"' in sentence
-    assert "TF_USE_LEGACY_KERAS=1" in sentence
+    assert "`keras: 2` under `run:`" in sentence
     assert 'pip install "tf_keras~=2.19.0"' in sentence
 
 

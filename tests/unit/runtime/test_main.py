@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.runtime.script import last_line
 from tests.unit.runtime.runtime_task import Task
 
 Start = Callable[..., Task]
@@ -228,3 +229,12 @@ def test_a_child_of_the_script_cannot_hold_or_use_the_line(task: Start) -> None:
     assert run.ended() == 0
     assert run.out.startswith("None")
     assert len(run.out.split(",")) <= 4  # stdin, stdout, stderr, and that of the listing
+
+
+def test_an_error_in_a_graph_is_told_with_its_place_in_the_script() -> None:
+    """TensorFlow's text of an error that was raised while it traced a script's code, as it is printed."""
+    text = (
+        'in user code:\n\n    File "/runs/train.py", line 9, in f  *\n        return g(d)\n'
+        '    File "/runs/train.py", line 11, in g  *\n        raise KeyError("gone")\n\n    KeyError: \'gone\'\n\n'
+    )
+    assert last_line(RuntimeError(text)) == "KeyError: 'gone' (File \"/runs/train.py\", line 11, in g)"

@@ -99,9 +99,22 @@ def test_what_is_no_number_does_not_travel_and_does_not_raise(wire: Wire) -> Non
     progress = Progress(wire.link)
     progress.report(1, {"loss": float("nan"), "text": "x", "none": None, "ok": 2})
     assert [message["metrics"] for message in wire.arrived()] == [{"ok": 2.0}]
-    bad: Any = object()
-    Progress(wire.link).report(bad, {})
-    assert wire.arrived() == []
+
+
+def test_a_position_that_is_none_is_said_once_and_does_not_raise(
+    wire: Wire, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = Progress(wire.link, interval_s=0.0)
+    for bad in ("ten", float("nan"), None):
+        progress.report(bad, {})  # type: ignore[arg-type]
+    progress.report(5, {})
+    said, step = wire.arrived()
+    assert said["say"]["kind"] == "progress-lost"
+    assert said["say"]["message"].startswith(
+        "the position 'ten' cannot be reported (ValueError: invalid literal"
+    )
+    assert step["step"] == 5, "and later ones are sent"
+    assert "a standstill cannot be told from it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("value", "number"), [(1, 1.0), ("2.5", 2.5), (float("inf"), None), ([], None)])
@@ -149,3 +162,32 @@ def test_orders_come_in_any_pieces_and_bad_lines_are_skipped(wire: Wire) -> None
     wire.ours.sendall(b'": {}}}\nnonsense\n[1]\n{"stop": {}}\n')
     wire.ours.shutdown(socket.SHUT_WR)
     assert list(wire.link.orders()) == [{"go": {"env": {}}}, {"stop": {}}]
+
+
+@pytest.mark.parametrize(
+    ("steps", "began"),
+    [
+        ([1, 2, 3], {"step": 0, "stride": 1}),
+        ([100, 200], {"step": 0, "stride": 100}),
+        ([151, 161], {"step": 141, "stride": 10}),
+        ([0, 50], {"step": 0, "stride": 50}),
+        ([500], None),
+        ([7, 7], None),
+    ],
+)
+def test_where_a_loop_of_its_own_began_follows_from_its_first_two_reports(
+    wire: Wire, steps: list[int], began: dict[str, int] | None
+) -> None:
+    progress = Progress(wire.link, interval_s=0.0)
+    for step in steps:
+        progress.report(step, {})
+    assert wire.arrived()[-1].get("began") == began
+
+
+def test_keras_knows_exactly_where_it_began_and_a_second_fit_does_not_change_that(wire: Wire) -> None:
+    progress = Progress(wire.link, interval_s=0.0)
+    progress.began(141)
+    progress.report(141, {})
+    progress.began(300)
+    progress.report(300, {})
+    assert [line["began"] for line in wire.arrived()] == [{"step": 141, "stride": 0}] * 2

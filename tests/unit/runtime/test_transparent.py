@@ -26,7 +26,7 @@ from orchestrator.runtime.transparent import (
     replay as transparent_replay,
 )
 from orchestrator.runtime.transparent.backup import Position
-from orchestrator.runtime.transparent.files import Scratch
+from orchestrator.runtime.transparent.files import Scratch, summary_dir
 from orchestrator.runtime.transparent.replay import Course
 from orchestrator.runtime.transparent.said import Said
 
@@ -112,6 +112,18 @@ def test_files_are_shared_whole_only_where_each_worker_gets_as_many(
     assert sentence.endswith(why)
 
 
+def test_a_data_set_that_cannot_be_looked_into_is_not_called_one_without_files() -> None:
+    class Opaque:
+        def _as_serialized_graph(self) -> Any:
+            raise NotImplementedError("pyfunc_3 is stateful")
+
+    told = "tf.data is shared by DATA, each worker takes its part of each batch: whether it is of files cannot be told"
+    assert transparent_data.choice_for(Opaque(), 2) == (
+        "DATA",
+        f"{told} (NotImplementedError: pyfunc_3 is stateful)",
+    )
+
+
 def test_each_thing_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     said = Said(Link(None))
     said("batch", "it is global")
@@ -135,6 +147,18 @@ def test_what_is_written_elsewhere_is_read_from_there(tmp_path: Path) -> None:
 def test_what_is_in_the_tasks_own_directory_stays(tmp_path: Path) -> None:
     path = str(tmp_path / "own" / "ckpt.weights.h5")
     assert Scratch(str(tmp_path / "own")).to_write(path) == path
+
+
+def test_tensorboard_writes_below_the_tasks_log_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    top = str(tmp_path / "gen/logs")
+    assert summary_dir("./logs/fit", top) == f"{top}/logs/fit"
+    assert summary_dir(tmp_path / "logs", top) == f"{top}/logs"
+    assert summary_dir("/tmp/logs", top) == f"{top}/tmp/logs"
+    assert summary_dir(f"{top}/train", top) == f"{top}/train"
+    assert summary_dir("gs://bucket/logs", top) == "gs://bucket/logs"
 
 
 def test_a_position_survives_its_file() -> None:

@@ -354,7 +354,8 @@ RELATIONS = {
         host_b("name: gpu-b, gpus: 2"),
         [
             "9:11: run.tasks.worker.gpus: mirrored tasks need equal GPU counts: worker:0 on gpu-a would have 4, "
-            "and worker:1 on gpu-b 2; write `gpus: 2` for every task"
+            "and worker:1 on gpu-b 2; write `gpus: 2` for every task, with `slots: 2` at gpu-a and `replicas: 3`: no "
+            "GPU is idle then"
         ],
     ),
     "a task type that the strategy has not": (

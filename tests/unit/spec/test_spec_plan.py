@@ -33,7 +33,7 @@ run:
   tasks: {worker: {replicas: 2}}
   ports: 21000-21999
   checkpoint: {dir: /shared/mnist, keep: 4}
-  restart: {without_progress_max: 2, backoff: 1, backoff_max: 1m}
+  restart: {without_progress_max: 2, backoff: 1, backoff_max: 1m, standby: on}
   timing: {heartbeat: 1s, unreachable_after: 4s, lost_after: 30s, stall_after: 5m, start_after: 1m, kill_grace: 3s}
   runtime: off
 """
@@ -72,7 +72,7 @@ def test_everything_that_a_spec_says_is_in_the_plan(tmp_path: Path, monkeypatch:
     assert plan.env == {"TF_CPP_MIN_LOG_LEVEL": "1"}
     assert plan.ports == (21000, 21999)
     assert plan.checkpoint == CheckpointPlan("/shared/mnist", 4)
-    assert plan.restart == RestartPolicy(2, 1.0, 60.0)
+    assert plan.restart == RestartPolicy(2, 1.0, 60.0, standby="on")
     assert plan.timing == Timing(1.0, 4.0, 30.0, 300.0, 60.0, 3.0)
     assert plan.runtime is False
 
@@ -97,7 +97,7 @@ def test_a_local_host_runs_what_orch_runs_and_its_checkpoints_are_beside_the_fil
     assert plan.checkpoint == CheckpointPlan(str(tmp_path / "ckpt"), 3)
     assert plan.workdir == str(folder)
     assert plan.timing == Timing()
-    assert plan.restart == RestartPolicy()
+    assert plan.restart == RestartPolicy(standby="auto")
     assert [task.slot for task in plan.tasks] == [0, 1]
 
 

@@ -1,0 +1,35 @@
+"""What the benchmarks must reach: one table. A median above its limit makes `make bench` end with 1."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+LIMITS = MappingProxyType(
+    {
+        "adoption: until all tasks are adopted": 5.0,
+        "adoption: CPU": 2.5,
+        "agent: CPU": 40.0,
+        "agent: resident": 16.0,
+        "connect: CPU of the head": 6.0,
+        "core: heartbeat": 0.15,
+        "core: growth": 1.2,
+        "frozen: late": 1.0,
+        "head: heartbeat, simulated": 0.35,
+        "head: heartbeat, SSH": 0.8,
+        "head: growth": 1.2,
+        "head: up": 30.0,
+        "head: up, over plain ssh": 1.3,
+        "head: kill, SSH": 3.0,
+        "head: kill, simulated": 10.0,
+        "head: status": 0.5,
+        "head: resident": 250.0,
+        "head: threads a host": 2.0,
+        "idle: CPU": 0.3,
+        "idle: resident": 90.0,
+        "overhead: of a step": 2.0,
+        "recovery: until the peers have ended": 150.0,
+        "recovery: until the next generation starts": 500.0,
+        "status: whole process": 200.0,
+    }
+)
+"""By benchmark and claim; the unit is that of the figure."""

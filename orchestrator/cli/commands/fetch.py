@@ -1,0 +1,226 @@
+"""`orch fetch`: bring what a run's tasks have left in their working directories to this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from orchestrator.adapters.head.client import Client
+from orchestrator.cli.help import Command
+from orchestrator.cli.render import table
+from orchestrator.cli.run_choice import (
+    complete_run,
+    complete_task,
+    find_or_newest,
+    name_and_task,
+    runs_of,
+)
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import OrchestratorError, Refused, SomeHostsOnly
+from orchestrator.core.words import counted, listed, size
+
+_TIMEOUT_S = 700.0
+"""Above what a host may take to read a large file on a slow disk."""
+
+_TELL_EVERY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Which files of which run (None: the active one, else the newest), and where to."""
+
+    name: str | None
+    patterns: Sequence[str] = ()
+    task: str | None = None
+    directory: str | None = None
+    """None: `NAME-outputs/RUN_ID` in the current directory."""
+    force: bool = False
+
+
+def run(request: Request, session: Session) -> dict[str, Any]:
+    """Fetch the files, one after another. Return a document of what became of each."""
+    client = session.client()
+    chosen = find_or_newest(runs_of(client), request.name)
+    found = look(client, chosen, request)
+    directory = os.path.abspath(request.directory or os.path.join(_own(chosen), str(chosen["run_id"])))
+    for host, why in found["unreached"].items():
+        session.warn(f"{host}: not reached, so what its tasks left is missing: {why}")
+    for host, count in found["left_out"].items():
+        session.warn(
+            f"{host}: {counted(count, 'file')} left out: links, names with control characters, and what is "
+            "beyond the bounds of a list"
+        )
+    if found["hidden"]:
+        session.say(f"{counted(found['hidden'], 'hidden file')} left out; a PATTERN brings them")
+    if request.directory is None and found["files"]:
+        from orchestrator.daemon.transfer.outputs import own_directory
+
+        own_directory(os.path.dirname(directory))
+    bringer = _Bringer(client, chosen, directory, session, sum(file["bytes"] for file in found["files"]))
+    files = [bringer.bring(file, replace=request.force) for file in found["files"]]
+    return {
+        "schema": 1,
+        "run_id": chosen["run_id"],
+        "directory": directory,
+        "files": files,
+        "fetched_bytes": sum(file["bytes"] for file in files if file["state"] == "fetched"),
+        "hidden": found["hidden"],
+        "left_out": found["left_out"],
+        "unreached": found["unreached"],
+    }
+
+
+def look(client: Client, chosen: Mapping[str, Any], request: Request) -> dict[str, Any]:
+    """Return the coordinator's list of what was left, as far as it was asked for."""
+    body = {"patterns": list(request.patterns), "task": request.task}
+    return client.post(f"/v1/runs/{chosen['run_id']}/outputs", body, timeout_s=_TIMEOUT_S)
+
+
+def _own(chosen: Mapping[str, Any]) -> str:
+    return f"{chosen['name']}-outputs"
+
+
+class _Bringer:
+    """Brings files, and tells how far it is."""
+
+    def __init__(
+        self, client: Client, chosen: Mapping[str, Any], directory: str, session: Session, total: int
+    ) -> None:
+        self._client, self._session, self._directory = client, session, directory
+        self._path = f"/v1/runs/{chosen['run_id']}/outputs/fetch"
+        self._total = total
+        self._done = 0
+        self._told_at = session.now()
+
+    def bring(self, file: Mapping[str, Any], *, replace: bool) -> dict[str, Any]:
+        """Bring one file. Return its entry with `state`, `sha256` and, of one that did not come, `why`."""
+        body: dict[str, Any] = {"file": file, "directory": self._directory, "replace": replace}
+        entry = {**file, "state": "failed", "sha256": None, "why": None}
+        try:
+            while True:
+                part = self._client.post(self._path, body, timeout_s=_TIMEOUT_S)
+                self._tell(self._done + int(part["here_bytes"]))
+                if part["state"] != "more":
+                    break
+                body["sha256"] = part["sha256"]
+        except OrchestratorError as e:
+            if e.code in ("usage", "coordinator-unreachable", "internal"):
+                raise  # the next file would meet the same
+            self._session.warn(str(e))
+            entry["why"] = str(e)
+        else:
+            entry |= {"state": part["state"], "sha256": part["sha256"]}
+        self._done += int(file["bytes"])
+        return entry
+
+    def _tell(self, here: int) -> None:
+        if self._session.now() - self._told_at >= _TELL_EVERY_S:
+            self._told_at = self._session.now()
+            self._session.say(f"Fetched {size(here)} of {size(self._total)}")
+
+
+def _check(document: Mapping[str, Any], patterns: Sequence[str]) -> None:
+    """Raise the error that the command ends with, if it did not bring all that was asked for."""
+    by_state: dict[str, list[str]] = {}
+    for file in document["files"]:
+        by_state.setdefault(file["state"], []).append(file["to"])
+    failed, differ = by_state.get("failed", []), by_state.get("differs", [])
+    if failed:
+        raise OrchestratorError(
+            f"{counted(len(failed), 'file')} did not come: {listed(failed)}",
+            hint="fetch again: what is here already is not sent twice",
+        )
+    if differ:
+        raise Refused(
+            f"not replaced, since they have another content here: {listed(differ)}",
+            hint="--force replaces them; --to names another directory",
+        )
+    if document["unreached"]:
+        raise SomeHostsOnly(
+            f"not reached: {listed(list(document['unreached']))}",
+            hint="`orch fetch` again once they answer",
+        )
+    if patterns and not document["files"]:
+        raise OrchestratorError(
+            f"{document['run_id']} left no file that matches {listed(list(patterns))}",
+            hint="`orch fetch NAME --list` shows what it left",
+        )
+
+
+def _show(document: Mapping[str, Any], session: Session) -> None:
+    files = document["files"]
+    if not files:
+        session.say(f"{document['run_id']}: nothing to fetch")
+        return
+    rows = [["FILE", "SIZE", "TASK", "HOST", ""]]
+    words = {"fetched": "fetched", "here": "was here", "differs": "differs", "failed": "failed"}
+    rows += [
+        [file["to"], size(file["bytes"]), file["task"], file["host"], words[file["state"]]] for file in files
+    ]
+    session.say("\n".join(table(rows, session.paint_err, right=frozenset({"SIZE"}))))
+    session.put(document["directory"])
+
+
+def _list(request: Request, session: Session, *, as_json: bool) -> int:
+    """Print what could be fetched, and fetch nothing."""
+    client = session.client()
+    chosen = find_or_newest(runs_of(client), request.name)
+    found = look(client, chosen, request)
+    if as_json:
+        session.put_json({"schema": 1, **found})
+        return 0
+    rows = [["FILE", "SIZE", "TASK", "HOST"]]
+    rows += [[file["to"], size(file["bytes"]), file["task"], file["host"]] for file in found["files"]]
+    session.put("\n".join(table(rows, session.paint, right=frozenset({"SIZE"}))))
+    for host, why in found["unreached"].items():
+        session.warn(f"{host}: not reached: {why}")
+    return 0
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch fetch mnist", "Fetch all that the tasks of mnist have left, into mnist-outputs/"),
+        ("orch fetch mnist model.keras '*.csv' --to results", "Fetch the model and all tables into results/"),
+        ("orch fetch mnist --task worker:1 --list", "Show what worker:1 has left, and fetch nothing"),
+    ],
+)
+@click.argument("name", required=False, shell_complete=complete_run)
+@click.argument("patterns", required=False, nargs=-1, metavar="[PATTERN]...")
+@click.option("--task", shell_complete=complete_task, help="Only this task's files, such as worker:1.")
+@click.option("--to", "directory", type=click.Path(), help="The directory. Default: NAME-outputs/RUN_ID.")
+@click.option("--force", is_flag=True, help="Replace files that are there with another content.")
+@click.option("--list", "only_list", is_flag=True, help="Print what could be fetched; fetch nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
+@click.pass_obj
+def command(
+    session: Session,
+    name: str | None,
+    patterns: tuple[str, ...],
+    task: str | None,
+    directory: str | None,
+    force: bool,
+    only_list: bool,
+    as_json: bool,
+) -> int:
+    """Fetch the files that the tasks have left in their working directories, such as a saved model.
+
+    PATTERN is read as in .gitignore: `model.keras`, `*.csv`, `plots/`. The chief's files come to the directory itself,
+    those of another task below the task's name. Each file is compared by its SHA-256. A fetch that broke off goes on
+    where it was. Exit code 4 where a host was not reached, 6 where a file here has another content.
+    """
+    name, task = name_and_task(name, task)
+    request = Request(name, patterns, task, directory, force)
+    if only_list:
+        return _list(request, session, as_json=as_json)
+    document = run(request, session)
+    if as_json:
+        session.put_json(document)
+    else:
+        _show(document, session)
+    _check(document, patterns)
+    return 0

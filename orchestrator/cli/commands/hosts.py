@@ -1,0 +1,146 @@
+"""`orch hosts`: show what the hosts have, who uses it, and why one cannot be reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from orchestrator.cli.help import Command
+from orchestrator.cli.session import Paint, Session
+from orchestrator.cli.tables import fitting
+from orchestrator.cli.terminal import fold, printable
+from orchestrator.client.hosts import document
+from orchestrator.core.errors import SomeHostsOnly
+from orchestrator.core.words import size
+
+Host = Mapping[str, Any]
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch hosts cluster.yaml", "Show the hosts of a cluster spec, before anything is started on them"),
+        ("orch hosts", "Show the hosts of the active runs"),
+        ("orch hosts cluster.yaml --json", "Print everything that is known, for scripts"),
+    ],
+)
+@click.argument("file", type=click.Path(), metavar="[FILE]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
+@click.pass_obj
+def command(session: Session, file: str | None, as_json: bool) -> int:
+    """Show every host: CPUs, memory, disk, GPUs and who uses them, and the runs of orch that live there.
+
+    Without FILE: the hosts of the active runs. The hosts are asked themselves, without the coordinator. Exit code 4
+    where one cannot be reached.
+    """
+    found = document(session, file)
+    if as_json:
+        session.put_json(found)
+    else:
+        session.put("\n".join(lines(found["hosts"], session.paint, session.width)))
+    away = [str(host["host"]) for host in found["hosts"] if not host["reachable"]]
+    return SomeHostsOnly.exit_code if away else 0
+
+
+def lines(hosts: Sequence[Host], paint: Paint, width: int | None) -> list[str]:
+    """Return the table of hosts, the table of their GPUs, and why some cannot be reached."""
+    shown = fitting(
+        ("HOST", "STATE", "CPUS", "LOAD", "MEM FREE", "DISK FREE", "GPUS", "RUNS"),
+        [_host_row(host) for host in hosts],
+        paint,
+        width=width,
+        right=frozenset({"CPUS", "LOAD", "MEM FREE", "DISK FREE"}),
+        always=frozenset({"HOST", "STATE"}),
+        drop=("CPUS", "DISK FREE", "LOAD", "RUNS", "MEM FREE", "GPUS"),
+        styles={(n, "STATE"): _style(host) for n, host in enumerate(hosts)},
+    )
+    gpus = [_gpu_row(host, gpu) for host in hosts for gpu in host["gpus"]]
+    if gpus:
+        shown += ["", *_gpu_table(gpus, paint, width)]
+    problems = [host for host in hosts if not host["reachable"] or (host.get("reason"))]
+    return (
+        shown + ([""] if problems else []) + [line for host in problems for line in _why(host, paint, width)]
+    )
+
+
+def _gpu_table(rows: Sequence[Mapping[str, str]], paint: Paint, width: int | None) -> list[str]:
+    return fitting(
+        ("HOST", "GPU", "MODEL", "USED", "MEM USED", "MEM FREE", "BY"),
+        rows,
+        paint,
+        width=width,
+        right=frozenset({"GPU", "USED", "MEM USED", "MEM FREE"}),
+        always=frozenset({"BY"}),
+        drop=("MODEL", "MEM USED", "USED", "MEM FREE"),
+        styles={(n, "BY"): ("green",) for n, row in enumerate(rows) if row["BY"] == "free"},
+    )
+
+
+def _state(host: Host) -> str:
+    if not host["reachable"]:
+        return "unreachable"
+    return str(host.get("state") or ("spare" if host.get("spare") else "reachable"))
+
+
+def _style(host: Host) -> tuple[str, ...]:
+    return ("green",) if _state(host) in ("ready", "spare", "reachable") else ("red",)
+
+
+def _host_row(host: Host) -> dict[str, str]:
+    row = {"HOST": str(host["host"]), "STATE": _state(host)}
+    if not host["reachable"]:
+        return row
+    free = sum(1 for gpu in host["gpus"] if _by(gpu) == "free")
+    runs = [", ".join([run["run_id"], *run["tasks"]]) for run in host["runs"]]
+    return row | {
+        "CPUS": str(host["cpus"]),
+        "LOAD": "-" if host["load"] is None else f"{host['load']:.1f}",
+        "MEM FREE": _of(host["memory_free_bytes"], host["memory_total_bytes"]),
+        "DISK FREE": _of(host["disk_free_bytes"], host["disk_total_bytes"]),
+        "GPUS": f"{free} of {len(host['gpus'])} free"
+        if host["gpus"]
+        else "-"
+        if host["gpus_why"]
+        else "unknown",
+        "RUNS": printable("; ".join(runs)) or "-",
+    }
+
+
+def _gpu_row(host: Host, gpu: Mapping[str, Any]) -> dict[str, str]:
+    used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
+    percent = gpu["utilization_percent"]
+    return {
+        "HOST": str(host["host"]),
+        "GPU": str(gpu["index"]),
+        "MODEL": printable(gpu["name"]) or "-",
+        "USED": "-" if percent is None else f"{percent:.0f}%",
+        "MEM USED": "-" if used is None else size(used),
+        "MEM FREE": "-" if used is None or total is None else size(total - used),
+        "BY": printable(_by(gpu)),
+    }
+
+
+def _by(gpu: Mapping[str, Any]) -> str:
+    """Return who uses a GPU: the run, or the user and the process; `free` where nobody does."""
+    users = [
+        str(process["run"] or f"{process['user'] or 'unknown user'} (pid {process['pid']})")
+        for process in gpu["processes"]
+    ]
+    named = list(dict.fromkeys(users))
+    return (
+        "free" if not named else ", ".join(named[:2]) + (f", {len(named) - 2} more" if len(named) > 2 else "")
+    )
+
+
+def _of(free: int | None, total: int | None) -> str:
+    return "-" if free is None else size(free) if total is None else f"{size(free)} of {size(total)}"
+
+
+def _why(host: Host, paint: Paint, width: int | None) -> list[str]:
+    """Return why a host cannot be reached, or gets no tasks, and the way out."""
+    text = host["problem"] if not host["reachable"] else f"{host['host']} {_state(host)}: {host['reason']}"
+    told = fold(printable(str(text)), width, indent="  ")
+    hint = host["hint"] if not host["reachable"] else None
+    return told + (fold(f"  {paint('hint:', 'cyan')} {hint}", width, indent="    ") if hint else [])

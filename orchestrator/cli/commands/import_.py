@@ -1,0 +1,212 @@
+"""`orch import`: write a cluster spec from what another launcher was told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.help import Group
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orchestrator.spec.foreign.layout import Layout
+
+_COMMAND = click.argument(
+    "command_line", nargs=-1, type=click.UNPROCESSED, metavar="[python train.py ARGS...]"
+)
+
+
+@click.group(
+    "import",
+    cls=Group,
+    examples=[
+        (
+            "orch import horovodrun -np 8 -H server1:4,server2:4 python train.py > cluster.yaml",
+            "From the command that you start today",
+        ),
+        ("orch import tf-config '{\"cluster\": …}' python train.py", "From a TF_CONFIG written by hand"),
+        ("orch import ssh-config gpu-a gpu-b", "From hosts of ~/.ssh/config"),
+    ],
+)
+def command() -> None:
+    """Print a commented cluster.yaml from what another launcher was told.
+
+    Nothing is contacted and nothing is started. What could not be carried over is said in a comment.
+    """
+
+
+def _output(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that all sources share."""
+    name = click.option("--name", default="imported", help="The run's name.", metavar="NAME")
+    output = click.option(
+        "--output", type=click.Path(), help="Write this file, which must not exist, instead of stdout."
+    )
+    return name(output(function))
+
+
+_PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+@command.command(
+    "horovodrun",
+    context_settings=_PASSED_ON,
+    examples=[
+        ("orch import horovodrun -np 8 -H server1:4,server2:4 python train.py", "As you start it today"),
+        ("orch import horovodrun -np 4 python train.py --lr 0.1", "Four ranks on this machine"),
+    ],
+)
+@_output
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, required=True, metavar="ARGS... python train.py")
+@click.pass_obj
+def horovodrun(session: Session, words: tuple[str, ...], name: str, output: str | None) -> int:
+    """From the arguments of horovodrun."""
+    from orchestrator.spec.foreign import mpi
+
+    return _put(session, mpi.horovodrun(words, _read), name, output)
+
+
+@command.command(
+    "hostfile",
+    context_settings=_PASSED_ON,
+    examples=[
+        ("orch import hostfile --np 8 hosts.txt python train.py", "8 ranks on the hosts of an MPI hostfile"),
+        ("orch import hostfile hosts.txt --output cluster.yaml", "The hosts alone, into a file"),
+    ],
+)
+@_output
+@click.option("--np", "ranks", type=click.IntRange(1, 1000), help="The number of ranks. Default: all slots.")
+@click.argument("file", type=click.Path(), metavar="FILE")
+@_COMMAND
+@click.pass_obj
+def hostfile(
+    session: Session,
+    file: str,
+    command_line: tuple[str, ...],
+    ranks: int | None,
+    name: str,
+    output: str | None,
+) -> int:
+    """From a hostfile of mpirun or horovodrun."""
+    from orchestrator.spec.foreign import mpi
+
+    return _put(session, mpi.hostfile(_read(file), ranks, command_line), name, output)
+
+
+@command.command(
+    "tf-config",
+    context_settings=_PASSED_ON,
+    examples=[
+        ('orch import tf-config "$TF_CONFIG" python train.py', "From the variable"),
+        ("orch import tf-config tf_config.json python train.py", "From a file"),
+    ],
+)
+@_output
+@click.argument("text", metavar="JSON|FILE")
+@_COMMAND
+@click.pass_obj
+def tf_config(
+    session: Session, text: str, command_line: tuple[str, ...], name: str, output: str | None
+) -> int:
+    """From a TF_CONFIG written by hand: JSON or a file."""
+    from orchestrator.spec.foreign import tf_config
+
+    given = text if text.lstrip().startswith("{") else _read(text)
+    return _put(session, tf_config.tf_config(given, command_line), name, output)
+
+
+@command.command(
+    "ansible",
+    context_settings=_PASSED_ON,
+    examples=[
+        ("orch import ansible inventory.ini --group gpus", "One group of an inventory"),
+        ("orch import ansible hosts.yaml", "All hosts of an inventory in YAML"),
+    ],
+)
+@_output
+@click.option("--group", help="Only the hosts of this group.")
+@click.argument("file", type=click.Path(), metavar="FILE")
+@_COMMAND
+@click.pass_obj
+def ansible(
+    session: Session,
+    file: str,
+    command_line: tuple[str, ...],
+    group: str | None,
+    name: str,
+    output: str | None,
+) -> int:
+    """From an Ansible inventory, as INI or YAML."""
+    from orchestrator.spec.foreign import inventory
+
+    return _put(session, inventory.ansible(_read(file), group, command_line), name, output)
+
+
+@command.command(
+    "ray",
+    context_settings=_PASSED_ON,
+    examples=[
+        ("orch import ray cluster.yaml", "The machines of a Ray cluster with the provider `local`"),
+        ("orch import ray ray.yaml python train.py --output orch.yaml", "With the command, into a file"),
+    ],
+)
+@_output
+@click.argument("file", type=click.Path(), metavar="FILE")
+@_COMMAND
+@click.pass_obj
+def ray(session: Session, file: str, command_line: tuple[str, ...], name: str, output: str | None) -> int:
+    """From a Ray cluster file whose provider is `local`."""
+    from orchestrator.spec.foreign import inventory
+
+    return _put(session, inventory.ray(_read(file), command_line), name, output)
+
+
+@command.command(
+    "ssh-config",
+    examples=[
+        ("orch import ssh-config gpu-a gpu-b", "Two hosts of ~/.ssh/config"),
+        ("orch import ssh-config --file lab.conf", "Every host of another file"),
+    ],
+)
+@_output
+@click.option("--file", "file", default="~/.ssh/config", show_default=True, help="The ssh_config to read.")
+@click.argument("hosts", nargs=-1, metavar="[HOST...]")
+@click.pass_obj
+def ssh_config(session: Session, hosts: tuple[str, ...], file: str, name: str, output: str | None) -> int:
+    """From the hosts of an ssh_config.
+
+    Only their names are written: addresses, users, ports and keys are read there at each connection.
+    """
+    from orchestrator.spec.foreign import inventory
+
+    return _put(session, inventory.ssh_config(_read(file), hosts, ()), name, output)
+
+
+def _read(file: str) -> str:
+    try:
+        return Path(file).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as e:
+        reason = e.strerror if isinstance(e, OSError) else "it is no text"
+        raise UsageError(f"cannot read {file}: {reason}") from e
+
+
+def _put(session: Session, layout: Layout, name: str, output: str | None) -> int:
+    from orchestrator.spec.foreign.write import cluster_yaml
+
+    text = cluster_yaml(layout, name)
+    if output is None:
+        session.put(text.rstrip("\n"))
+        return 0
+    try:
+        with open(output, "x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as e:
+        reason = "it exists already" if isinstance(e, FileExistsError) else os.strerror(e.errno or 0)
+        raise UsageError(f"cannot write {output}: {reason}", hint="name another file") from e
+    session.say(f"wrote {output}; check it with `orch validate --hosts {output}`")
+    return 0

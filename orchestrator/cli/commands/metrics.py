@@ -1,0 +1,109 @@
+"""`orch metrics`: serve the numbers of the runs to Prometheus."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.help import Command
+from orchestrator.cli.session import Session
+from orchestrator.client.environment import Environment
+from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+_TIMEOUT_S = 5.0
+"""Below Prometheus's own of ten seconds, so that a coordinator that hangs is told as one that does not answer."""
+
+
+class RunsCollector:
+    """Asks the coordinator at each scrape; nothing is kept between two."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of now."""
+        from orchestrator.client.exposition import families
+
+        try:
+            document = self._environment.client().get("/v1/status", timeout_s=_TIMEOUT_S)
+        except CoordinatorUnreachable:
+            document = None
+        return families(document)
+
+
+def registry(environment: Environment) -> CollectorRegistry:
+    """Return a registry with the runs, and nothing of this process."""
+    from prometheus_client import CollectorRegistry
+
+    made = CollectorRegistry(auto_describe=False)
+    made.register(RunsCollector(environment))
+    return made
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Return the address and port of `127.0.0.1:9464` or `[::1]:9464`. Raises UsageError."""
+    address, colon, port = text.rpartition(":")
+    try:
+        ip = ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))
+        number = int(port)
+        if not colon or not 0 <= number <= 65535:
+            raise ValueError
+    except ValueError:
+        raise UsageError(
+            f"--listen {text!r} is no address with a port", hint="for example 127.0.0.1:9464, or [::1]:9464"
+        ) from None
+    return str(ip), number
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch metrics", "Serve http://127.0.0.1:9464/metrics until Ctrl-C"),
+        ("orch metrics --listen 10.0.0.5:9464", "Serve on an address that Prometheus reaches"),
+        ("orch metrics --once", "Print the metrics, for a textfile collector"),
+    ],
+)
+@click.option(
+    "--listen", default="127.0.0.1:9464", show_default=True, metavar="ADDRESS:PORT", help="Where to listen."
+)
+@click.option("--once", is_flag=True, help="Print the metrics once, and serve nothing.")
+@click.pass_obj
+def command(session: Session, listen: str, once: bool) -> int:
+    """Serve the numbers of runs, tasks, hosts and GPUs to Prometheus, at /metrics.
+
+    Each scrape asks the coordinator. Where none answers, orch_coordinator_up is 0. A Grafana board and alert rules are
+    in docs/metrics.md.
+    """
+    from prometheus_client import generate_latest, start_http_server
+
+    if once:
+        session.put(generate_latest(registry(session)).decode().rstrip("\n"))
+        return 0
+    address, port = parse_listen(listen)
+    if not ipaddress.ip_address(address).is_loopback:
+        session.warn(
+            f"whoever reaches {address} may read the names of runs and hosts, and how they do; nothing can be changed"
+        )
+    try:
+        server, thread = start_http_server(port, address, registry(session))
+    except OSError as e:
+        raise OrchestratorError(
+            f"cannot listen on {listen}: {e.strerror}", hint="choose another port with --listen"
+        ) from e
+    shown = f"[{address}]" if ":" in address else address
+    session.say(f"Serving http://{shown}:{server.server_port}/metrics; Ctrl-C ends")
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        session.say("Ended")
+    finally:
+        server.shutdown()
+        server.server_close()
+    return 0

@@ -1,0 +1,39 @@
+"""`orch report`: write all of a run into one HTML file."""
+
+from __future__ import annotations
+
+import click
+
+from orchestrator.adapters import durable
+from orchestrator.cli.help import Command
+from orchestrator.cli.run_choice import run_argument
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import OrchestratorError
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch report mnist", "Write mnist-….html into this directory"),
+        ("orch report mnist --html /tmp/mnist.html", "Into a file of your choice"),
+    ],
+)
+@run_argument()
+@click.option("--html", "path", type=click.Path(dir_okay=False), help="The file; else RUN.html, here.")
+@click.pass_obj
+def command(session: Session, name: str | None, path: str | None) -> int:
+    """Write plots, timeline, causes, events and plan of a run into one file that needs no network, for others to read.
+
+    Without NAME: the newest run. Works without a coordinator. Values of secret variables are not in it; the logs are
+    not either, but for the last lines of a task that failed.
+    """
+    from orchestrator.page.report import report
+
+    run_id, text = report(session.paths, name)
+    target = path or f"{run_id}.html"
+    try:
+        durable.write(target, text.encode(), durable=False)
+    except OSError as e:
+        raise OrchestratorError(f"{target} cannot be written: {e.strerror}") from e
+    session.put(target)
+    return 0

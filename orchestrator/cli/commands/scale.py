@@ -1,0 +1,237 @@
+"""`orch scale`: train a spec's script with several numbers of replicas, and compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli import render
+from orchestrator.cli.help import Command
+from orchestrator.cli.options import DURATION
+from orchestrator.cli.session import Session
+from orchestrator.cli.watching import Watch
+from orchestrator.core.errors import OrchestratorError, Refused, SpecError, UsageError
+from orchestrator.core.words import counted, duration
+
+if TYPE_CHECKING:
+    from orchestrator.core.plan import Plan
+    from orchestrator.core.scaling import Measured, Row
+
+_BAR = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Which file, which sizes, and how many steps of each."""
+
+    file: str
+    sizes: tuple[int, ...]
+    steps: int
+    warmup: int
+    timeout_s: float
+
+
+class NotMeasured(OrchestratorError):
+    """A size ended before its steps were measured."""
+
+    exit_code = 1
+
+
+def plans(request: Request) -> tuple[list[Plan], dict[str, str]]:
+    """Return the plan of each size, and the values of the secrets.
+
+    Raises:
+        SpecError: the spec is wrong, or the hosts have no place for a size. Nothing was started.
+    """
+    from orchestrator.core.plan import Measure
+    from orchestrator.spec.load import load_spec
+    from orchestrator.spec.plan import load_plan, plan_spec
+    from orchestrator.spec.sized import sized
+
+    plan, secrets = load_plan(request.file)
+    if not plan.runtime:
+        raise SpecError("run.runtime is off: without the runtime no step is seen", hint="set it to on")
+    spec, base = load_spec(request.file), Path(request.file).absolute().parent
+    found = []
+    for size in request.sizes:
+        try:
+            own = plan_spec(sized(spec, plan, size), base)
+        except SpecError as e:
+            raise SpecError(f"{counted(size, 'replica')}: {e}", hint=e.hint) from e
+        checkpoint = own.checkpoint
+        if checkpoint is not None:
+            checkpoint = replace(checkpoint, dir=f"{checkpoint.dir}/scale/{size}", keep=1)
+        found.append(
+            replace(
+                own,
+                name=f"{plan.name[:50]}-scale-{size}",
+                hosts=plan.hosts,
+                checkpoint=checkpoint,
+                restart=replace(own.restart, without_progress_max=0),
+                options=replace(own.options, measure=Measure(request.steps, request.warmup)),
+            )
+        )
+    return found, secrets
+
+
+def run(request: Request, session: Session) -> list[Measured]:
+    """Train each size in turn, and return what was measured."""
+    from orchestrator.client.starting import ensure_coordinator
+    from orchestrator.client.submit import survey_code
+
+    every, secrets = plans(request)
+    client = session.client()
+    survey_code(request.file, every[0], client)
+    ensure_coordinator(session)
+    found = []
+    for size, plan in zip(request.sizes, every, strict=True):
+        began = session.now()
+        session.say(
+            f"{counted(size, 'replica')} on {counted(len({t.host for t in plan.tasks}), 'host')}: "
+            f"{request.warmup} steps to warm up, {request.steps} measured"
+        )
+        one = _measure(request, session, plan, secrets, size)
+        session.say(f"  {_pace(one.step_s)} a step; took {duration(session.now() - began)}")
+        found.append(one)
+    return found
+
+
+def _measure(
+    request: Request, session: Session, plan: Plan, secrets: Mapping[str, str], size: int
+) -> Measured:
+    from pydantic import TypeAdapter
+
+    from orchestrator.core.plan import Plan
+    from orchestrator.core.scaling import measured_of
+
+    client = session.client()
+    document = {"plan": TypeAdapter(Plan).dump_python(plan, mode="json"), "secrets": dict(secrets)}
+    answer = client.post("/v1/runs", {**document, "from_scratch": True})
+    if not answer.get("created"):
+        raise Refused(f"{plan.name} is being measured already", hint=f"`orch kill {plan.name}` ends it")
+    watch = Watch(
+        session,
+        client,
+        {"run_id": answer["run_id"], "name": plan.name},
+        until=lambda seen: not render.is_active(seen),
+        say=lambda _text: None,
+        timeout_s=request.timeout_s,
+    )
+    try:
+        while watch.look():
+            pass
+    except (KeyboardInterrupt, OrchestratorError):
+        client.post(f"/v1/runs/{plan.name}/kill", {"force": False})
+        session.say(f"Stopped; {plan.name} is being ended")
+        raise
+    one = measured_of(size, _figures(watch.run))
+    if watch.run.get("phase") != "SUCCEEDED" or one is None:
+        raise NotMeasured(_why(watch.run, size), hint=f"`orch why {plan.name}`, `orch logs {plan.name}`")
+    return one
+
+
+def _figures(run: Mapping[str, Any]) -> dict[str, float]:
+    """Return what the run reported of the measured steps."""
+    from orchestrator.runtime.measured import PREFIX
+
+    metrics: Mapping[str, float] = run.get("metrics") or {}
+    return {name.removeprefix(PREFIX): value for name, value in metrics.items() if name.startswith(PREFIX)}
+
+
+def _why(run: Mapping[str, Any], size: int) -> str:
+    if run.get("phase") == "SUCCEEDED":
+        return (
+            f"{counted(size, 'replica')}: the script ended before its steps were measured: it must train by Keras's "
+            "fit or report its steps by runtime.report, and take more steps than --warmup and --steps together"
+        )
+    return f"{counted(size, 'replica')}: {run.get('phase')}: {run.get('reason') or 'no reason is known'}"
+
+
+def _pace(step_s: float) -> str:
+    return f"{1000 * step_s:.3g} ms"
+
+
+def shown(rows: Sequence[Row], session: Session) -> str:
+    """Return the table, with a bar for each speed-up."""
+    head = [
+        "replicas",
+        "ms a step",
+        "s an epoch",
+        "examples/s",
+        "speed-up",
+        "efficiency",
+        "input",
+        "comm.",
+        "loss",
+    ]
+    lines = [head] + [
+        [
+            str(row.replicas),
+            f"{1000 * row.step_s:.3g} ({1000 * row.step_s_low:.3g} to {1000 * row.step_s_high:.3g})",
+            _or_dash(row.epoch_s, "{:.3g}"),
+            _or_dash(row.examples_per_s, "{:.0f}"),
+            f"{row.speedup:.2f}x",
+            f"{row.efficiency:.0%}",
+            _or_dash(row.input_share, "{:.0%}"),
+            _or_dash(row.communication_share, "{:.0%}"),
+            _or_dash(row.loss, "{:.4g}"),
+        ]
+        for row in rows
+    ]
+    aligned = render.table(lines, session.paint, right=frozenset(head))
+    most = max(row.replicas / rows[0].replicas for row in rows)
+    bars = [
+        f"{row.replicas:>8}  {'█' * round(_BAR * row.speedup / most):<{_BAR}}  "
+        f"{row.speedup:.2f}x of {row.replicas / rows[0].replicas:g}x"
+        for row in rows
+    ]
+    return "\n".join([*aligned, "", *bars])
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return form.format(value) if value is not None else "-"
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch scale cluster.yaml --replicas 1,2,4,8", "Compare four sizes, of 200 steps each"),
+        ("orch scale cluster.yaml --replicas 1,2 --steps 50 --json", "Print the figures, for scripts"),
+    ],
+)
+@click.argument("file", type=click.Path(), metavar="FILE")
+@click.option("--replicas", "sizes", required=True, metavar="N,N,…", help="The sizes, such as 1,2,4,8.")
+@click.option("--steps", type=click.IntRange(10, 100_000), default=200, show_default=True)
+@click.option(
+    "--warmup", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Steps before."
+)
+@click.option("--timeout", "timeout_s", type=DURATION, default="1h", help="Of each size.")
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
+@click.pass_obj
+def command(
+    session: Session, file: str, sizes: str, steps: int, warmup: int, timeout_s: float, as_json: bool
+) -> int:
+    """Train the script of FILE with each number of replicas in turn, and print what more of them gain.
+
+    Each size starts from scratch, saves below a directory `scale` of its own in that of the checkpoints, and ends after
+    its steps. Two times are compared to find the wait for input (the same steps with a batch from memory), and two
+    sizes to find communication. The efficiency is that of the smallest size's work.
+    """
+    from orchestrator.core.scaling import table, verdict
+    from orchestrator.spec.sized import sizes_of
+
+    try:
+        request = Request(file, tuple(sizes_of(sizes)), steps, warmup, timeout_s)
+    except ValueError as e:
+        raise UsageError(str(e)) from None
+    rows = table(run(request, session))
+    if as_json:
+        session.put_json({"schema": 1, "sizes": [asdict(row) for row in rows], "verdict": verdict(rows)})
+        return 0
+    session.put(shown(rows, session))
+    session.put(f"\n{verdict(rows)}")
+    return 0

@@ -1,0 +1,41 @@
+"""`orch top`: runs in this terminal, live."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from orchestrator.cli.help import Command
+from orchestrator.cli.run_choice import run_argument
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import UsageError
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch top", "Show the newest active run, and what its tasks do"),
+        ("orch top mnist", "Show the run mnist; ? shows the keys"),
+    ],
+)
+@run_argument()
+@click.pass_obj
+def command(session: Session, name: str | None) -> int:
+    """Show a run live: progress, pace, loss, tasks with their GPUs, events, and the log of the chosen task.
+
+    Without NAME: the newest active run, else the newest. Keys lead to why, stacks, drain and kill, which ask before
+    they change anything. q quits.
+    """
+    if not session.out_is_terminal:
+        raise UsageError("orch top needs a terminal", hint="`orch status` prints once")
+    # Few and small changes, since the line may be slow. Textual reads these when it is imported.
+    os.environ.setdefault("TEXTUAL_FPS", "10")
+    os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+    from orchestrator.cli.top.app import Top
+    from orchestrator.cli.top.feed import Feed
+
+    feed = Feed(session, name)
+    feed.look(None, "")  # an error is shown before the screen is taken
+    Top(feed).run()
+    return 0

@@ -1,0 +1,65 @@
+"""`orch ui`: serve the page on this machine's loopback."""
+
+from __future__ import annotations
+
+import socket
+
+import click
+
+from orchestrator.cli.help import Command
+from orchestrator.cli.session import Session
+
+PORT = 8265
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch ui", "Serve the page, and print its address"),
+        ("orch ui --open", "Open it in a browser of this machine"),
+        ("orch ui --port 9000 --actions", "On another port, with buttons to stop and drain"),
+    ],
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 takes a free one."
+)
+@click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
+@click.option(
+    "--actions", is_flag=True, help="Allow kill, drain, undrain and roll back, each after a question."
+)
+@click.pass_obj
+def command(session: Session, port: int, open_: bool, actions: bool) -> int:
+    """Serve a page with all runs on 127.0.0.1: progress, plots, timeline, causes, tasks and logs, as it happens.
+
+    The address works once, for ten minutes. The page only reads, unless --actions is given. It shows what is on the
+    disk while no coordinator runs.
+    """
+    # The web stack takes as long to import as all of the command line.
+    from orchestrator.page.guard import LOGIN, Keys
+    from orchestrator.page.server import application, listen, serve
+    from orchestrator.page.source import Source
+
+    session.paths.check_socket_path()
+    session.paths.check()
+    listener = listen(port)
+    port = int(listener.getsockname()[1])
+    keys = Keys(port)
+
+    def address() -> str:
+        return f"http://127.0.0.1:{port}{LOGIN}?token={keys.new_token()}"
+
+    def opened() -> None:
+        session.say(f"A browser has opened the page. For another one: {address()}")
+
+    first = address()
+    session.put(first)
+    session.say(
+        "The address works once, within ten minutes; Ctrl-C ends the page, and no run. From another machine, first: "
+        f"ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}"
+    )
+    if open_:
+        import webbrowser
+
+        webbrowser.open(first)
+    serve(listener, application(Source(session.paths), keys, actions=actions, opened=opened))
+    return 0

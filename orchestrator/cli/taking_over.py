@@ -1,0 +1,99 @@
+"""Ends a run that another head node drives, so that this one can take its place: `orch up --take-over`.
+
+On each host the old run's epoch is raised first, in the same order that kills its processes: whatever its own
+coordinator still orders there is refused from then on. So its gang has ended before another begins, and cannot come
+back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.host_queries import TIMEOUT_S, asker, confirm, is_interactive, say_problems
+from orchestrator.cli.session import Session
+from orchestrator.core import conflicts
+from orchestrator.core.errors import Refused
+from orchestrator.core.owner import Driven, Owner
+
+if TYPE_CHECKING:
+    from orchestrator.core.plan import HostPlan, Plan
+    from orchestrator.daemon.connection.query import Asker
+
+
+def take_over(session: Session, plan: Plan, owner: Owner, *, yes: bool) -> None:
+    """Show which runs of other owners stand in the way of this plan, and end them once that is confirmed.
+
+    Raises:
+        Refused: it was not confirmed, a process cannot be killed, or a run goes on where this plan cannot reach it.
+    """
+    ask = asker(session)
+    found = _driven(session, ask, plan, owner)
+    if not found:
+        session.say(f"Nothing to take over: nobody else drives {plan.name} or its checkpoint directory")
+        return
+    for one in dict.fromkeys(one.sentence for _, one in found):
+        session.say(one)
+    here = [(host, one) for host, one in found if not one.is_stamp]
+    _refuse_elsewhere([one for _, one in found if one.run_id not in {known.run_id for _, known in here}])
+    names = ", ".join(dict.fromkeys(one.run_id for _, one in found))
+    if not yes:
+        if not is_interactive(session):
+            raise Refused("no terminal to confirm on; nothing has changed", hint="add --yes")
+        if not confirm(session, f"End {names} there, and start {plan.name} from here?"):
+            raise Refused("not confirmed; nothing has changed")
+    _end(ask, plan, owner, here)
+    _refuse_elsewhere([one for _, one in _driven(session, ask, plan, owner)])
+    session.say(f"Ended {names}")
+
+
+def _refuse_elsewhere(left: Sequence[Driven]) -> None:
+    """Raise Refused for a run that goes on where this plan does not reach it."""
+    if left:
+        raise Refused(
+            f"not ended: {left[0].sentence}",
+            hint="end it on its own head node, or name its hosts in the spec; 15 minutes after it was last seen, the "
+            "directory counts as free",
+        )
+
+
+def _driven(session: Session, ask: Asker, plan: Plan, owner: Owner) -> list[tuple[HostPlan, Driven]]:
+    from orchestrator.daemon.connection import orders, ownership
+
+    directory = plan.checkpoint.dir if plan.checkpoint is not None else None
+    hosts = {host.connection: host for host in plan.hosts}.values()
+    answers = ask.ask([(host, [orders.drivers(directory)]) for host in hosts], timeout_s=TIMEOUT_S)
+    unheard = say_problems(session, answers)
+    if unheard:
+        session.warn(f"what is driven on {', '.join(unheard)} is not known")
+    return [
+        (answer.host, one)
+        for answer in answers
+        for reply in answer.replies
+        if reply.ok is not None
+        for one in conflicts.of_others(plan, None, owner, ownership.told(answer.host.name, reply.ok))
+    ]
+
+
+def _end(ask: Asker, plan: Plan, owner: Owner, found: Sequence[tuple[HostPlan, Driven]]) -> None:
+    """Fence off these runs and kill them. Raises Refused where that fails."""
+    from orchestrator.daemon.connection import orders
+    from orchestrator.daemon.coordinator.recovery import EPOCHS_UNHEARD
+
+    epochs: dict[str, int] = {}
+    for _, one in found:
+        epochs[one.run_id] = max(epochs.get(one.run_id, 0), one.epoch + EPOCHS_UNHEARD)
+    asked = [(host, orders.end_anothers(one, owner, epochs[one.run_id])) for host, one in found]
+    problems = []
+    for (host, one), answer in zip(found, ask.ask(asked, timeout_s=TIMEOUT_S), strict=True):
+        if answer.unheard is not None:
+            problems.append(f"{one.run_id} on {host.name}: {answer.unheard}")
+            continue
+        swept = answer.replies[0].ok or {}
+        problems += [
+            f"{one.run_id} on {host.name}: pid {left['pid']}: {left['why']}" for left in swept["left"]
+        ]
+    if problems:
+        raise Refused(
+            f"could not be ended: {'; '.join(problems)}", hint=f"nothing of {plan.name} was started"
+        )

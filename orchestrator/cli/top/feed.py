@@ -1,0 +1,158 @@
+"""What `orch top` shows, asked of the coordinator and read from the disk. Every method may block."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.adapters.head.runlogs import LogLine, RunLogs
+from orchestrator.client.choice import find_or_newest, is_active, runs_of
+from orchestrator.client.client import Client, Run
+from orchestrator.client.environment import Environment
+from orchestrator.client.killing import order
+from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
+
+EVENTS_MAX = 200
+LOG_LINES = 200
+POINTS_MAX = 600
+"""Of a sparkline: ten minutes at one look a second, where the coordinator keeps no history."""
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look."""
+
+    runs: Sequence[Document] = ()
+    run: Document | None = None
+    """The one that is shown; None where there is none."""
+    events: Sequence[Document] = ()
+    lines: Sequence[LogLine] = ()
+    pace: Sequence[float] = ()
+    loss: Sequence[float] = ()
+    away: str | None = None
+    """Why the coordinator does not answer; what is shown is then the last known state."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is collected of one run while it is shown."""
+
+    after: int = 0
+    events: deque[Document] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
+    pace: deque[float] = field(default_factory=lambda: deque(maxlen=POINTS_MAX))
+    loss: deque[float] = field(default_factory=lambda: deque(maxlen=POINTS_MAX))
+    has_history: bool = False
+    step: int | None = None
+
+
+class Feed:
+    """Looks at the runs. One thread at a time looks."""
+
+    def __init__(self, environment: Environment, name: str | None) -> None:
+        """`name`: the run that is shown first; None for the newest active one."""
+        self._environment = environment
+        self._client = Client(environment=environment)
+        self._logs = RunLogs(environment.paths.state_dir)
+        self._kept: dict[str, _Kept] = {}
+        self._seen = Seen()
+        self.name = name
+        """The run that is shown."""
+
+    def look(self, task: str | None, grep: str) -> Seen:
+        """Return what there is now. `task`: whose log is wanted; None for all. Raises UsageError for an unknown run."""
+        api = self._environment.client()
+        try:
+            runs = runs_of(api)
+            run = find_or_newest(runs, self.name) if runs or self.name else None
+            kept = self._keep(run) if run is not None else _Kept()
+        except CoordinatorUnreachable as e:
+            return self._last(str(e), task, grep)
+        self._seen = Seen(
+            runs, run, tuple(kept.events), self._lines(run, task, grep), tuple(kept.pace), tuple(kept.loss)
+        )
+        return self._seen
+
+    def _last(self, why: str, task: str | None, grep: str) -> Seen:
+        """Return what was seen last, else what is recorded, with the log as it is now."""
+        seen = self._seen
+        if seen.run is None:
+            recorded = (self._client.recorded() or {}).get("runs") or []
+            seen = Seen(recorded, find_or_newest(recorded, self.name) if recorded else None)
+        lines = self._lines(seen.run, task, grep)
+        return Seen(seen.runs, seen.run, seen.events, lines, seen.pace, seen.loss, away=why)
+
+    def _keep(self, run: Document) -> _Kept:
+        kept = self._kept.setdefault(str(run["run_id"]), _Kept())
+        found = self._environment.client().get(
+            "/v1/events", {"name": str(run["run_id"]), "after": kept.after}
+        )
+        for event in found.get("events") or []:
+            kept.after = event["seq"]
+            if event.get("run") == run["run_id"]:
+                kept.events.append(event)
+        if not kept.has_history:
+            kept.has_history = True
+            self._read_history(run, kept)
+        if is_active(run) and run.get("global_step") != kept.step:
+            kept.step = run.get("global_step")
+            _add(kept.pace, run.get("steps_per_s"))
+            _add(kept.loss, (run.get("metrics") or {}).get("loss"))
+        return kept
+
+    def _read_history(self, run: Document, kept: _Kept) -> None:
+        """Begin with what the coordinator has kept, if it does."""
+        query: dict[str, str | int | float] = {
+            "names": "steps_per_s,loss",
+            "x": "time",
+            "buckets": POINTS_MAX,
+        }
+        try:
+            found = self._environment.client().get(f"/v1/runs/{run['run_id']}/series", query)
+        except CoordinatorUnreachable:
+            raise
+        except OrchestratorError:
+            return  # an older coordinator keeps none
+        for series in found.get("series") or []:
+            points = kept.loss if series.get("name") == "loss" else kept.pace
+            for value in series.get("y") or []:
+                _add(points, value)
+
+    def _lines(self, run: Document | None, task: str | None, grep: str) -> list[LogLine]:
+        if run is None:
+            return []
+        read = self._logs.read(
+            str(run["run_id"]), [task] if task else None, tail=LOG_LINES * (10 if grep else 1)
+        )
+        return [line for line in read if grep in line.text][-LOG_LINES:]
+
+    # -- what a person asks for ----------------------------------------------------------------------------
+
+    def run_of(self, document: Document) -> Run:
+        """Return the run of a document, to ask about it."""
+        return Run(self._environment, str(document["name"]), str(document["run_id"]))
+
+    def kill(self, document: Document) -> None:
+        """Order the kill, and do not wait for the end."""
+        order(self._environment.client(), document, force=False)
+
+
+def _add(points: deque[float], value: object) -> None:
+    if isinstance(value, (int, float)) and value == value and abs(value) != float("inf"):
+        points.append(float(value))
+
+
+def pace_against_median(tasks: Iterable[Document]) -> dict[str, float]:
+    """Return by task how much faster or slower than the median it is, as a share of that.
+
+    >>> pace_against_median([{"task": "a", "steps_per_s": 2.0}, {"task": "b", "steps_per_s": 1.0}, {"task": "c"}])
+    {'a': 0.0, 'b': -0.5}
+    """
+    from statistics import median_high
+
+    paces = {str(task["task"]): float(task["steps_per_s"]) for task in tasks if task.get("steps_per_s")}
+    middle = median_high(paces.values()) if paces else 0.0
+    return {name: pace / middle - 1 for name, pace in paces.items()}

@@ -1,0 +1,154 @@
+"""The texts of `orch top`. Pure functions. What hosts say acts on no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from orchestrator.adapters.head.runlogs import LogLine
+from orchestrator.cli import render
+from orchestrator.cli.session import Paint
+from orchestrator.cli.terminal import inert, printable
+from orchestrator.cli.top.feed import Seen, pace_against_median
+from orchestrator.core.words import counted, duration, pace
+
+Document = Mapping[str, Any]
+
+COLUMNS = ("TASK", "HOST", "PHASE", "STEP", "PACE", "HEARTBEAT", "CPU", "MEM", "GPU", "W")
+_DROP = ("CPU", "MEM", "W", "GPU", "HEARTBEAT", "PACE")
+
+_GLYPHS = {"RUNNING": "▶", "SUCCEEDED": "✓", "FAILED": "✕", "KILLED": "✕", "STOPPING": "■"}
+_STYLES = {"RUNNING": "green", "SUCCEEDED": "green", "FAILED": "red", "KILLED": "red", "LOST": "red"}
+_SLOW = -0.2
+"""A task that is slower than the median by this share stands out."""
+
+_BAR = 20
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_PLAIN = Paint(on=False)
+
+
+def safe(text: object, style: str = "") -> Text:
+    """Return a text of somebody else as one line that acts on no terminal."""
+    return Text(inert(" ".join(str(text).split())), style=style, no_wrap=True, overflow="ellipsis")
+
+
+def head(seen: Seen) -> Text:
+    """Return the three lines on top: the run and how far it is, its sentence, and what broke first."""
+    if seen.run is None:
+        text = safe("No runs yet; `orch up FILE` starts one")
+        return Text("\n").join([text, _link(seen), Text("")])
+    run = seen.run
+    phase = str(run.get("phase"))
+    first = Text.assemble(
+        (render.title(run), "bold"),
+        "  ",
+        (f"{_GLYPHS.get(phase, '◌')} {phase}", _STYLES.get(phase, "yellow")),
+        "  ",
+        _link(seen),
+        "  ",
+        safe("  ".join(_facts(run))),
+    )
+    if len(seen.runs) > 1:
+        first.append(f"  {counted(len(seen.runs), 'run')} (r)", "dim")
+    cause = run.get("first_cause") or {}
+    wrong = [line.strip() for line in render.trouble_lines({**run, "first_cause": None}, _PLAIN)]
+    third = Text("")
+    if cause and phase != "SUCCEEDED":
+        third = safe(f"✕ {cause.get('sentence')}; {cause.get('done') or ''}".rstrip("; "), "red")
+    elif wrong:
+        third = safe(wrong[0], "yellow")
+    sentence = render.rest_of_reason(run) or render.checkpoint_line(run.get("checkpoint"))
+    return Text("\n").join([first, safe(sentence), third])
+
+
+def _link(seen: Seen) -> Text:
+    return Text("● live", style="green") if seen.away is None else safe(f"● away: {seen.away}", "red")
+
+
+def _facts(run: Document) -> list[str]:
+    facts = [f"gen {run['generation']}"] if run.get("generation") else []
+    step, total = run.get("global_step"), run.get("steps_total")
+    if step is not None and total:
+        share = min(1.0, step / total)
+        bar = "▓" * round(share * _BAR) + "░" * (_BAR - round(share * _BAR))
+        facts.append(f"{step:,}/{total:,} {bar} {share:.0%}")
+    elif step is not None:
+        facts.append(f"step {step:,}")
+    if run.get("eta_s") is not None:
+        facts.append(f"ETA {duration(run['eta_s'])}")
+    kept = render.goodput(run)
+    return [*facts, *([f"goodput {kept:.0%}"] if kept is not None else [])]
+
+
+def sparkline(name: str, points: Sequence[float], width: int) -> Text:
+    """Return `steps/s ▁▂▅▇▇ 3.4`: the largest value of each column, so that no peak is lost.
+
+    >>> str(sparkline("loss", [4.0, 2.0, 1.0], 12))
+    'loss █▃▁ 1'
+    """
+    if not points:
+        return Text(f"{name} -", style="dim")
+    last = f"{points[-1]:.4g}"
+    room = max(1, width - len(name) - len(last) - 2)
+    per = -(-len(points) // room)
+    shown = [max(points[at : at + per]) for at in range(0, len(points), per)]
+    low, high = min(shown), max(shown)
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    bars = "".join(_BLOCKS[round((value - low) * scale)] for value in shown)
+    return Text.assemble((name, "dim"), " ", (bars, "cyan"), " ", (last, "bold"))
+
+
+def task_rows(run: Document, width: int) -> tuple[list[str], dict[str, list[Text]]]:
+    """Return the columns that have something and fit, and the cells by task, in the order of the spec."""
+    hosts = {host.get("host"): host for host in run.get("hosts") or []}
+    against = pace_against_median(run.get("tasks") or [])
+    rows = {
+        str(task["task"]): _cells(task, hosts.get(task.get("host")) or {}, against)
+        for task in run.get("tasks") or []
+    }
+    shown = [name for name in COLUMNS if any(row[name].plain != "-" for row in rows.values())]
+    for name in _DROP:
+        taken = sum(max([len(one), *(row[one].cell_len for row in rows.values())]) + 2 for one in shown)
+        if taken <= width:
+            break
+        shown = [one for one in shown if one != name]
+    return shown, {task: [row[name] for name in shown] for task, row in rows.items()}
+
+
+def _cells(task: Document, host: Document, against: Mapping[str, float]) -> dict[str, Text]:
+    shown = render.task_row(task, host)
+    phase = shown["PHASE"]
+    share = against.get(str(task["task"]))
+    power = [gpu.get("power_w") for gpu in render.gpus_of(task, host)]
+    watts = [value for value in power if value is not None]
+    slow = share is not None and share <= _SLOW
+    return {
+        **{name: safe(shown[name]) for name in ("TASK", "HOST", "STEP", "HEARTBEAT", "CPU", "MEM", "GPU")},
+        "PHASE": safe(phase, _STYLES.get(phase, "yellow")),
+        "PACE": Text("-") if share is None else Text(_pace(task, share), style="bold red" if slow else ""),
+        "W": safe(f"{sum(watts):.0f}" if watts else "-"),
+    }
+
+
+def _pace(task: Document, share: float) -> str:
+    """Return the pace, and how far it is from the median where that is much."""
+    own = f"{pace(float(task['steps_per_s']))}/s"
+    mark = "▼" if share <= _SLOW else ""
+    return f"{own} {mark}{share:+.0%}" if abs(share) >= 0.05 else own
+
+
+def event(found: Document) -> Text:
+    """Return one event in one line: `03:12:44 failed  worker:3 …`, in UTC as the journal has it."""
+    time = str(found.get("time") or "")[11:19]
+    return Text.assemble(
+        (time, "dim"), " ", (str(found.get("kind")), "cyan"), "  ", safe(found.get("message") or "")
+    )
+
+
+def log_line(line: LogLine, *, with_task: bool) -> Text:
+    """Return one line of a log, with its task where several are shown."""
+    text = Text.from_ansi(inert(printable(line.text)), no_wrap=True)
+    own = line.stream == "w"
+    return Text.assemble((f"{line.task} | ", "red" if own else "dim"), text) if with_task or own else text

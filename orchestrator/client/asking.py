@@ -1,0 +1,85 @@
+"""Ask about runs: what happened, why, and where the tasks are in their code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.adapters.head.client import Client
+from orchestrator.client.choice import find_or_newest, is_active, runs_of, status_of
+from orchestrator.client.environment import Environment, is_not_running
+from orchestrator.core.errors import CoordinatorUnreachable, UsageError
+
+_EVENTS_WAIT_S = 10.0
+_STACKS_TIMEOUT_S = 60.0
+
+
+def events(
+    client: Client, chosen: Mapping[str, Any] | None, *, after: int, follow: bool, by_id: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield the events in order; with `follow` also new ones, until the run has ended.
+
+    Args:
+        client: the coordinator's.
+        chosen: the run; None for all runs, which never end.
+        after: the number of the event before the first one.
+        follow: whether to wait for more.
+        by_id: only this very run's; else those of all runs of its name.
+    """
+    query: dict[str, str | int | float] = {"after": after}
+    if chosen is not None:
+        query["name"] = str(chosen["run_id"] if by_id else chosen["name"])
+    wait_s = 0.0
+    while True:
+        # The status before the events: all events of a run that has ended are then in the next answer.
+        ended = chosen is not None and not is_active(status_of(client, chosen))
+        document = client.get(
+            "/v1/events", {**query, "wait_s": 0.0 if ended else wait_s}, timeout_s=_EVENTS_WAIT_S + 30
+        )
+        found = document.get("events") or []
+        one = chosen["run_id"] if chosen is not None and by_id else None
+        yield from (event for event in found if one in (None, event.get("run")))
+        if found:
+            query["after"] = found[-1]["seq"]
+        # An answer is one page: ask until one is empty.
+        if not found and (ended or not follow):
+            return
+        wait_s = _EVENTS_WAIT_S if follow else 0.0
+
+
+def why(environment: Environment, name: str | None) -> dict[str, Any]:
+    """Return the document of `orch why --all --json`. Without a coordinator: what is on the disk, with no phase."""
+    try:
+        client = environment.client()
+        chosen = find_or_newest(runs_of(client), name)
+        return client.get(f"/v1/runs/{chosen['run_id']}/why")
+    except CoordinatorUnreachable as e:
+        from orchestrator.adapters.head.runlogs import RunLogs, run_name
+        from orchestrator.client.log_reading import known_run
+
+        logs = RunLogs(environment.paths.state_dir)
+        run_id = known_run(logs, name)
+        state = "running" if is_not_running(e) else "answering"
+        environment.say(f"Coordinator not {state}; last recorded state")
+        environment.hint(e.hint)
+    return {
+        "schema": 1,
+        "name": run_name(run_id),
+        "run_id": run_id,
+        "phase": None,
+        "reason": None,
+        "first_causes": logs.first_causes(run_id),
+    }
+
+
+def stacks(client: Client, chosen: Mapping[str, Any], task: str | None) -> dict[str, str]:
+    """Return the Python stacks by task; of one task where it is named."""
+    answer = client.post(f"/v1/runs/{chosen['name']}/stacks", timeout_s=_STACKS_TIMEOUT_S)
+    found = {str(task): str(text) for task, text in (answer.get("stacks") or {}).items()}
+    if task is None:
+        return found
+    if task not in found:
+        raise UsageError(
+            f"{chosen['run_id']} has no running task {task}", hint=f"its tasks: {', '.join(found)}"
+        )
+    return {task: found[task]}

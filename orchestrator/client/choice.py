@@ -1,0 +1,102 @@
+"""Which run is meant: by name, by id, or the only one there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from orchestrator.adapters.head.client import Client
+from orchestrator.core.errors import OrchestratorError, UsageError
+
+TERMINAL_PHASES = ("SUCCEEDED", "FAILED", "KILLED")
+
+START_ONE = "`orch up FILE` starts one"
+"""The hint where there is no run yet."""
+
+
+def is_active(run: Mapping[str, Any]) -> bool:
+    """Return whether the run has not ended."""
+    return run.get("phase") not in TERMINAL_PHASES
+
+
+def runs_of(client: Client) -> list[dict[str, Any]]:
+    """Return all runs that the coordinator knows, oldest first."""
+    runs = client.get("/v1/status").get("runs")
+    return [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
+
+
+def find(runs: Iterable[Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """Return the run of this id, or the newest run of this name. UsageError with a suggestion where there is none."""
+    candidates = [dict(run) for run in runs if name in (run.get("run_id"), run.get("name"))]
+    if not candidates:
+        raise no_such_run(name, [str(run.get("name")) for run in runs])
+    # An active run is always newer than an ended one of its name.
+    active = [run for run in candidates if is_active(run)]
+    return (active or candidates)[-1]
+
+
+def find_or_newest(runs: Sequence[Mapping[str, Any]], name: str | None) -> dict[str, Any]:
+    """Return the run of this name; without a name the newest active run, or the newest one."""
+    if name is not None:
+        return find(runs, name)
+    if not runs:
+        raise OrchestratorError("there are no runs yet", hint=START_ONE)
+    return dict(([run for run in runs if is_active(run)] or list(runs))[-1])
+
+
+def only_active(runs: Iterable[Mapping[str, Any]], command: str) -> dict[str, Any]:
+    """Return the one active run. UsageError where several are active and `command` must name one."""
+    active = [dict(run) for run in runs if is_active(run)]
+    if not active:
+        raise OrchestratorError("no run is active", hint="`orch status` shows the runs that have ended")
+    if len(active) > 1:
+        names = [str(run.get("name")) for run in active]
+        raise UsageError(
+            f"{len(active)} runs are active: {', '.join(names)}",
+            hint=f"name one: `orch {command} {names[0]}`",
+        )
+    return active[0]
+
+
+def with_host(runs: Iterable[Mapping[str, Any]], host: str, command: str) -> dict[str, Any]:
+    """Return the one active run that has this host. UsageError where there is none, or more than one."""
+    runs = list(runs)
+    active = [dict(run) for run in runs if is_active(run)]
+    having = [run for run in active if host in hosts_of(run)]
+    if not having and command == "undrain":  # what an ended run was told to be gone may be taken back
+        gone = [dict(run) for run in runs if host in ((run.get("proof") or {}).get("gone") or {})]
+        if gone:
+            return gone[-1]
+    if active and not having:
+        known = ", ".join(sorted({name for run in active for name in hosts_of(run)}))
+        raise UsageError(f"no active run has a host {host!r}", hint=f"hosts of the active runs: {known}")
+    if len(having) > 1:
+        names = [str(run.get("name")) for run in having]
+        raise UsageError(
+            f"{len(having)} active runs have the host {host}: {', '.join(names)}",
+            hint=f"name one: `orch {command} {names[0]} {host}`",
+        )
+    return only_active(having, command)
+
+
+def hosts_of(run: Mapping[str, Any]) -> list[str]:
+    """Return the names of the run's hosts, spares included."""
+    return [str(host.get("host")) for host in run.get("hosts") or []]
+
+
+def no_such_run(name: str, known: Iterable[str]) -> UsageError:
+    """Return the error for an unknown name, with the closest known one."""
+    from difflib import get_close_matches
+
+    names = sorted(set(known))
+    close = get_close_matches(name, names, n=1)
+    hint = (
+        f"did you mean {close[0]!r}?" if close else f"known runs: {', '.join(names)}" if names else START_ONE
+    )
+    return UsageError(f"no run is named {name!r}", hint=hint)
+
+
+def status_of(client: Client, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask the coordinator for the current status of this very run."""
+    found = client.get("/v1/status", {"name": str(run["run_id"])}).get("runs")
+    return find(found if isinstance(found, list) else [], str(run["run_id"]))

@@ -1,0 +1,59 @@
+"""What the client needs around it: paths, a clock, and somebody to tell what it does meanwhile."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+
+from orchestrator.adapters.head.client import Client
+from orchestrator.adapters.head.paths import Paths
+from orchestrator.core.errors import CoordinatorUnreachable
+
+
+class Environment:
+    """The environment of a client in a program. The command line's session is another, which speaks on stderr."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self.environ = dict(os.environ) if environ is None else environ
+        self.paths = Paths.from_environment(self.environ)
+
+    def client(self) -> Client:
+        """Return a client of the coordinator of these paths. It connects with the first request."""
+        self.paths.check_socket_path()
+        self.paths.check()
+        return Client(self.paths.socket, state_dir=self.paths.state_dir)
+
+    def say(self, text: str) -> None:
+        """Tell what happens meanwhile: to the log of the program."""
+        import logging
+
+        logging.getLogger("orchestrator").info("%s", text)
+
+    def warn(self, text: str) -> None:
+        """Tell what a person should know."""
+        import logging
+
+        logging.getLogger("orchestrator").warning("%s", text)
+
+    def hint(self, text: str | None) -> None:
+        """Tell what a person can do; nothing for None."""
+        if text:
+            self.say(text)
+
+    def pause(self, seconds: float) -> None:
+        """Sleep."""
+        time.sleep(seconds)
+
+    def now(self) -> float:
+        """Return seconds of a monotonic clock, for deadlines."""
+        return time.monotonic()
+
+    def time(self) -> float:
+        """Return Unix time."""
+        return time.time()
+
+
+def is_not_running(error: CoordinatorUnreachable) -> bool:
+    """Return whether there is no coordinator at all, rather than one that does not answer."""
+    return isinstance(error.__cause__, (FileNotFoundError, ConnectionRefusedError))

@@ -1,0 +1,205 @@
+"""The runs as Prometheus sees them. Names and units follow its conventions; labels are bounded.
+
+`run` is the name of a run and not its id, which is another with each submission; of each name the newest run is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from orchestrator import __version__
+from orchestrator.client.choice import is_active
+
+Document = Mapping[str, Any]
+
+PHASES = ("PENDING", "RENDEZVOUS", "RUNNING", "STOPPING", "BACKOFF", "SUCCEEDED", "FAILED", "KILLED")
+
+RUNS_MAX = 200
+"""The newest names. A coordinator keeps fifty ended runs."""
+
+METRICS_MAX = 32
+"""Of what the script of one run reports."""
+
+_NAME_MAX = 64
+
+
+class _Gauges:
+    """Gauges of one kind of thing: each with its name, its help, and how a document has it."""
+
+    def __init__(
+        self, labels: Sequence[str], rows: Sequence[tuple[str, str, Callable[[Document], Any]]]
+    ) -> None:
+        self._labels, self._rows = labels, rows
+
+    def of(self, things: Sequence[tuple[Sequence[str], Document]]) -> Iterator[Metric]:
+        """Yield a family for each row, with a sample for each thing that has the value."""
+        for name, about, value_of in self._rows:
+            family = GaugeMetricFamily(name, about, labels=self._labels)
+            for labels, document in things:
+                value = value_of(document)
+                if isinstance(value, (int, float)):
+                    family.add_metric(labels, float(value))
+            if family.samples:
+                yield family
+
+
+def _ratio(key: str) -> Callable[[Document], float | None]:
+    return lambda found: None if found.get(key) is None else found[key] / 100.0
+
+
+def _key(key: str) -> Callable[[Document], Any]:
+    return lambda found: found.get(key)
+
+
+def _of_checkpoint(key: str) -> Callable[[Document], Any]:
+    return lambda run: (run.get("checkpoint") or {}).get(key)
+
+
+_RUN = _Gauges(
+    ["run"],
+    [
+        ("orch_run_generation", "How often the run was started, restarts included.", _key("generation")),
+        ("orch_run_phase_age_seconds", "Time since the run entered its phase.", _key("phase_age_s")),
+        ("orch_run_global_step", "The position of the training.", _key("global_step")),
+        ("orch_run_steps_expected", "The step at which the script will end.", _key("steps_total")),
+        ("orch_run_steps_per_second", "The pace of the chief.", _key("steps_per_s")),
+        ("orch_run_elapsed_seconds", "Time since the run was submitted, until its end.", _key("elapsed_s")),
+        ("orch_run_remaining_seconds", "Time until the end at the present pace.", _key("eta_s")),
+        (
+            "orch_run_goodput_ratio",
+            "Share of the time in which it trained what it has kept.",
+            _key("goodput"),
+        ),
+        (
+            "orch_run_checkpoint_global_step",
+            "The step of the last good checkpoint.",
+            _of_checkpoint("global_step"),
+        ),
+        (
+            "orch_run_checkpoint_age_seconds",
+            "Time since that checkpoint was found good.",
+            _of_checkpoint("age_s"),
+        ),
+        (
+            "orch_run_decisions_stopped",
+            "1 where a fault of orch has stopped all decisions about the run.",
+            lambda run: 1 if run.get("decisions_stopped") else 0,
+        ),
+    ],
+)
+
+_TASK = _Gauges(
+    ["run", "task", "host"],
+    [
+        ("orch_task_up", "1 where the task trains.", lambda task: int(task.get("phase") == "RUNNING")),
+        ("orch_task_global_step", "The task's position.", _key("global_step")),
+        ("orch_task_steps_per_second", "The task's pace.", _key("steps_per_s")),
+        ("orch_task_cpu_cores", "CPU cores that it uses.", _ratio("cpu_percent")),
+        ("orch_task_memory_bytes", "Its resident memory.", _key("rss_bytes")),
+        ("orch_task_heartbeat_age_seconds", "Time since its last heartbeat.", _key("heartbeat_age_s")),
+    ],
+)
+
+_HOST = _Gauges(
+    ["host"],
+    [
+        ("orch_host_up", "1 where the host is connected.", lambda host: int(host.get("link") == "CONNECTED")),
+        (
+            "orch_host_usable",
+            "1 where the host may be given tasks.",
+            lambda host: int(host.get("state") in ("ready", "spare", "preparing")),
+        ),
+        ("orch_host_cpu_ratio", "Share of its CPU that is used.", _ratio("cpu_percent")),
+        ("orch_host_memory_ratio", "Share of its memory that is used.", _ratio("memory_percent")),
+    ],
+)
+
+_GPU = _Gauges(
+    ["host", "gpu"],
+    [
+        (
+            "orch_gpu_utilization_ratio",
+            "Share of the time in which it computed.",
+            _ratio("utilization_percent"),
+        ),
+        ("orch_gpu_memory_used_bytes", "Its memory that is used.", _key("memory_used_bytes")),
+        ("orch_gpu_memory_size_bytes", "All of its memory.", _key("memory_total_bytes")),
+        ("orch_gpu_power_watts", "The power that it draws.", _key("power_w")),
+        ("orch_gpu_temperature_celsius", "Its temperature.", _key("temperature_c")),
+    ],
+)
+
+
+def families(document: Document | None) -> Iterator[Metric]:
+    """Yield the metrics of a status document; of None, that no coordinator answers."""
+    yield _one("orch_coordinator_up", "1 where the coordinator answers.", 0.0 if document is None else 1.0)
+    if document is None:
+        return
+    coordinator = document.get("coordinator") or {}
+    info = GaugeMetricFamily("orch_coordinator_info", "Its version.", labels=["version"])
+    info.add_metric([str(coordinator.get("version") or __version__)], 1.0)
+    yield info
+    newest = {str(run.get("name")): run for run in document.get("runs") or []}
+    runs = dict(list(newest.items())[-RUNS_MAX:])
+    yield from _phases(runs)
+    yield from _restarts(runs)
+    yield from _RUN.of([([name], run) for name, run in runs.items()])
+    active = {name: run for name, run in runs.items() if is_active(run)}
+    yield from _reported(active)
+    yield from _TASK.of(_tasks(active))
+    hosts = {str(host.get("host")): host for run in active.values() for host in run.get("hosts") or []}
+    yield from _HOST.of([([name], host) for name, host in hosts.items()])
+    yield from _GPU.of(
+        [
+            ([name, str(gpu.get("index"))], gpu)
+            for name, host in hosts.items()
+            for gpu in host.get("gpus") or []
+        ]
+    )
+
+
+def _one(name: str, about: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, about, value=value)
+
+
+def _phases(runs: Mapping[str, Document]) -> Iterable[Metric]:
+    family = GaugeMetricFamily(
+        "orch_run_phase", "1 for the phase of the run, 0 for the others.", labels=["run", "phase"]
+    )
+    for name, run in runs.items():
+        for phase in PHASES:
+            family.add_metric([name, phase], float(run.get("phase") == phase))
+    return [family]
+
+
+def _restarts(runs: Mapping[str, Document]) -> Iterable[Metric]:
+    family = CounterMetricFamily("orch_run_restarts", "Restarts after a failure.", labels=["run"])
+    for name, run in runs.items():
+        family.add_metric([name], float(run.get("restarts") or 0))
+    return [family]
+
+
+def _reported(runs: Mapping[str, Document]) -> Iterable[Metric]:
+    family = GaugeMetricFamily(
+        "orch_run_reported", "What the script reports, such as its loss.", labels=["run", "name"]
+    )
+    for run_name, run in runs.items():
+        numbers = {
+            str(name)[:_NAME_MAX]: value
+            for name, value in (run.get("metrics") or {}).items()
+            if isinstance(value, (int, float))
+        }
+        for name, value in list(numbers.items())[:METRICS_MAX]:
+            family.add_metric([run_name, name], float(value))
+    return [family] if family.samples else []
+
+
+def _tasks(runs: Mapping[str, Document]) -> list[tuple[list[str], Document]]:
+    return [
+        ([name, str(task.get("task")), str(task.get("host"))], task)
+        for name, run in runs.items()
+        for task in run.get("tasks") or []
+    ]

@@ -1,0 +1,122 @@
+"""The hosts: what they have, who uses it, and what of ours is there. They are asked themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.client.choice import is_active, runs_of
+from orchestrator.client.environment import Environment
+from orchestrator.core.errors import CoordinatorUnreachable, JournalError, UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.core.plan import HostPlan
+    from orchestrator.daemon.connection.query import Answer
+    from orchestrator.protocol.orders import KnownRun
+
+TIMEOUT_S = 60.0
+"""For one host and all that it is asked."""
+
+SCHEMA = 1
+
+
+def document(environment: Environment, file: str | None) -> dict[str, Any]:
+    """Return the document of `orch hosts --json`: the hosts of this cluster spec, else those of the active runs.
+
+    Raises:
+        UsageError: No file is given, and no run is active.
+    """
+    plans = _of_file(file) if file is not None else _of_active_runs(environment)
+    answers = ask(environment, plans)
+    told = _by_coordinator(environment)
+    found = [{**_host(answer), **told.get(answer.host.name, _UNTOLD)} for answer in answers]
+    return {"schema": SCHEMA, "hosts": found}
+
+
+def _of_file(file: str) -> list[HostPlan]:
+    from orchestrator.spec.plan import load_plan
+
+    return list(load_plan(file)[0].hosts)
+
+
+def _of_active_runs(environment: Environment) -> list[HostPlan]:
+    from orchestrator.adapters.head import journal
+
+    try:
+        kept = journal.peek(environment.paths.journal).kept
+    except JournalError:
+        kept = ()
+    hosts = [host for one in kept if not one.run.phase.is_terminal for host in one.run.plan.hosts]
+    if not hosts:
+        raise UsageError(
+            "no run is active, so no hosts are known", hint="name a file: `orch hosts cluster.yaml`"
+        )
+    return list({host.connection: host for host in hosts}.values())
+
+
+def ask(environment: Environment, hosts: Sequence[HostPlan]) -> list[Answer[Any]]:
+    """Ask each host what it has, and which runs it knows."""
+    from orchestrator.adapters import bundle
+    from orchestrator.daemon.connection import orders
+    from orchestrator.daemon.connection.query import Asker
+    from orchestrator.daemon.coordinator.main import transports
+
+    asker = Asker(transports(environment.paths), bundle.load)
+    return asker.ask(
+        [(host, [orders.machine(), orders.drivers(None)]) for host in hosts], timeout_s=TIMEOUT_S
+    )
+
+
+_UNTOLD: Mapping[str, Any] = {"state": None, "reason": None}
+
+
+def _by_coordinator(environment: Environment) -> dict[str, dict[str, Any]]:
+    """Return the state of each host in the active runs; nothing where no coordinator answers."""
+    try:
+        runs = [run for run in runs_of(environment.client()) if is_active(run)]
+    except CoordinatorUnreachable:
+        return {}
+    hosts = [host for run in runs for host in run.get("hosts") or []]
+    return {str(host["host"]): {key: host.get(key) for key in _UNTOLD} for host in hosts}
+
+
+def _host(answer: Answer[Any]) -> dict[str, Any]:
+    host, unheard = answer.host, answer.unheard
+    known: dict[str, Any] = {
+        "host": host.name,
+        "address": host.address or host.name,
+        "transport": host.transport,
+        "spare": host.spare,
+        "reachable": unheard is None,
+        "problem": str(unheard) if unheard is not None else None,
+        "hint": unheard.hint if unheard is not None else None,
+        "hostname": answer.hello["hostname"] if answer.hello is not None else None,
+    }
+    if unheard is not None:
+        return {**known, **dict.fromkeys(_MACHINE), "gpus": [], "runs": []}
+    machine, runs = (reply.ok or {} for reply in answer.replies)
+    here = [_run(run) for run in runs.get("runs") or [] if run["alive"]]
+    return {**known, **{key: machine.get(key) for key in _MACHINE}, "runs": here}
+
+
+_MACHINE = (
+    "cpus",
+    "load",
+    "memory_total_bytes",
+    "memory_free_bytes",
+    "disk_total_bytes",
+    "disk_free_bytes",
+    "gpus",
+    "gpus_why",
+)
+
+
+def _run(run: KnownRun) -> dict[str, Any]:
+    """Return a run of ours that lives on a host, whoever drives it."""
+    claim = run["claim"]
+    return {
+        "run_id": run["run"],
+        "tasks": sorted({str(task["task"]) for task in run["tasks"] if task["alive"]}),
+        "head": claim["head"] if claim is not None else None,
+        "user": claim["user"] if claim is not None else None,
+    }

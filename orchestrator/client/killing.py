@@ -1,0 +1,73 @@
+"""Kill a run, wait for its end, and judge the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.adapters.head.client import Client
+from orchestrator.client.choice import is_active, status_of
+from orchestrator.client.environment import Environment
+from orchestrator.core.errors import OrchestratorError, Refused, SomeHostsOnly, WaitTimedOut
+
+_LOOK_EVERY_S = 0.25
+
+
+def order(client: Client, run: Mapping[str, Any], *, force: bool) -> None:
+    """Order the kill of an active run."""
+    client.post(f"/v1/runs/{run['name']}/kill", {"force": force})
+
+
+def wait_end(
+    client: Client, environment: Environment, chosen: Mapping[str, Any], deadline: float
+) -> dict[str, Any]:
+    """Return the ended run, and say meanwhile what it waits for. Raises WaitTimedOut."""
+    said = ""
+    while True:
+        began = environment.now()
+        found = status_of(client, chosen)
+        if not is_active(found):
+            return found
+        title, phase = found.get("run_id") or found.get("name"), found.get("phase")
+        sentence = f"{title}: {phase}: {found.get('reason') or 'stopping'}"
+        if sentence != said:
+            environment.say(sentence)
+            said = sentence
+        if environment.now() >= deadline:
+            raise WaitTimedOut(
+                f"{title} is still {phase}: {found.get('reason')}",
+                hint="the kill continues; `orch status` shows what it waits for; `orch kill --force` kills at once",
+            )
+        environment.pause(max(_LOOK_EVERY_S, environment.now() - began))
+
+
+def verdict(runs: Sequence[Mapping[str, Any]]) -> OrchestratorError | None:
+    """Return the error for processes that could not be killed, or for hosts that did not answer; None without any."""
+    unkillable, unreachable = [], []
+    for found in runs:
+        proof = found.get("proof") or {}
+        for host, seen in (proof.get("hosts") or {}).items():
+            unkillable += [f"{host} {left_text(item)}" for item in seen.get("left") or []]
+            ports = ", ".join(map(str, seen.get("ports_busy") or []))
+            unkillable += [f"{host} ports still in use: {ports}"] if ports else []
+        unreachable += list(proof.get("unreachable") or [])
+    if unkillable:
+        return Refused(
+            f"could not be killed: {'; '.join(unkillable)}",
+            hint="nothing new is started there; a process in D state waits for a disk or a network file system",
+        )
+    if unreachable:
+        hosts = ", ".join(dict.fromkeys(unreachable))
+        return SomeHostsOnly(
+            f"could not check {hosts}: no answer",
+            hint="the coordinator kills what is left there once it reaches them; `orch status` shows it; "
+            "`orch drain HOST --gone` for one that does not come back",
+        )
+    return None
+
+
+def left_text(item: object) -> str:
+    """Return what could not be killed: `pid 4242: uninterruptible sleep`."""
+    if isinstance(item, Mapping):
+        return f"pid {item.get('pid')}: {item.get('why')}"
+    return str(item)

@@ -1,0 +1,163 @@
+"""Read the output of a run's tasks from the head node's disk, so no coordinator is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from itertools import islice
+from typing import Any
+
+from orchestrator.adapters.head.runlogs import OWN, LogLine, RunLogs, run_name
+from orchestrator.client.choice import (
+    START_ONE,
+    find_or_newest,
+    is_active,
+    no_such_run,
+    runs_of,
+    status_of,
+)
+from orchestrator.client.environment import Environment
+from orchestrator.client.log_selection import EVERYTHING, Selection
+from orchestrator.client.waiting import wait_for_the_last_lines
+from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
+
+_LOOK_EVERY_S = 0.25
+_STREAMS = {"o": "stdout", "e": "stderr", "g": "gap", OWN: "orch"}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Which run (None: the newest), which tasks (none: all), and which part."""
+
+    name: str | None
+    tasks: Sequence[str] = ()
+    follow: bool = False
+    since: float | None = None
+    """Unix time."""
+    tail: int | None = None
+    selection: Selection = EVERYTHING
+    on_idle: Callable[[], None] = lambda: None
+    """With `follow`: called when all that is there has been read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The lines; with `follow` the iterator waits for more."""
+
+    run_id: str
+    tasks: tuple[str, ...]
+    first_cause: dict[str, Any] | None
+    lines: Iterator[LogLine]
+
+
+def known_run(logs: RunLogs, name: str | None) -> str:
+    """Return the id of the newest run, or of the newest of that name, by what is on the disk."""
+    run_id = logs.newest(name)
+    if run_id is None and name is None:
+        raise OrchestratorError("there are no runs yet", hint=START_ONE)
+    if run_id is None:
+        raise no_such_run(str(name), [run_name(found) for found in logs.runs()])
+    return run_id
+
+
+def _chosen(logs: RunLogs, environment: Environment, name: str | None) -> str:
+    """Return the id of the run, which may have left nothing on the disk yet."""
+    try:
+        return known_run(logs, name)
+    except OrchestratorError:
+        try:
+            return str(find_or_newest(runs_of(environment.client()), name)["run_id"])
+        except OrchestratorError:
+            pass
+        raise
+
+
+def read(request: Request, environment: Environment) -> Result:
+    """Choose the run, and start to read."""
+    logs = RunLogs(environment.paths.state_dir)
+    run_id = _chosen(logs, environment, request.name)
+    present = logs.tasks(run_id)
+    for task in request.tasks:
+        if present and task not in present:
+            raise UsageError(f"{run_id} has no log of {task}", hint=f"its tasks: {', '.join(present)}")
+    lines = _lines(request, environment, logs, run_id)
+    return Result(run_id, tuple(request.tasks or present), logs.first_cause(run_id), lines)
+
+
+def _lines(request: Request, environment: Environment, logs: RunLogs, run_id: str) -> Iterator[LogLine]:
+    """Yield the lines of `request`. Its `tail` counts the lines that are selected."""
+    tasks, since = list(request.tasks) or None, request.since
+
+    def choose(found: Iterator[LogLine]) -> Iterator[LogLine]:
+        chooser = request.selection.chooser(lambda *of: logs.host_of(run_id, *of))
+        return found if chooser is None else filter(chooser, found)
+
+    is_plain = request.selection == EVERYTHING
+    tail = request.tail if is_plain else None
+    skipped = 0
+    if not is_plain and request.tail is not None:
+        # Twice through the same lines: how many there are must be known before the first is shown.
+        there = sum(1 for _ in choose(logs.read(run_id, tasks, since=since)))
+        skipped = max(0, there - request.tail)
+    if request.follow:
+        pause = _pause_until_end(environment, logs, run_id, request.on_idle)
+        return islice(choose(logs.follow(run_id, tasks, since=since, tail=tail, pause=pause)), skipped, None)
+    return islice(choose(logs.read(run_id, tasks, since=since, tail=tail)), skipped, None)
+
+
+def why_none(environment: Environment, run_id: str) -> str:
+    """Return the sentence for a run without any output."""
+    if RunLogs(environment.paths.state_dir).tasks(run_id):
+        return f"{run_id}: no line is selected"
+    try:
+        seen = status_of(environment.client(), {"run_id": run_id})
+    except (CoordinatorUnreachable, UsageError):
+        return f"{run_id} has no output: no task of it has printed anything"
+    if seen.get("generation"):
+        return f"{run_id} has no output yet: {seen.get('phase')}: {seen.get('reason')}"
+    end = " yet" if is_active(seen) else ""
+    return f"{run_id} has started no task{end}: {seen.get('phase')}: {seen.get('reason')}"
+
+
+def _pause_until_end(
+    environment: Environment, logs: RunLogs, run_id: str, on_idle: Callable[[], None]
+) -> Callable[[], bool]:
+    """Return the pause of `follow`: it waits, and says whether the run continues. Without a coordinator it does."""
+    client = environment.client()
+    said = False
+    chosen = {"name": run_name(run_id), "run_id": run_id}
+
+    def pause() -> bool:
+        nonlocal said
+        on_idle()
+        try:
+            seen = status_of(client, chosen)
+            going, said = is_active(seen), False
+            if not going:
+                wait_for_the_last_lines(environment, logs, seen)
+                return False
+        except CoordinatorUnreachable as e:
+            if not said:
+                environment.say(f"{e}; new output arrives once a coordinator is running again")
+                said = True
+            going = True
+        except UsageError:  # an old run that the coordinator no longer knows
+            going = False
+        environment.pause(_LOOK_EVERY_S)
+        return going
+
+    return pause
+
+
+def document(line: LogLine, run_id: str) -> dict[str, Any]:
+    """Return one JSON line of `orch logs --json`."""
+    time = datetime.fromtimestamp(line.time, timezone.utc).isoformat(timespec="microseconds")
+    return {
+        "time": time.replace("+00:00", "Z"),
+        "run": run_id,
+        "task": None if line.stream == OWN else line.task,
+        "generation": line.generation,
+        "stream": _STREAMS[line.stream],
+        "text": line.text,
+    }

@@ -1,0 +1,78 @@
+"""Which lines of a run's output are wanted: by text, generation, host and level."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from orchestrator.adapters.head.runlogs import OWN, LogLine
+from orchestrator.core.errors import UsageError
+from orchestrator.core.log_level import LEVELS, Levels
+
+_OF_STREAMS = {"g": "warning", OWN: "error"}
+"""The level of a gap, and of a first cause among the lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a line must have. Each field is a condition where it is set."""
+
+    grep: str | None = None
+    """A regular expression that is found in its text."""
+    generations: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    level: str | None = None
+    """At least so serious."""
+
+    def chooser(self, host_of: Callable[[str, int], str | None]) -> Callable[[LogLine], bool] | None:
+        """Return a function that tells of each line whether it is wanted; None where all are.
+
+        `host_of` returns the host on which a task ran in a generation. Raises UsageError for a bad expression.
+        """
+        if self == EVERYTHING:
+            return None
+        return _Chooser(self, host_of)
+
+
+EVERYTHING = Selection()
+
+
+@dataclass(slots=True)
+class _Chooser:
+    selection: Selection
+    host_of: Callable[[str, int], str | None]
+    _levels: Levels = field(default_factory=Levels)
+    _pattern: re.Pattern[str] | None = None
+    _hosts: dict[tuple[str, int], str | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.selection.grep is not None:
+            try:
+                self._pattern = re.compile(self.selection.grep)
+            except re.error as e:
+                raise UsageError(
+                    f"--grep {self.selection.grep!r} is no regular expression: {e}",
+                    hint=f"for that very text: {re.escape(self.selection.grep)!r}",
+                ) from e
+
+    def __call__(self, line: LogLine) -> bool:
+        wanted = self.selection
+        # First, because a traceback is told by the lines before.
+        if wanted.level is not None and not self._is_serious(line, wanted.level):
+            return False
+        if wanted.generations and line.generation not in wanted.generations:
+            return False
+        if wanted.hosts and self._host(line) not in wanted.hosts:
+            return False
+        return self._pattern is None or self._pattern.search(line.text) is not None
+
+    def _is_serious(self, line: LogLine, least: str) -> bool:
+        level = _OF_STREAMS.get(line.stream) or self._levels.level((line.task, line.generation), line.text)
+        return LEVELS.index(level) >= LEVELS.index(least)
+
+    def _host(self, line: LogLine) -> str | None:
+        key = (line.task, line.generation)
+        if key not in self._hosts:
+            self._hosts[key] = None if line.stream == OWN else self.host_of(*key)
+        return self._hosts[key]

@@ -1,0 +1,41 @@
+"""The last recorded state of the runs: what the journal says while no coordinator answers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from orchestrator.adapters.head.paths import Paths
+from orchestrator.core.errors import JournalError
+
+_NOT_KNOWN = dict.fromkeys(("heartbeat_age_s", "steps_per_s", "cpu_percent", "rss_bytes"))
+"""Of a task, what only its heartbeats say."""
+
+
+def status(paths: Paths, *, now: float) -> dict[str, Any] | None:
+    """Return the status document as it was recorded, with `recorded_age_s`; None where nothing can be read.
+
+    `now` is the Unix time. The journal keeps decisions and not each heartbeat, so the tasks may well be further.
+    """
+    from orchestrator.adapters.head import journal
+    from orchestrator.daemon.coordinator.status import SCHEMA, run_document
+
+    written = [_written(paths.journal + suffix) for suffix in ("", "-wal")]
+    try:
+        kept = journal.peek(paths.journal).kept
+    except JournalError:
+        return None
+    if not any(written):
+        return None
+    age_s = round(max(0.0, now - max(written)), 1)
+    runs = [run_document(one.run, now=one.written_at + age_s) for one in kept]
+    for run in runs:
+        run.update(steps_per_s=None, tasks=[{**task, **_NOT_KNOWN} for task in run["tasks"]])
+    return {"schema": SCHEMA, "runs": runs, "coordinator": None, "recorded_age_s": age_s}
+
+
+def _written(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,146 @@
+"""Wait for a run, and tolerate a coordinator that is away: training continues without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from orchestrator.adapters.head.client import Client
+from orchestrator.adapters.head.runlogs import RunLogs
+from orchestrator.client.choice import status_of
+from orchestrator.client.environment import Environment
+from orchestrator.core.errors import CoordinatorUnreachable, WaitTimedOut
+from orchestrator.core.words import duration
+
+LOOK_EVERY_S = 0.25
+LOOK_SHARE = 10.0
+"""A wait is so many times as long as the look before it, at least: of 1,000 tasks each look costs the coordinator."""
+LAST_LINES_MAX_S = 5.0
+"""How long to wait for the last log lines of an ended run. They may be lost with their host."""
+_LAST_LINES_LOOK_S = 0.05
+LEFT_MAX_S = 5.0
+"""How long to wait until it is known what the tasks of an ended run have left, where nothing of it is fetched."""
+AWAY_MAX_S = 60.0
+"""How long to wait for a coordinator that is away."""
+
+
+def wait_s(look_s: float) -> float:
+    """Return how long to wait after a look that took so long."""
+    return max(LOOK_EVERY_S, LOOK_SHARE * look_s)
+
+
+def wait_for_the_last_lines(environment: Environment, logs: RunLogs, run: Mapping[str, Any]) -> None:
+    """Wait until all log lines of an ended run have arrived."""
+    give_up_at = environment.now() + LAST_LINES_MAX_S
+    while _is_behind(logs, run) and environment.now() < give_up_at:
+        environment.pause(_LAST_LINES_LOOK_S)
+
+
+def _is_behind(logs: RunLogs, run: Mapping[str, Any]) -> bool:
+    away = {host.get("host") for host in run.get("hosts") or [] if host.get("link") != "CONNECTED"}
+    return any(
+        logs.end(str(run["run_id"]), str(task["task"]), int(task["generation"])) < task["log_bytes"]
+        for task in run.get("tasks") or []
+        if task.get("log_bytes") and task.get("host") not in away
+    )
+
+
+def wait_for_the_outputs(
+    environment: Environment, client: Client, run: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Wait until what an ended run has left is known, and fetched where its spec says so. Return its last status."""
+    look_until = environment.now() + LEFT_MAX_S
+    said = False
+    while (run.get("outputs") or {}).get("pending"):
+        directory = run["outputs"]["directory"]
+        if directory is None and environment.now() >= look_until:
+            break
+        if directory is not None and not said:
+            environment.say(f"Fetching `outputs` to {directory}")
+            said = True
+        environment.pause(LOOK_EVERY_S)
+        try:
+            run = status_of(client, run)
+        except CoordinatorUnreachable:
+            break  # `orch status` will tell
+    return run
+
+
+class Wait:
+    """Poll one run. `look` polls once; `run` is the status that it saw last.
+
+    Args:
+        until: Whether to stop, given the run's status.
+        say: Tells that the coordinator is away, and that it is back.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        client: Client,
+        run: Mapping[str, Any],
+        *,
+        until: Callable[[Mapping[str, Any]], bool],
+        say: Callable[[str], None],
+        timeout_s: float | None = None,
+    ) -> None:
+        self.run = run
+        self._environment, self._client, self._until, self._say = environment, client, until, say
+        self._timeout_s = timeout_s
+        self._deadline = None if timeout_s is None else environment.now() + timeout_s
+        self._away_since: float | None = None
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the coordinator did not answer the last poll: `run` is then out of date."""
+        return self._away_since is not None
+
+    def look(self) -> bool:
+        """Poll once, then wait a moment. Return False once `until` holds.
+
+        Raises:
+            WaitTimedOut: At the deadline.
+            CoordinatorUnreachable: Nothing has answered for AWAY_MAX_S.
+        """
+        began = self._environment.now()
+        try:
+            # The run first: then all events that led to its last phase are in the next answer.
+            self.run = status_of(self._client, self.run)
+            self._say_events()
+        except CoordinatorUnreachable as e:
+            self._away(e)
+        else:
+            if self._away_since is not None:
+                self._say("The coordinator is back")
+                self._away_since = None
+            if self._until(self.run):
+                return False
+            self._say_progress()
+        if self._deadline is not None and self._environment.now() >= self._deadline:
+            raise WaitTimedOut(
+                f"{self.run.get('run_id')} is still {self.run.get('phase')} after "
+                f"{duration(self._timeout_s or 0)}: {self.run.get('reason') or ''}".rstrip(": "),
+                hint=f"the run continues; `orch status {self.run.get('name')}` shows it",
+            )
+        self._environment.pause(self._pause_s(wait_s(self._environment.now() - began)))
+        return True
+
+    def _pause_s(self, wanted_s: float) -> float:
+        """Return how long to wait, and not past the deadline."""
+        if self._deadline is None:
+            return wanted_s
+        return max(0.0, min(wanted_s, self._deadline - self._environment.now()))
+
+    def _say_events(self) -> None:
+        """Tell what has happened; a subclass may."""
+
+    def _say_progress(self) -> None:
+        """Tell how far the run is; a subclass may."""
+
+    def _away(self, error: CoordinatorUnreachable) -> None:
+        now = self._environment.now()
+        if self._away_since is None:
+            self._away_since = now
+            self._say(f"{error}; the run continues without it. `orch coordinator start` starts one")
+        elif now - self._away_since >= AWAY_MAX_S:
+            raise error

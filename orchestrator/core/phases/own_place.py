@@ -1,0 +1,87 @@
+"""A script that goes on from a place of its own: orch gave it an older checkpoint, or none.
+
+What it restores from is neither verified nor fenced: an old process may still write there, and nobody knows whether it
+reads whole. That is said once, what the restart has cost is counted from there, and a start from scratch refuses it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.core.diagnosis import cause
+from orchestrator.core.model import Phase, Run, Task
+from orchestrator.core.notes import NoteKind
+from orchestrator.core.turn import Turn
+from orchestrator.core.words import counted
+
+_STRIDES = 5
+"""Where the first step is told by the distance of two reports, so many of them are taken for an accident."""
+
+
+def went_on_at(run: Run, chief: Task) -> int | None:
+    """Return the step that this generation goes on from: that of its checkpoint, or of a place of its own."""
+    found = _own_step(run, chief)
+    return found if found is not None else _given(run)
+
+
+def say(turn: Turn, chief: Task) -> None:
+    """Say once in a generation that the script went on from a place of its own."""
+    run = turn.run
+    step = _own_step(run, chief)
+    if step is None or run.phase is not Phase.RUNNING or why_refused(run) is not None:
+        return
+    at = f"about step {step}" if chief.progress.began_stride else f"step {step}"
+    sentence = f"the script went on at {at} from a place of its own: it can be neither verified nor fenced"
+    warning = f"generation {run.generation}: {sentence}; have it save in $ORCH_CHECKPOINT_DIR"
+    if warning in run.warnings:
+        return
+    others = [old for old in run.warnings if " from a place of its own: " not in old]
+    turn.set(warnings=(*others, warning))
+    lost = max(0, run.downtime.step - step) if run.downtime and run.downtime.step is not None else None
+    if lost is not None:
+        sentence += f"; {counted(lost, 'step')} {'is' if lost == 1 else 'are'} lost"
+    turn.note(
+        NoteKind.OWN_PLACE, sentence, chief.id, global_step=step, steps_lost=lost, **_done(turn, sentence)
+    )
+
+
+def why_refused(run: Run) -> str | None:
+    """Return why a start from scratch that did not begin there is ended. None of any other, and of a guess."""
+    chief = run.task(run.chief)
+    if not _is_from_scratch(run) or chief.progress.began_stride or _own_step(run, chief) is None:
+        return None
+    return (
+        f"own-place: {chief.id} was to start from scratch and went on at step {chief.progress.began_step}, from a "
+        "place of its own"
+    )
+
+
+def _own_step(run: Run, chief: Task) -> int | None:
+    """Return where the script went on, if that is above what it was given; None where that cannot be told."""
+    began, given = chief.progress.began_step, _given(run)
+    if began is None or given is None or began <= given + max(1, _STRIDES * chief.progress.began_stride):
+        return None
+    return began
+
+
+def _given(run: Run) -> int | None:
+    """Return the step of the generation's checkpoint; 0 where it was given none, None where its step is not known."""
+    if run.seed is None or run.seed.source is None:
+        return 0
+    return run.seed.global_step
+
+
+def _is_from_scratch(run: Run) -> bool:
+    if run.seed is not None:
+        return run.seed.from_scratch
+    return run.from_scratch and run.budget.restarts == 0
+
+
+def _done(turn: Turn, sentence: str) -> dict[str, object]:
+    """Correct what was said to be done about the end of the generation before: it began with step 0."""
+    found = turn.run.first_cause
+    if found is None or found.generation >= turn.run.generation:
+        return {}
+    found = replace(found, done=sentence)
+    turn.set(first_cause=found)
+    return {"first_cause": cause.as_data(found)}

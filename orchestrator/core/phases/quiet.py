@@ -1,0 +1,54 @@
+"""Reports that only move numbers: nobody waits for what they say, so nothing is decided, checked or kept for them.
+
+That is nearly every heartbeat, of nearly every host. What is done for one must therefore not grow with the number of
+hosts. Deadlines only move away by such a report, since a host or a task was heard; what has come due meanwhile is
+decided at the next `Ticked`.
+"""
+
+from __future__ import annotations
+
+from orchestrator.core.events import Event, HostReported
+from orchestrator.core.hosts import checkpoint_dir
+from orchestrator.core.model import Host, Phase, Run, Task
+from orchestrator.core.phases import standby
+from orchestrator.core.phases.stall import may_be_frozen
+
+_WAITS_FOR_NO_NUMBER = (Phase.PENDING, Phase.RENDEZVOUS, Phase.RUNNING)
+"""In other phases room on a disk may be waited for, or the end of a task that a report leaves out."""
+
+
+def is_quiet(before: Run, after: Run, event: Event) -> bool:
+    """Return whether `event` is a report and has changed numbers only, from `before` to `after`.
+
+    The chief's position is what a stall is judged by, so the report of its host is never quiet.
+    """
+    if not isinstance(event, HostReported) or before.phase not in _WAITS_FOR_NO_NUMBER:
+        return False
+    tasks = after.tasks_on(event.host)
+    return (
+        before.phase is after.phase
+        and all(task.id != after.chief for task in tasks)
+        and _of_host(before.host(event.host)) == _of_host(after.host(event.host))
+        and [_of_task(task) for task in before.tasks_on(event.host)] == [_of_task(task) for task in tasks]
+        and standby.believed(before, event.host) == standby.believed(after, event.host)
+        and before.standby.ended == after.standby.ended
+        and not any(may_be_frozen(after, task) for task in tasks)
+    )
+
+
+def _of_host(host: Host) -> tuple[object, ...]:
+    """Return what is decided by, of what a report may change."""
+    hangs = host.dir_silent_s >= checkpoint_dir.SILENT_S
+    return host.link, host.problem, host.back_at, host.state, host.dir_low_at, hangs, host.unkillable
+
+
+def _of_task(task: Task) -> tuple[object, ...]:
+    return (
+        task.phase,
+        task.pid,
+        task.port,
+        task.exit,
+        task.said,
+        task.first_step is None,
+        task.heard_at is None,
+    )

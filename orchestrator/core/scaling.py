@@ -1,0 +1,217 @@
+"""What a training gains by more replicas, from what `orch scale` measured of it. Pure.
+
+The time of a step is split by differences of measured times. Input: what a step takes less where its batch lies in
+memory. Communication, and waiting for the slowest replica: what such a step takes more than the computation of a
+replica's part of the batch takes with the fewest replicas that were measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from orchestrator.core.words import counted
+
+WORTH_IT = 0.7
+"""The least efficiency at which more replicas are recommended: below it a third of each machine is lost."""
+
+COMMUNICATION_FAIR = 0.25
+"""The share of communication that a larger batch is to bring it down to."""
+
+INPUT_MANY = 0.2
+"""The share of input from which on its remedy is named."""
+
+BATCH_FACTOR_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One size, as it was measured. Seconds; losses by step."""
+
+    replicas: int
+    step_s: float
+    step_s_low: float
+    step_s_high: float
+    batch: int | None = None
+    """Of all replicas together."""
+    steps_per_epoch: int | None = None
+    input_free_s: float | None = None
+    """A step whose batch lies in memory."""
+    losses: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One size, in the figures that people compare. Shares are of a step; None where it was not measured."""
+
+    replicas: int
+    step_s: float
+    step_s_low: float
+    step_s_high: float
+    epoch_s: float | None
+    examples_per_s: float | None
+    speedup: float
+    efficiency: float
+    input_share: float | None
+    communication_share: float | None
+    batch: int | None
+    loss: float | None
+    """After `examples` examples, or steps where no batch is known, the most that all sizes have seen."""
+
+
+def measured_of(replicas: int, figures: Mapping[str, float]) -> Measured | None:
+    """Return what a task reported; None where no step was measured."""
+    if "step_s" not in figures:
+        return None
+    step_s = figures["step_s"]
+    losses = sorted(
+        (int(name.removeprefix("loss@")), value)
+        for name, value in figures.items()
+        if name.removeprefix("loss@").isdecimal()
+    )
+    return Measured(
+        replicas=replicas,
+        step_s=step_s,
+        step_s_low=figures.get("step_s_low", step_s),
+        step_s_high=figures.get("step_s_high", step_s),
+        batch=_whole(figures.get("batch")),
+        steps_per_epoch=_whole(figures.get("steps_per_epoch")),
+        input_free_s=figures.get("input_free_s"),
+        losses=tuple(losses),
+    )
+
+
+def _whole(number: float | None) -> int | None:
+    return int(number) if number is not None and number >= 1 else None
+
+
+def table(sizes: Sequence[Measured]) -> list[Row]:
+    """Return a row for each size, compared with the smallest."""
+    ordered = sorted(sizes, key=lambda one: one.replicas)
+    batches_known = all(one.batch for one in ordered)
+    seen = [one.losses[-1][0] * ((one.batch or 1) if batches_known else 1) for one in ordered if one.losses]
+    examples = min(seen) if len(seen) == len(ordered) else None
+    return [_row(one, ordered[0], examples, batches_known=batches_known) for one in ordered]
+
+
+def _row(one: Measured, least: Measured, examples: float | None, *, batches_known: bool) -> Row:
+    batch = one.batch if batches_known else None
+    speedup = _rate(one, least) / _rate(least, least)
+    at = examples / (batch or 1) if examples is not None else None
+    return Row(
+        replicas=one.replicas,
+        step_s=one.step_s,
+        step_s_low=one.step_s_low,
+        step_s_high=one.step_s_high,
+        epoch_s=one.step_s * one.steps_per_epoch if one.steps_per_epoch else None,
+        examples_per_s=batch / one.step_s if batch else None,
+        speedup=speedup,
+        efficiency=speedup * least.replicas / one.replicas,
+        input_share=_input_share(one),
+        communication_share=_communication_share(one, least),
+        batch=one.batch,
+        loss=_loss_at(one.losses, at) if at is not None else None,
+    )
+
+
+def _rate(one: Measured, least: Measured) -> float:
+    """Return the work per second: examples, else epochs, else steps, as far as both sizes know them."""
+    if one.batch and least.batch:
+        return one.batch / one.step_s
+    if one.steps_per_epoch and least.steps_per_epoch:
+        return 1 / (one.step_s * one.steps_per_epoch)
+    return 1 / one.step_s
+
+
+def _input_share(one: Measured) -> float | None:
+    if one.input_free_s is None:
+        return None
+    return _share(one.step_s - one.input_free_s, one.step_s)
+
+
+def _communication_share(one: Measured, least: Measured) -> float | None:
+    compute_s = _compute_s(one, least)
+    if compute_s is None or one.input_free_s is None:
+        return None
+    return _share(one.input_free_s - compute_s, one.step_s) if one is not least else 0.0
+
+
+def _compute_s(one: Measured, least: Measured) -> float | None:
+    """Return how long a replica computes for its part of the batch, by what the smallest size took for its own."""
+    if least.input_free_s is None or not one.batch or not least.batch:
+        return None
+    return least.input_free_s * (one.batch / one.replicas) / (least.batch / least.replicas)
+
+
+def _share(part_s: float, whole_s: float) -> float:
+    return min(1.0, max(0.0, part_s / whole_s)) if whole_s > 0 else 0.0
+
+
+def _loss_at(losses: Sequence[tuple[int, float]], step: float) -> float | None:
+    """Return the loss at a step between two at which it was read."""
+    for (before, low), (after, high) in pairwise(losses):
+        if before <= step <= after:
+            return low + (high - low) * (step - before) / (after - before)
+    return losses[-1][1] if losses and step >= losses[-1][0] else None
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    """Say how many replicas are worth it, what limits more of them, and what to do about it."""
+    if len(rows) < 2:
+        return "one size alone says nothing about more of them: give several, such as --replicas 1,2"
+    best = max((row for row in rows if row.efficiency >= WORTH_IT), key=lambda row: row.replicas)
+    sentences = [_worth(best, rows)]
+    above = [row for row in rows if row.replicas > best.replicas]
+    limiting = above[0] if above else rows[-1]
+    sentences += _limits(limiting, fair=not above)
+    return "; ".join(sentences)
+
+
+def _worth(best: Row, rows: Sequence[Row]) -> str:
+    if best is rows[-1]:
+        return (
+            f"worth it up to {counted(best.replicas, 'replica')}, the most that was measured: "
+            f"{best.speedup:.1f} times as fast as {rows[0].replicas}, efficiency {best.efficiency:.0%}"
+        )
+    if best is rows[0]:
+        following = rows[1]
+        return (
+            f"stay at {counted(best.replicas, 'replica')}: {following.replicas} are {following.speedup:.1f} times as "
+            f"fast, efficiency {following.efficiency:.0%}"
+        )
+    return f"worth it up to {counted(best.replicas, 'replica')}: {best.speedup:.1f} times as fast as {rows[0].replicas}"
+
+
+def _limits(row: Row, *, fair: bool) -> list[str]:
+    found = []
+    communication = row.communication_share
+    if communication is not None and communication > COMMUNICATION_FAIR:
+        told = (
+            f"at {row.replicas}, {communication:.0%} of a step is communication and waiting for the slowest"
+        )
+        batch = _larger_batch(row, communication)
+        more = f": raise the batch from {row.batch} to {batch} or more" if batch else ""
+        found.append(told + more + ("" if fair or not batch else f", or do with fewer than {row.replicas}"))
+    if row.input_share is not None and row.input_share > INPUT_MANY:
+        found.append(
+            f"at {row.replicas}, {row.input_share:.0%} of a step waits for input: cache() after what is slow to "
+            "read, map(…, num_parallel_calls=tf.data.AUTOTUNE), and prefetch() last"
+        )
+    return found
+
+
+def _larger_batch(row: Row, communication: float) -> int | None:
+    """Return the batch, of all replicas together, of which communication would be a fair share of a step."""
+    if not row.batch:
+        return None
+    rest = 1.0 - communication
+    factor = (
+        communication * (1 - COMMUNICATION_FAIR) / (COMMUNICATION_FAIR * rest)
+        if rest > 0
+        else BATCH_FACTOR_MAX
+    )
+    doubled = 2
+    while doubled < min(factor, BATCH_FACTOR_MAX):
+        doubled *= 2
+    return row.batch * doubled

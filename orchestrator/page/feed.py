@@ -1,0 +1,173 @@
+"""What the browsers are told as it happens: the status of the runs, once a second, and only what has changed.
+
+The coordinator is asked once for all viewers, and only while there are any. A viewer that reads slowly skips what was
+in between: each is sent the difference to what it was sent last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio.to_thread
+
+from orchestrator.page.source import Source
+
+log = logging.getLogger(__name__)
+
+POLL_S = 1.0
+VIEWERS_MAX = 32
+
+_EVENTS_MAX = 256
+_JITTER_S = 2.0
+"""An age is told as an instant, which moves by this much at least before it is told again."""
+
+_MOVING = ("elapsed_s",)
+"""What a browser counts by itself."""
+
+_DETAILS = ("tasks", "hosts", "proof", "warnings")
+"""What only the viewer of a run is told."""
+
+REMOVED = "-"
+
+Document = dict[str, Any]
+
+
+class Feed:
+    """Polls while somebody looks."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._viewers = 0
+        self._poll: asyncio.Task[None] | None = None
+        self._changed = asyncio.Condition()
+        self._known: Document | None = None
+        self._version = 0
+        self._seq = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many look as may."""
+        return self._viewers >= VIEWERS_MAX
+
+    async def view(self, run_id: str | None, after: int | None) -> AsyncIterator[dict[str, str]]:
+        """Yield the messages for one viewer: `snapshot`, then `delta` and `event`."""
+        self._viewers += 1
+        if self._poll is None:
+            self._known = None
+            self._poll = asyncio.create_task(self._go_on())
+        try:
+            async for message in self._messages(run_id, after):
+                yield message
+        finally:
+            self._viewers -= 1
+            if not self._viewers and self._poll is not None:
+                self._poll.cancel()
+                self._poll = None
+
+    async def _messages(self, run_id: str | None, after: int | None) -> AsyncIterator[dict[str, str]]:
+        version, sent, seq = -1, None, after
+        while True:
+            async with self._changed:
+                while self._known is None or self._version == version:
+                    await self._changed.wait()
+            version = self._version
+            now = told(self._known, run_id)
+            if sent is None:
+                yield {"event": "snapshot", "data": _dump(now)}
+            elif found := difference(sent, now):
+                yield {"event": "delta", "data": _dump(found)}
+            sent = now
+            if seq is None:
+                seq = self._seq
+            if self._seq > seq and run_id is not None:
+                told_now = await anyio.to_thread.run_sync(self._source.events, run_id, seq)
+                seq = max(self._seq, *(one["seq"] for one in told_now["events"]), seq)
+                for event in told_now["events"][-_EVENTS_MAX:]:
+                    yield {"event": "event", "id": str(event["seq"]), "data": _dump(event)}
+
+    async def _go_on(self) -> None:
+        while True:
+            try:
+                found = await anyio.to_thread.run_sync(self._source.runs)
+                newest = await anyio.to_thread.run_sync(self._newest)
+                async with self._changed:
+                    self._known = steady(found, self._known)
+                    self._seq = newest
+                    self._version += 1
+                    self._changed.notify_all()
+            except Exception as e:  # the viewers keep what they have, and the next look may succeed
+                log.warning("the state cannot be read: %s", e)
+            await asyncio.sleep(POLL_S)
+
+    def _newest(self) -> int:
+        events = self._source.events(None, self._seq)["events"]
+        return int(events[-1]["seq"]) if events else self._seq
+
+
+def steady(found: Document, before: Document | None) -> Document:
+    """Return the status as it is told: by name in the place of lists, with instants in the place of ages.
+
+    >>> steady({"now": 50.0, "runs": [{"run_id": "t", "phase_age_s": 8.0, "tasks": [{"task": "w"}]}]}, None)["runs"]
+    {'t': {'run_id': 't', 'phase_time': 42.0, 'tasks': {'w': {'task': 'w'}}}}
+    """
+    now = found.get("now", 0.0)
+    runs = {run["run_id"]: run for run in found.get("runs", ())}
+    return {"away_since": found.get("away_since"), "runs": _timed(runs, now, (before or {}).get("runs"))}
+
+
+def _timed(value: Any, now: float, before: Any) -> Any:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        name = next((key for key in ("task", "host") if key in value[0]), None)
+        if name is not None and len({one.get(name) for one in value}) == len(value):
+            value = {one[name]: one for one in value}
+    if not isinstance(value, dict):
+        return value
+    known = before if isinstance(before, dict) else {}
+    made: Document = {}
+    for name, each in value.items():
+        if name in _MOVING:
+            continue
+        if not name.endswith("_age_s"):
+            made[name] = _timed(each, now, known.get(name))
+            continue
+        name = name.removesuffix("_age_s") + "_time"
+        at = round(now - each, 0) if each is not None else None
+        earlier = known.get(name)
+        made[name] = (
+            earlier if at is not None and earlier is not None and abs(at - earlier) < _JITTER_S else at
+        )
+    return made
+
+
+def told(known: Document, run_id: str | None) -> Document:
+    """Return what a viewer is told: all of one run, and of the others what a list of runs shows."""
+    runs = {
+        name: run if name == run_id else {key: each for key, each in run.items() if key not in _DETAILS}
+        for name, run in known["runs"].items()
+    }
+    return {**known, "runs": runs}
+
+
+def difference(before: Document, after: Document) -> Document:
+    """Return what has changed, as `patch` of the page puts it in.
+
+    >>> difference({"a": 1, "b": {"c": 1, "d": 2}}, {"b": {"c": 1, "d": 3}})
+    {'b': {'d': 3}, '-': ['a']}
+    """
+    found: Document = {}
+    for name, value in after.items():
+        if name not in before:
+            found[name] = value
+        elif before[name] != value:
+            both = isinstance(value, dict) and isinstance(before[name], dict)
+            found[name] = difference(before[name], value) if both else value
+    gone = [name for name in before if name not in after]
+    return {**found, REMOVED: gone} if gone else found
+
+
+def _dump(document: Document) -> str:
+    return json.dumps(document, separators=(",", ":"))

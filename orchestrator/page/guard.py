@@ -1,0 +1,140 @@
+"""Who may see the page: one person, in the browsers in which they opened the address that the terminal showed.
+
+Any web page may send requests to 127.0.0.1, and so may any user of this machine; a cookie is sent to all ports of a
+host. So a request is answered where it names one of our hosts, comes from no other site, and has the cookie; and data
+only where it has the key too, which scripts of our own origin alone can read.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+TOKEN_LASTS_S = 600.0
+KEY_HEADER = "Orch-Key"
+LOGIN = "/login"
+
+_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
+"""Any port: `ssh -L` may give another."""
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Keys:
+    """The secrets of one server: a token that is used once, and what it is given for."""
+
+    def __init__(self, port: int, *, now: Callable[[], float] = time.monotonic) -> None:
+        self.cookie_name = f"orch-{port}"
+        self._now = now
+        self._cookie = secrets.token_urlsafe(32)
+        self._key = secrets.token_urlsafe(32)
+        self._token = ""
+        self._token_ends_at = 0.0
+
+    def new_token(self) -> str:
+        """Return a token for one more browser. The one before is void."""
+        self._token, self._token_ends_at = secrets.token_urlsafe(32), self._now() + TOKEN_LASTS_S
+        return self._token
+
+    def take(self, token: str) -> bool:
+        """Return whether that is the token; it is no token any more then."""
+        fits = _same(token, self._token) and self._now() < self._token_ends_at
+        if fits:
+            self._token = ""
+        return fits
+
+    def welcome(self) -> Response:
+        """Send a browser that has shown its token to the page, with cookie and key."""
+        # A fragment is sent to no server, and stands in no log.
+        response = RedirectResponse(f"/#key={self._key}", status_code=303)
+        response.set_cookie(self.cookie_name, self._cookie, httponly=True, samesite="strict", path="/")
+        return response
+
+    def has_cookie(self, headers: Headers) -> bool:
+        """Return whether the request has our cookie."""
+        pairs = [part.strip().partition("=") for part in headers.get("cookie", "").split(";")]
+        return any(name == self.cookie_name and _same(value, self._cookie) for name, _, value in pairs)
+
+    def has_key(self, headers: Headers) -> bool:
+        """Return whether a script of ours has sent it."""
+        return _same(headers.get(KEY_HEADER, ""), self._key)
+
+
+class Guard:
+    """Refuses what is not ours to answer, and puts the headers on what is."""
+
+    def __init__(self, app: ASGIApp, keys: Keys, *, actions: bool, opened: Callable[[], None]) -> None:
+        self._app, self._keys, self._actions, self._opened = app, keys, actions, opened
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] != "http":
+            return
+        refusal = self._refusal(scope)
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        await (refusal or self._app)(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers, path, method = Headers(scope=scope), scope["path"], scope["method"]
+        host, origin = headers.get("host", ""), headers.get("origin")
+        site = headers.get("sec-fetch-site", "none")
+        if not _HOST.fullmatch(host):
+            return _refused(403, "this is served on 127.0.0.1 and localhost only")
+        if origin is not None and origin != f"http://{host}":
+            return _refused(403, "another site may not ask here")
+        if method not in (("GET", "HEAD", "POST") if self._actions else ("GET", "HEAD")):
+            return _refused(405, "this only reads; `orch ui --actions` allows more")
+        if path == LOGIN:
+            return self._login(scope)
+        if not self._keys.has_cookie(headers):
+            return _refused(401, "open the address that `orch ui` has printed in its terminal")
+        if path.startswith("/v1/"):
+            if site != "same-origin":
+                return _refused(403, "another site may not ask here")
+            if not self._keys.has_key(headers):
+                return _refused(401, "open the address that `orch ui` has printed in its terminal")
+            if method == "POST" and origin is None:
+                return _refused(403, "an action names its origin")
+        elif site not in ("same-origin", "none"):
+            return _refused(403, "another site may not ask here")
+        return None
+
+    def _login(self, scope: Scope) -> Response:
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        if not self._keys.take((query.get("token") or [""])[0]):
+            return _refused(401, "this address was used, or is older than ten minutes: start `orch ui` again")
+        self._opened()
+        return self._keys.welcome()
+
+
+def _refused(status: int, why: str) -> Response:
+    return PlainTextResponse(f"{status}: {why}\n", status_code=status)
+
+
+def _same(given: str, wanted: str) -> bool:
+    return bool(wanted) and hmac.compare_digest(given.encode(), wanted.encode())

@@ -1,0 +1,74 @@
+"""One file with all of a run: the page itself, with its documents within it, and no way to ask for more."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from orchestrator.adapters.head.paths import Paths
+from orchestrator.adapters.head.run_series import named
+from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.page.feed import steady
+from orchestrator.page.server import FILES, STATIC
+from orchestrator.page.source import Source, dumped
+
+_SERIES_BUCKETS = 900
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'"
+)
+
+
+def report(paths: Paths, name: str | None) -> tuple[str, str]:
+    """Return the id of a run (None: the newest) and the text of its file. UsageError where there is no such run."""
+    source = Source(paths)
+    known = source.runs()
+    found = [run for run in known["runs"] if name in (None, run["run_id"], run["name"])]
+    if not found:
+        if name is None:
+            raise OrchestratorError("there are no runs yet", hint="`orch up FILE` starts one")
+        raise UsageError(f"there is no run {name!r}", hint="`orch status` shows all")
+    run_id = found[-1]["run_id"]
+    return run_id, _page(dumped(_documents(source, known, run_id)))
+
+
+def _documents(source: Source, known: dict[str, Any], run_id: str) -> dict[str, Any]:
+    history = source.history(run_id)
+    names = [named(one["task"], one["name"]) for one in history["series"]]
+    series: dict[str, list[Any]] = {"step": [], "time": []}
+    for x, found in series.items():
+        for at in range(0, len(names), 64):
+            query = {"names": ",".join(names[at : at + 64]), "x": x, "buckets": str(_SERIES_BUCKETS)}
+            found += source.series(run_id, query)["series"]
+    told = {**known, "runs": [run for run in known["runs"] if run["run_id"] == run_id]}
+    return {
+        "run": run_id,
+        "made": known["now"],
+        "state": steady(told, None),
+        "history": history,
+        "series": series,
+        "why": source.why(run_id),
+        "events": source.events(run_id, 0),
+        "plan": source.plan(run_id),
+    }
+
+
+def _page(data: str) -> str:
+    """Return the page with all that it loads within it."""
+    text = _file("index.html")
+    style = "\n".join(_file(name) for name in FILES if name.endswith(".css"))
+    script = ";\n".join(_file(name) for name in FILES if name.endswith(".js"))
+    assert "</script" not in script
+    head, rest = text.split("<!-- files -->")
+    _, body = rest.split("<!-- /files -->")
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+    inner, end = body.split("</body>")
+    return (
+        f"{head}{policy}<style>{style}</style>{inner}"
+        f'<script type="application/json" id="data">{data}</script>\n<script>{script}</script>\n</body>{end}'
+    )
+
+
+def _file(name: str) -> str:
+    with open(os.path.join(STATIC, name), encoding="utf-8") as file:
+        return file.read()

@@ -1,0 +1,180 @@
+"""The server of the page: its files, its documents, and the stream."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import anyio.to_thread
+import uvicorn
+from sse_starlette import EventSourceResponse
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, UsageError
+from orchestrator.page.feed import Feed
+from orchestrator.page.guard import Guard, Keys
+from orchestrator.page.source import Source
+
+STATIC = os.path.join(os.path.dirname(__file__), "static")
+
+FILES = {
+    "index.html": "text/html",
+    "style.css": "text/css",
+    "uplot.css": "text/css",
+    "uplot.js": "text/javascript",
+    "base.js": "text/javascript",
+    "timeline.js": "text/javascript",
+    "plots.js": "text/javascript",
+    "logs.js": "text/javascript",
+    "views.js": "text/javascript",
+    "app.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+
+ACTIONS = ("kill", "drain", "undrain", "rollback")
+_BODY_BYTES_MAX = 4096
+
+
+class Page:
+    """The handlers of the routes."""
+
+    def __init__(self, source: Source, *, actions: bool) -> None:
+        self._source, self._feed, self._actions = source, Feed(source), actions
+
+    async def file(self, request: Request) -> Response:
+        """Return one of our files, and no other."""
+        name = request.path_params.get("name", "index.html")
+        if name not in FILES:
+            raise HTTPException(404)
+        return FileResponse(os.path.join(STATIC, name), media_type=FILES[name])
+
+    async def runs(self, request: Request) -> Response:
+        """Return all runs."""
+        return JSONResponse({**await _thread(self._source.runs), "actions": self._actions})
+
+    async def document(self, request: Request) -> Response:
+        """Return one document of one run."""
+        run_id = await _thread(self._source.run_id, request.path_params["run"])
+        query, what = dict(request.query_params), request.path_params["what"]
+        read: dict[str, Callable[[], dict[str, Any]]] = {
+            "history": lambda: self._source.history(run_id),
+            "series": lambda: self._source.series(run_id, query),
+            "logs": lambda: self._source.logs(run_id, query),
+            "why": lambda: self._source.why(run_id),
+            "events": lambda: self._source.events(run_id, _whole(query.get("after"))),
+            "checkpoints": lambda: self._source.checkpoints(run_id),
+            "plan": lambda: self._source.plan(run_id),
+        }
+        if what not in read:
+            raise HTTPException(404)
+        return JSONResponse(await _thread(read[what]))
+
+    async def stream(self, request: Request) -> Response:
+        """Tell what happens, as it happens."""
+        if self._feed.is_full:
+            raise HTTPException(503)
+        query = request.query_params
+        after = _whole(query["after"]) if "after" in query else None
+        messages = self._feed.view(query.get("run"), after)
+        return EventSourceResponse(messages, ping=15, send_timeout=10)
+
+    async def act(self, request: Request) -> Response:
+        """Do what a person has confirmed."""
+        verb = request.path_params["verb"]
+        if verb not in ACTIONS:
+            raise HTTPException(404)
+        raw = await request.body()
+        if len(raw) > _BODY_BYTES_MAX:
+            raise HTTPException(413)
+        body = await request.json() if raw else {}
+        run_id = await _thread(self._source.run_id, request.path_params["run"])
+        return JSONResponse(await _thread(self._source.act, run_id, verb, body), status_code=202)
+
+
+def application(source: Source, keys: Keys, *, actions: bool, opened: Callable[[], None]) -> Starlette:
+    """Return the application, with its guard."""
+    page = Page(source, actions=actions)
+    routes = [
+        Route("/", page.file),
+        Route("/static/{name}", page.file),
+        Route("/v1/runs", page.runs),
+        Route("/v1/stream", page.stream),
+        Route("/v1/runs/{run}/{what}", page.document),
+    ]
+    if actions:
+        routes.insert(0, Route("/v1/runs/{run}/{verb}", page.act, methods=["POST"]))
+    handlers: dict[Any, Any] = {OrchestratorError: _on_error, HTTPException: _on_error}
+    guard = Middleware(Guard, keys=keys, actions=actions, opened=opened)
+    return Starlette(routes=routes, exception_handlers=handlers, middleware=[guard])
+
+
+def listen(port: int) -> socket.socket:
+    """Bind to loopback. Refused where another program has the port."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen(64)
+    except OSError as e:
+        listener.close()
+        raise Refused(
+            f"port {port} of 127.0.0.1 cannot be used: {e.strerror}",
+            hint="`orch ui --port 0` takes a free one",
+        ) from e
+    return listener
+
+
+def serve(listener: socket.socket, app: Starlette) -> None:
+    """Answer until Ctrl-C or SIGTERM."""
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended by then, and raises it again
+        server(app).run(sockets=[listener])
+
+
+def server(app: Starlette) -> uvicorn.Server:
+    """Return the server, which answers what it is given."""
+    config = uvicorn.Config(
+        app,
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        server_header=False,
+        limit_concurrency=200,
+        timeout_graceful_shutdown=1,
+    )
+    return uvicorn.Server(config)
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        return _error(error.status_code, error.detail, None)
+    assert isinstance(error, OrchestratorError)
+    kinds = {UsageError: 404, Refused: 409, CoordinatorUnreachable: 503}
+    status = next((code for kind, code in kinds.items() if isinstance(error, kind)), 500)
+    return _error(status, error.message, error.hint)
+
+
+def _error(status: int, message: str, hint: str | None) -> Response:
+    return JSONResponse({"error": {"message": message, "hint": hint}}, status_code=status)
+
+
+async def _thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    return await anyio.to_thread.run_sync(functools.partial(function, *arguments))
+
+
+def _whole(text: str | None) -> int:
+    try:
+        return int(text or 0)
+    except ValueError as e:
+        raise UsageError(f"{text!r} is no number") from e

@@ -1,0 +1,129 @@
+"""Where the page's documents come from: the coordinator while it answers, and the disk always."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from orchestrator.adapters.head import log_pages, run_series
+from orchestrator.adapters.head.accounts import Accounts
+from orchestrator.adapters.head.client import Client
+from orchestrator.adapters.head.journal import peek
+from orchestrator.adapters.head.paths import Paths
+from orchestrator.adapters.head.runlogs import RunLogs
+from orchestrator.client import recorded
+from orchestrator.core import launch_document
+from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
+
+EVENTS_MAX = 1000
+
+_EVENTS = (
+    "SELECT seq, time, run_id, kind, task, generation, message FROM events "
+    "WHERE seq > ? AND (? IS NULL OR run_id = ?) ORDER BY seq DESC LIMIT ?"
+)
+
+
+class Source:
+    """Reads. Everything blocks, and any thread may call it."""
+
+    def __init__(self, paths: Paths) -> None:
+        self.paths = paths
+        self.client = Client(paths.socket, state_dir=paths.state_dir, timeout_s=10.0)
+        self._accounts = Accounts(paths.journal, paths.run_dir)
+        self._logs = RunLogs(paths.state_dir)
+        self._away_since: float | None = None
+        self._was_here = False
+
+    def runs(self) -> dict[str, Any]:
+        """Return the status of all runs, `away_since` (Unix time; None while a coordinator answers), and `now`."""
+        now = time.time()
+        try:
+            document = self.client.get("/v1/status")
+            self._away_since, self._was_here = None, True
+        except CoordinatorUnreachable:
+            document = self._recorded(now)
+            age_s = 0.0 if self._was_here else document.get("recorded_age_s", 0.0)
+            self._away_since = self._away_since or now - age_s
+        return {**document, "away_since": self._away_since, "now": now}
+
+    def _recorded(self, now: float) -> dict[str, Any]:
+        """Return the status as the journal has it."""
+        document = recorded.status(self.paths, now=now) or {"schema": 1, "runs": []}
+        accounts = self._accounts.of_each([run["run_id"] for run in document["runs"]])
+        for run in document["runs"]:
+            if (account := accounts.get(run["run_id"])) is not None:
+                told = account.as_data()
+                run["goodput"], run["time_use"], run["started_at"] = told["value"], told, account.begin
+                run["ended_at"] = account.end if account.is_final else None
+        return document
+
+    def run_id(self, name: str) -> str:
+        """Return the id of a run by its id or its name: the newest. UsageError where there is none."""
+        found = [run["run_id"] for run in self.runs()["runs"] if name in (run["run_id"], run["name"])]
+        if not found:
+            raise UsageError(f"there is no run {name!r}")
+        return str(found[-1])
+
+    def history(self, run_id: str) -> dict[str, Any]:
+        """Return the document of `/v1/runs/RUN/history`."""
+        return run_series.history_document(self._accounts, self.paths.run_dir(run_id), run_id)
+
+    def series(self, run_id: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return the document of `/v1/runs/RUN/series`."""
+        return _asked(lambda: run_series.series_document(self.paths.run_dir(run_id), run_id, query))
+
+    def logs(self, run_id: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return the document of `/v1/runs/RUN/logs`."""
+        return _asked(lambda: log_pages.document(self._logs, run_id, query))
+
+    def why(self, run_id: str) -> dict[str, Any]:
+        """Return what ended the run's generations, oldest first."""
+        return {"schema": 1, "run_id": run_id, "first_causes": self._logs.first_causes(run_id)}
+
+    def events(self, run_id: str | None, after: int) -> dict[str, Any]:
+        """Return the newest events after a sequence number, oldest first."""
+        if not os.path.exists(self.paths.journal):
+            return {"schema": 1, "events": []}
+        uri = f"file:{quote(self.paths.journal)}?mode=ro"
+        try:
+            with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=1.0)) as db:
+                rows = db.execute(_EVENTS, (after, run_id, run_id, EVENTS_MAX)).fetchall()
+        except sqlite3.Error as e:
+            raise OrchestratorError(f"the journal cannot be read: {e}") from e
+        keys = ("seq", "time", "run", "kind", "task", "generation", "message")
+        return {"schema": 1, "events": [dict(zip(keys, row, strict=True)) for row in reversed(rows)]}
+
+    def checkpoints(self, run_id: str) -> dict[str, Any]:
+        """Ask the coordinator for the run's checkpoints."""
+        return self.client.get(f"/v1/runs/{quote(run_id)}/checkpoints")
+
+    def plan(self, run_id: str) -> dict[str, Any]:
+        """Return what the run's tasks are started with."""
+        for one in peek(self.paths.journal).kept:
+            if one.run.run_id == run_id:
+                return {**launch_document.document(one.run.plan), "run_id": run_id}
+        raise UsageError(f"the journal has no run {run_id!r}")
+
+    def act(self, run_id: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Do what a person has confirmed."""
+        path = {"rollback": "checkpoints/rollback"}.get(verb, verb)
+        return self.client.post(f"/v1/runs/{quote(run_id)}/{path}", body)
+
+
+def _asked(read: Any) -> dict[str, Any]:
+    try:
+        return dict(read())
+    except ValueError as e:
+        raise UsageError(f"the query is not understood: {e}") from e
+
+
+def dumped(document: Mapping[str, Any]) -> str:
+    """Return JSON that may stand within a page's script element."""
+    text = json.dumps(document, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("&", "\\u0026")

@@ -1,0 +1,195 @@
+"use strict";
+// What all files share: elements, words for numbers, the state, and the way to the server.
+const orch = {};
+
+// ---------------------------------------------------------------- elements
+
+// Make an element. Texts become text nodes: nothing here or elsewhere parses HTML.
+orch.h = (tag, attributes, ...children) => {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name === "class") made.className = value;
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  orch.put(made, ...children);
+  return made;
+};
+orch.put = (element, ...children) => {
+  element.replaceChildren(...children.flat(9).filter((each) => each !== null && each !== undefined && each !== false).map(
+    (each) => (each instanceof Node ? each : document.createTextNode(orch.plain(each)))));
+  return element;
+};
+orch.text = (element, text) => {
+  const plain = orch.plain(text);
+  if (element.textContent !== plain) element.textContent = plain;
+};
+// Show what would act on the reading of a text, such as a change of direction, as its code.
+orch.plain = (text) => String(text).replace(/\x1b\[[0-9;]*m/g, "").replace(
+  // eslint-disable-next-line no-control-regex
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069]/g,
+  (found) => (found === "\r" ? "␍" : `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`));
+// Run `make` again only where `key` differs from the last time: what stands keeps its focus.
+orch.memo = (element, key, make) => {
+  const text = JSON.stringify(key);
+  if (element.orchKey === text) return;
+  element.orchKey = text;
+  make(element);
+};
+
+// ---------------------------------------------------------------- words
+
+orch.count = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en-US", { maximumFractionDigits: 0 }));
+orch.number = (value) => {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 0.001 || size >= 1e6)) return value.toExponential(2);
+  return String(Number(value.toPrecision(4)));
+};
+orch.duration = (seconds) => {
+  if (seconds === null || seconds === undefined) return "–";
+  const s = Math.max(0, Math.round(seconds));
+  if (seconds < 10) return `${Math.max(0, seconds).toFixed(1)} s`;
+  if (s < 60) return `${s} s`;
+  const [d, h, m] = [Math.floor(s / 86400), Math.floor(s / 3600) % 24, Math.floor(s / 60) % 60];
+  if (d) return `${d} d ${h} h`;
+  return h ? `${h} h ${m} min` : `${m} min ${s % 60} s`;
+};
+orch.bytes = (value) => {
+  if (value === null || value === undefined) return "–";
+  let unit = 0;
+  for (; value >= 1024 && unit < 4; unit += 1) value /= 1024;
+  return `${value.toFixed(unit && value < 10 ? 1 : 0)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
+};
+orch.percent = (value, digits = 0) => (value === null || value === undefined ? "–" : `${value.toFixed(digits)}%`);
+orch.time = (unix, { date = false } = {}) => {
+  if (!unix) return "–";
+  const zone = orch.setting("zone") === "utc" ? "UTC" : undefined;
+  const time = new Date(unix * 1000);
+  const clock = time.toLocaleTimeString("sv-SE", { timeZone: zone });
+  return date ? `${time.toLocaleDateString("sv-SE", { timeZone: zone })} ${clock}` : clock;
+};
+
+// ---------------------------------------------------------------- settings, kept in this browser
+
+orch.setting = (name, value) => {
+  try {
+    if (value !== undefined) localStorage.setItem(`orch-${name}`, value);
+    return localStorage.getItem(`orch-${name}`);
+  } catch { return null; } // a report in a browser that allows files no storage
+};
+
+// ---------------------------------------------------------------- the state
+
+const embedded = document.getElementById("data");
+orch.report = embedded ? JSON.parse(embedded.textContent) : null;
+orch.state = { runs: {}, away_since: null };
+orch.listeners = new Set();
+orch.changed = () => { for (const listener of [...orch.listeners]) listener(); };
+// Put in what has changed; see `difference` of feed.py.
+orch.patch = (target, changes) => {
+  for (const name of changes["-"] || []) delete target[name];
+  for (const [name, value] of Object.entries(changes)) {
+    if (name === "-" || name === "__proto__") continue;
+    const inner = value !== null && typeof value === "object" && !Array.isArray(value);
+    const known = Object.hasOwn(target, name) ? target[name] : null;
+    target[name] = inner ? orch.patch(known !== null && typeof known === "object" && !Array.isArray(known) ? known : {}, value) : value;
+  }
+  return target;
+};
+
+// ---------------------------------------------------------------- the server
+
+orch.key = () => orch.setting("key") || "";
+orch.url = (path, query) => {
+  const text = new URLSearchParams(Object.entries(query || {}).filter(([, value]) => value !== null && value !== undefined && value !== ""));
+  return text.size ? `${path}?${text}` : path;
+};
+orch.get = async (run, what, query, signal) => {
+  if (orch.report) return orch.reported(what, query || {});
+  const path = run ? `/v1/runs/${encodeURIComponent(run)}/${what}` : "/v1/runs";
+  return orch.ask(orch.url(path, query), { signal });
+};
+orch.ask = async (url, options) => {
+  const response = await fetch(url, { ...options, headers: { "Orch-Key": orch.key() } });
+  if (!response.ok) {
+    const told = await response.json().catch(() => null);
+    const error = new Error(told?.error?.message || `the page's server answered ${response.status}`);
+    error.status = response.status;
+    error.hint = told?.error?.hint;
+    throw error;
+  }
+  return response.json();
+};
+orch.post = (run, verb, body) => orch.ask(`/v1/runs/${encodeURIComponent(run)}/${verb}`, { method: "POST", body: JSON.stringify(body) });
+// A series as `names` takes it: a metric's name may hold commas and slashes.
+orch.named = ({ task, name }) => (task ? [task, name] : [name]).map(encodeURIComponent).join("/");
+orch.reported = (what, query) => {
+  if (what !== "series") return orch.report[what] || {};
+  const names = new Set((query.names || "").split(","));
+  const series = orch.report.series[query.x || "time"].filter((one) => names.has(orch.named(one)));
+  return { series };
+};
+
+// Server-sent events by fetch, which can send our key; an EventSource cannot.
+orch.stream = (run, handlers) => {
+  const stop = new AbortController();
+  let lastEvent = null;
+  const once = async () => {
+    const query = orch.url("/v1/stream", { run, after: lastEvent });
+    const response = await fetch(query, { headers: { "Orch-Key": orch.key() }, signal: stop.signal });
+    if (!response.ok) { const error = new Error(`${response.status}`); error.status = response.status; throw error; }
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let held = "";
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      held += value.replace(/\r\n/g, "\n");
+      for (let end = held.indexOf("\n\n"); end >= 0; end = held.indexOf("\n\n")) {
+        const fields = {};
+        for (const line of held.slice(0, end).split("\n")) {
+          const at = line.indexOf(": ");
+          if (at > 0) fields[line.slice(0, at)] = line.slice(at + 2);
+        }
+        held = held.slice(end + 2);
+        if (fields.id) lastEvent = fields.id;
+        if (fields.event && handlers[fields.event]) handlers[fields.event](JSON.parse(fields.data));
+      }
+    }
+  };
+  const forever = async () => {
+    for (let wait = 500; !stop.signal.aborted; wait = Math.min(8000, wait * 2)) {
+      try { await once(); wait = 500; } catch (error) {
+        if (stop.signal.aborted) return;
+        handlers.broken(error);
+        if (error.status === 401 || error.status === 403) return;
+      }
+      await new Promise((done) => { setTimeout(done, wait); });
+    }
+  };
+  forever();
+  return () => stop.abort();
+};
+
+// ---------------------------------------------------------------- where we are
+
+// #/r/RUN/logs?task=worker:0 → {parts: ["r", RUN, "logs"], query}
+orch.route = () => {
+  const [path, query] = (location.hash.slice(1) || "/").split("?");
+  return { parts: path.split("/").filter(Boolean).map(decodeURIComponent), query: Object.fromEntries(new URLSearchParams(query || "")) };
+};
+orch.link = (parts, query) => {
+  const text = new URLSearchParams(Object.entries(query || {}).filter(([, value]) => value !== null && value !== undefined && value !== ""));
+  return `#/${parts.map(encodeURIComponent).join("/")}${text.size ? `?${text}` : ""}`;
+};
+orch.go = (parts, query, replace) => {
+  const target = orch.link(parts, query);
+  if (replace) { history.replaceState(null, "", target); window.dispatchEvent(new HashChangeEvent("hashchange")); } else location.hash = target;
+};
+orch.zoomTo = (range) => {
+  const { parts, query } = orch.route();
+  orch.go(parts, { ...query, from: range ? range[0].toFixed(1) : null, to: range ? range[1].toFixed(1) : null });
+};
+orch.isDark = () => document.documentElement.dataset.theme === "dark";
+orch.announce = (text) => orch.text(document.getElementById("announce"), text);

@@ -1,0 +1,60 @@
+"""The optimizers of a model: the one that it was compiled with, and those that it holds as attributes of its own."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+
+def optimizers_of(model: Any) -> dict[str, Any]:
+    """Return a model's optimizers by name, in the same order in every process.
+
+    A GAN has two, which are not `model.optimizer`, and often in a list or a dictionary.
+    """
+    found: dict[str, Any] = {}
+    compiled = getattr(model, "optimizer", None)
+    if compiled is not None:
+        found["optimizer"] = compiled
+    for name, value in sorted(_attributes(model).items()):
+        for place, each in _held(value):
+            if _is_optimizer(each) and all(each is not other for other in found.values()):
+                found[f"optimizer.{name}{place}"] = each
+    return found
+
+
+def iterations_of(model: Any) -> int | None:
+    """Return how many updates the optimizer with the most of them has made; None without an optimizer."""
+    counts = [_number(getattr(each, "iterations", None)) for each in optimizers_of(model).values()]
+    known = [count for count in counts if count is not None]
+    return max(known) if known else None
+
+
+def _attributes(model: Any) -> dict[str, Any]:
+    return getattr(model, "__dict__", {})
+
+
+def _held(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key in sorted(value, key=str):
+            yield f".{key}", value[key]
+    elif isinstance(value, (list, tuple)):
+        for place, each in enumerate(value):
+            yield f".{place}", each
+    else:
+        yield "", value
+
+
+def _is_optimizer(value: Any) -> bool:
+    return any(
+        base.__name__ in ("BaseOptimizer", "Optimizer", "_BaseOptimizer")
+        and base.__module__.partition(".")[0] in ("keras", "tf_keras")
+        for base in type(value).__mro__
+    )
+
+
+def _number(variable: Any) -> int | None:
+    if variable is None:
+        return None
+    return int(variable.numpy() if hasattr(variable, "numpy") else variable)

@@ -1,0 +1,117 @@
+"""`horovodrun`'s arguments, and hostfiles as Open MPI and Horovod read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from orchestrator.core.errors import UsageError
+from orchestrator.spec.foreign.layout import Layout, Machine, distinct, machine_of, training_of
+
+_TAKES_A_VALUE = frozenset(
+    {"-i", "--ssh-identity-file", "--min-np", "--max-np", "--reset-limit", "--cooldown-range", "--log-level"}
+    | {"--host-discovery-script", "--network-interfaces", "--nics", "--start-timeout", "--elastic-timeout"}
+    | {"--output-filename", "--gloo-timeout-seconds", "--mpi-args", "--binding-args", "--config-file"}
+    | {"--fusion-threshold-mb", "--cycle-time-ms", "--cache-capacity", "--timeline-filename"}
+    | {"--num-nccl-streams"}
+)
+"""Options of horovodrun with a value, which have no counterpart here."""
+
+
+def horovodrun(words: Sequence[str], read: Callable[[str], str]) -> Layout:
+    """Return the layout of `horovodrun ARGS… python train.py …`, without the word `horovodrun`.
+
+    Args:
+        read: returns the text of a file, for `-hostfile`.
+    """
+    rest, ranks, port = list(words), None, None
+    machines: tuple[Machine, ...] = ()
+    dropped = []
+    while rest and rest[0].startswith("-") and rest[0] != "--":
+        option, given, value = rest.pop(0).partition("=")
+        if option in ("-np", "--num-proc", "-H", "--hosts", "-hostfile", "--hostfile", "-p", "--ssh-port"):
+            value = value if given else _value(rest, option)
+            if option in ("-np", "--num-proc"):
+                ranks = _number(value, option)
+            elif option in ("-p", "--ssh-port"):
+                port = _number(value, option)
+            else:
+                machines = _hosts(value) if option in ("-H", "--hosts") else parse_hostfile(read(value))
+        else:
+            dropped.append(option)
+            if option in _TAKES_A_VALUE and not given:
+                _value(rest, option)
+    rest = rest[1:] if rest[:1] == ["--"] else rest
+    machines = machines or (Machine("here", "localhost", ranks or 1),)
+    machines = tuple(
+        Machine(one.name, one.address, one.slots, one.user, port or one.port, one.gpus) for one in machines
+    )
+    remarks = (f"left out, for orch has no counterpart: {', '.join(dropped)}",) if dropped else ()
+    return _layout("horovodrun", machines, ranks, training_words=rest, remarks=remarks)
+
+
+def hostfile(text: str, ranks: int | None, words: Sequence[str]) -> Layout:
+    """Return the layout of a hostfile and a command."""
+    return _layout("a hostfile", parse_hostfile(text), ranks, training_words=words)
+
+
+def _layout(
+    origin: str,
+    machines: tuple[Machine, ...],
+    ranks: int | None,
+    *,
+    training_words: Sequence[str],
+    remarks: tuple[str, ...] = (),
+) -> Layout:
+    room = sum(machine.slots for machine in machines)
+    if ranks is not None and ranks > room:
+        raise UsageError(
+            f"{ranks} ranks do not fit: the hosts have {room} slots",
+            hint="give each host its slots: `-H server1:4`",
+        )
+    said = "each rank has one GPU, as `hvd.local_rank()` is commonly used; `gpus: 0` trains on CPUs"
+    return Layout(
+        origin,
+        tuple(Machine(m.name, m.address, m.slots, m.user, m.port, m.slots) for m in machines),
+        "horovod",
+        {"worker": ranks or room},
+        training_of(training_words),
+        gpus_each=1,
+        remarks=(*remarks, said),
+    )
+
+
+def parse_hostfile(text: str) -> tuple[Machine, ...]:
+    """Return the hosts of `server1 slots=4`, `server1:4` or `server1` lines.
+
+    >>> [(m.name, m.slots) for m in parse_hostfile("a slots=4 max_slots=8\\nb:2  # two\\n\\nc")]
+    [('a', 4), ('b', 2), ('c', 1)]
+    """
+    found = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        name, _, count = words[0].partition(":")
+        given = next((word.partition("=")[2] for word in words[1:] if word.startswith("slots=")), count)
+        found.append(machine_of(name, _number(given or "1", f"line {number} of the hostfile")))
+    if not found:
+        raise UsageError("the hostfile names no host", hint="one line a host, such as `server1 slots=4`")
+    return distinct(found)
+
+
+def _hosts(text: str) -> tuple[Machine, ...]:
+    """Return the hosts of `server1:4,server2:4`."""
+    return parse_hostfile("\n".join(text.split(",")))
+
+
+def _value(rest: list[str], option: str) -> str:
+    if not rest:
+        raise UsageError(f"horovodrun's {option} has no value")
+    return rest.pop(0)
+
+
+def _number(text: str, where: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,4}", text):
+        raise UsageError(f"{where}: {text!r} is no count")
+    return int(text)

@@ -1,0 +1,80 @@
+"""Write a layout as a commented cluster.yaml."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from orchestrator.spec.foreign.layout import LOCAL, Layout, Machine, Training
+
+
+def cluster_yaml(layout: Layout, name: str) -> str:
+    """Return the text of the file. What must be filled in or looked at is a comment at its line."""
+    return "\n".join(_lines(layout, name)) + "\n"
+
+
+def _lines(layout: Layout, name: str) -> Iterator[str]:
+    yield f"# Made from {layout.origin} by `orch import`. Look through it, then:"
+    yield "#   orch validate --hosts FILE    checks the file and the hosts"
+    yield "#   orch up FILE --follow         starts it"
+    for remark in layout.remarks:
+        yield f"# Note: {remark}."
+    yield ""
+    yield "version: 1"
+    yield f"name: {name}"
+    yield ""
+    yield "hosts:"
+    for machine in layout.machines:
+        yield f"  - {{{', '.join(_host(machine))}}}"
+    yield ""
+    yield "run:"
+    yield f"  strategy: {layout.strategy}"
+    yield from _training(layout.training)
+    yield "  tasks:"
+    for task, replicas in layout.tasks.items():
+        gpus = f", gpus: {layout.gpus_each}" if layout.gpus_each is not None else ""
+        yield f"    {task}: {{replicas: {replicas}{gpus}}}"
+    yield "  checkpoint:"
+    yield f"    dir: /shared/{name}    # fill in: a directory that every host sees; or add `shared: false`"
+
+
+def _host(machine: Machine) -> Iterator[str]:
+    yield f"name: {machine.name}"
+    if machine.address in LOCAL or (machine.address is None and machine.name in LOCAL):
+        yield "transport: local"
+    elif machine.address is not None:
+        yield f"address: {_text(machine.address)}"
+    if machine.gpus is not None:
+        yield f"gpus: {machine.gpus}"
+    if machine.slots != 1:
+        yield f"slots: {machine.slots}"
+    if machine.user is not None:
+        yield f"user: {_text(machine.user)}"
+    if machine.port is not None:
+        yield f"port: {machine.port}"
+
+
+def _training(training: Training | None) -> Iterator[str]:
+    if training is None:
+        yield "  script: train.py          # fill in: relative to this file, or to `workdir`"
+        yield "  # python: /opt/tf/bin/python   the hosts' Python with TensorFlow; the default is python3"
+        return
+    yield f"  script: {_text(training.script)}"
+    if training.args:
+        yield f"  args: [{', '.join(json.dumps(arg) for arg in training.args)}]"
+    if training.python is not None:
+        yield f"  python: {_text(training.python)}"
+    else:
+        yield "  # python: /opt/tf/bin/python   the hosts' Python with TensorFlow; the default is python3"
+    if training.env:
+        yield "  env:"
+        for key, value in training.env.items():
+            yield f"    {key}: {json.dumps(value)}"
+
+
+def _text(text: str) -> str:
+    """Return it as YAML reads it back: in quotes where it may be taken for something else."""
+    plain = text.replace("-", "").replace("_", "").replace("/", "").replace(".", "")
+    return (
+        text if plain.isalnum() and not text[0].isdigit() and not text.startswith("-") else json.dumps(text)
+    )

@@ -1,0 +1,48 @@
+"""What a run that failed once leaves behind: its curves, its spans, its goodput, and its end ahead of time."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.cluster.cluster import Cluster, wait_until
+
+
+def test_a_run_that_came_back_is_seen_afterwards(local_cluster: Cluster) -> None:
+    steps = ["--steps", "300", "--pace", "0.03", "--fail-at", "90", "--fail-once", "--fail-task", "worker:1"]
+    local_cluster.ok("up", local_cluster.spec(*steps))
+    early = local_cluster.wait(lambda run: (run["global_step"] or 0) >= 20 and run["eta_s"] is not None)
+    assert early["steps_total"] == 300
+    assert 1 < early["eta_s"] < 60
+    assert early["time_use"]["final"] is False
+    run = local_cluster.wait_phase("SUCCEEDED")
+    run_id = quote(run["run_id"])
+
+    def get(what: str, **query: str) -> dict[str, Any]:
+        return local_cluster.get(f"/v1/runs/{run_id}/{what}", **query)
+
+    told = get("history")
+    assert [one["generation"] for one in told["generations"]] == [0, 1, 2]
+    spans = [span for one in told["generations"] for span in one["spans"]]
+    assert spans[0][1] == 0
+    assert spans[-1][2] == pytest.approx(run["elapsed_s"], abs=0.2)
+    assert "training" in [state for state, *_ in spans]
+    goodput = run["time_use"]
+    assert run["goodput"] == goodput["value"]
+    assert goodput["final"]
+    assert 0 < goodput["value"] < 1
+    assert goodput["kept_s"] + sum(goodput["badput"].values()) == pytest.approx(run["elapsed_s"], abs=1)
+    assert {"task": "", "name": "loss"} in told["series"]
+
+    def reached() -> float:
+        return float(get("series", names="loss", x="step")["series"][-1]["x"][-1])
+
+    wait_until(lambda: reached() == 300, "the last step is in the history")
+    loss = get("series", names="loss", x="step")["series"]
+    assert [line["generation"] for line in loss] == [1, 2]
+    assert loss[-1]["y"][-1] == pytest.approx(1 / 300)
+    lines = get("logs", level="error", task="worker:1")["lines"]
+    assert any("the data ends at step 90" in line["text"] for line in lines)
+    assert "of the time counts" in local_cluster.ok("why", "t")

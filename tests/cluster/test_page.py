@@ -1,0 +1,290 @@
+"""The page in a real browser, over real runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.adapters.head.history import History
+from tests.cluster.cluster import Cluster
+from tests.contract.fake_api import run_document, task_document
+from tests.contract.test_page import Served
+
+CHROMIUM = shutil.which("chromium")
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt install chromium"),
+]
+
+playwright = pytest.importorskip("playwright.sync_api")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        made = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+class Ui:
+    """`orch ui` of a cluster, and a browser that has opened its address."""
+
+    def __init__(self, cluster: Cluster, browser: Any, *options: str) -> None:
+        command = [sys.executable, "-m", "orchestrator.cli.main", "ui", "--port", "0", *options]
+        self._process = subprocess.Popen(
+            command, env=cluster.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert self._process.stdout is not None
+        self.address = self._process.stdout.readline().strip()
+        self.context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+        self.page = self.context.new_page()
+        self.wrong: list[str] = []
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", lambda said: self.wrong.append(said.text) if said.type == "error" else None)
+        self.page.on("dialog", lambda dialog: self.wrong.append(dialog.message))
+        self.page.goto(self.address)
+
+    def go(self, *parts: str) -> None:
+        origin = self.address.split("/login")[0]
+        self.page.goto(f"{origin}/#/{'/'.join(parts)}")
+        if parts and parts[0] == "r" and len(parts) == 2:
+            self.page.wait_for_selector("[data-loaded]")
+
+    def close(self) -> int:
+        self.context.close()
+        self._process.send_signal(signal.SIGINT)
+        return self._process.wait(timeout=10)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A run that failed once, came back, and is about to end; its environment holds a secret."""
+    made = Cluster(tmp_path_factory.mktemp("page"))
+    made.env["API_TOKEN"] = "s3cr3t-value"
+    options = [
+        "--steps",
+        "200",
+        "--pace",
+        "0.03",
+        "--fail-at",
+        "60",
+        "--fail-once",
+        "--fail-task",
+        "worker:1",
+        "--talk",
+    ]
+    made.ok("up", made.spec(*options, env={"API_TOKEN": "s3cr3t-value", "SHOWN": "yes"}))
+    made.wait_phase("SUCCEEDED")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def seen(trained: Cluster, browser: Any) -> Iterator[Ui]:
+    ui = Ui(trained, browser)
+    yield ui
+    assert ui.close() == 0
+    assert ui.wrong == []
+
+
+def test_a_run_is_killed_comes_back_and_is_seen_doing_so(local_cluster: Cluster, browser: Any) -> None:
+    local_cluster.ok("up", local_cluster.spec("--steps", "4000", "--pace", "0.03", "--talk"))
+    run = local_cluster.wait_step(30)
+    ui = Ui(local_cluster, browser)
+    page = ui.page
+    page.get_by_role("link", name=run["run_id"]).click()
+    page.get_by_text("RUNNING").first.wait_for()
+    page.get_by_text(re.compile(r"ETA \d")).wait_for()
+    assert re.search(r"[\d,]+ / 4,000", page.inner_text("main"))
+    os.kill(local_cluster.task("worker:1")["pid"], signal.SIGKILL)
+    cause = page.get_by_role("region", name="First cause")
+    cause.wait_for(timeout=20_000)
+    assert "worker:1" in cause.inner_text()
+    page.get_by_text("generation 2").first.wait_for(timeout=20_000)
+    page.get_by_text(re.compile("generation 2 resumes|trains again")).first.wait_for(timeout=20_000)
+    local_cluster.kill_coordinator()
+    page.get_by_text("The coordinator does not answer").wait_for(timeout=20_000)
+    page.goto(page.url)
+    page.get_by_text("The coordinator does not answer").wait_for(timeout=20_000)
+    assert run["run_id"] in page.inner_text("main")
+    local_cluster.ok("coordinator", "start")
+    page.get_by_text("The coordinator does not answer").wait_for(state="hidden", timeout=20_000)
+    page.get_by_role("link", name="log of worker:1").click()
+    page.get_by_text("worker:1 at step").first.wait_for()
+    assert "task=worker" in page.url
+    assert ui.close() == 0
+    assert ui.wrong == []
+
+
+def test_what_a_host_says_is_text(local_cluster: Cluster, browser: Any) -> None:
+    local_cluster.ok(
+        "up",
+        local_cluster.spec(
+            script="says_markup.py", tasks=1, restart={"without_progress_max": 1, "backoff": "0.1s"}
+        ),
+    )
+    run = local_cluster.wait_phase("FAILED")
+    ui = Ui(local_cluster, browser)
+    ui.go("r", run["run_id"])
+    ui.page.wait_for_timeout(1500)
+    text = ui.page.inner_text("main")
+    assert "<img src=x onerror='window.hacked=1'><script>" in text
+    ui.go("r", run["run_id"], "logs")
+    ui.page.get_by_text("gnp.exe").wait_for()
+    line = ui.page.get_by_text("gnp.exe").inner_text()
+    assert "\\u202e" in line, "a change of direction is shown, and not obeyed"
+    assert "red" in line
+    assert "\x1b" not in line
+    ui.go()
+    ui.page.wait_for_timeout(500)
+    assert ui.page.evaluate("window.hacked") is None
+    assert ui.page.evaluate("document.querySelectorAll('main img, main script').length") == 0
+    ui.close()
+    assert ui.wrong == []
+
+
+VIEWS = [[], ["logs"], ["plan"]]
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_nothing_serious_stands_in_anybodys_way(trained: Cluster, seen: Ui, colours: str, width: int) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    run_id = trained.run()["run_id"]
+    seen.page.emulate_media(color_scheme=colours)
+    seen.page.set_viewport_size({"width": width, "height": 800})
+    for parts in ([], *(["r", run_id, *more] for more in VIEWS)):
+        seen.go(*parts)
+        seen.page.wait_for_timeout(700)
+        # axe is put in by the browser's own tools, which the page's policy does not bind.
+        found = Axe().run(seen.page).response["violations"]
+        serious = [
+            (one["id"], [node["html"][:200] for node in one["nodes"]])
+            for one in found
+            if one["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], parts
+        assert seen.page.evaluate("document.scrollingElement.scrollWidth") <= width, parts
+
+
+def test_it_is_used_by_keyboard(trained: Cluster, seen: Ui) -> None:
+    run_id = trained.run()["run_id"]
+    seen.go("r", run_id)
+    page = seen.page
+    page.keyboard.press("w")
+    assert "from=" in page.url
+    page.keyboard.press("0")
+    assert "from=" not in page.url
+    page.go_back()
+    assert "from=" in page.url, "back undoes the zoom"
+    page.keyboard.press("l")
+    page.get_by_text("worker:0 at step").first.wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("the data ends")
+    page.keyboard.press("Enter")
+    page.get_by_text("ValueError: the data ends at step 60").wait_for()
+    assert "at step 61" not in page.inner_text("[role=log]")
+    page.keyboard.press("Escape")
+    page.locator("main").focus()
+    page.keyboard.press("?")
+    page.get_by_text("Turn them off").click()
+    page.keyboard.press("r")
+    assert page.url.endswith("the+data+ends") or "logs" in page.url, "single keys are off"
+
+
+def test_the_words_beside_the_canvas_say_the_same(trained: Cluster, seen: Ui) -> None:
+    seen.go("r", trained.run()["run_id"])
+    main = seen.page.inner_text("main")
+    assert re.search(r"training that counts \d", main)
+    seen.page.get_by_text("As a table", exact=True).click()
+    table = seen.page.get_by_role("region", name="Timeline, a table").inner_text()
+    assert "starting" in table
+    assert "training" in table
+
+
+def test_a_report_holds_all_and_asks_nobody(trained: Cluster, browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "out.html"
+    trained.ok("report", "t", "--html", str(path))
+    text = path.read_text()
+    assert "s3cr3t-value" not in text
+    assert len(text) < 1 << 20
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    asked: list[str] = []
+    wrong: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(path.as_uri())
+    page.wait_for_selector("[data-loaded]")
+    main = page.inner_text("main")
+    assert "SUCCEEDED" in main
+    assert "the data ends at step 60" in main
+    assert page.evaluate("document.querySelectorAll('.uplot canvas').length") >= 2
+    page.keyboard.press("p")
+    page.get_by_text("SHOWN=yes").first.wait_for()
+    assert "API_TOKEN=***" in page.inner_text("main")
+    assert [url for url in asked if not url.startswith(path.as_uri())] == []
+    assert wrong == []
+    context.close()
+
+
+def test_64_tasks_and_100_000_points_are_seen_within_a_moment(browser: Any, tmp_path: Path) -> None:
+    """The budget is a second on a quiet machine; this one may be busy with other tests."""
+    with Served(tmp_path) as served:
+        tasks = [task_document(0, task=f"worker:{index}", host=f"gpu-{index // 8}") for index in range(64)]
+        load = {
+            "index": 0,
+            "name": "NVIDIA H100",
+            "utilization_percent": 97.0,
+            "temperature_c": 61.0,
+            "power_w": 310.5,
+        }
+        load |= {"memory_used_bytes": 71 << 30, "memory_total_bytes": 80 << 30}
+        hosts = [
+            {"host": f"gpu-{index}", "gpus": [{**load, "index": i} for i in range(8)]} for index in range(8)
+        ]
+        run = {**run_document(tasks=tasks, hosts=hosts), "run_id": "t-20260101-000000"}
+        served.api.runs = [run]
+        directory = tmp_path / "state/runs/t-20260101-000000"
+        directory.mkdir(parents=True)
+        kept = History(str(directory / "history.db"))
+        for step in range(100_000):
+            kept.add(1_760_000_000 + step, 1, step, "", {"loss": 1 / (step + 1), "steps_per_s": 1.0})
+        kept.flush(1_760_100_000)
+        kept.close()
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        page = context.new_page()
+        page.goto(f"http://127.0.0.1:{served.port}/login?token={served.keys.new_token()}")
+        page.goto(f"http://127.0.0.1:{served.port}/#/r/{run['run_id']}")
+        page.reload()
+        page.wait_for_selector("[data-loaded]")
+        page.get_by_role("link", name="worker:63").wait_for()
+        assert page.get_by_text("97% 311 W 71 GiB/80 GiB 61 °C").count() == 64
+        took_ms = page.evaluate("performance.now()")
+        print(f"complete after {took_ms:.0f} ms")
+        assert took_ms < 4000
+        assert page.evaluate("document.querySelectorAll('*').length") < 3000
+        began = page.evaluate("performance.now()")
+        page.get_by_role("button", name="over time").click()
+        page.wait_for_timeout(200)
+        assert page.evaluate("performance.now()") - began < 2000
+        context.close()
+
+
+def test_the_files_are_few_and_small() -> None:
+    from orchestrator.page.server import FILES, STATIC
+
+    assert set(os.listdir(STATIC)) == {*FILES, "uplot-LICENSE"}
+    assert sum(os.stat(os.path.join(STATIC, name)).st_size for name in FILES) < 200_000

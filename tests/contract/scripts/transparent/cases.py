@@ -1,0 +1,432 @@
+"""Small scripts in one: each trains a model of some weights, and prints them. The arguments: which ones; none for all.
+
+`python cases.py` is what a single process does; under `transparent: true` every line must be the same.
+"""
+
+import json
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers, ops
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(100, 6)).astype("float32")
+Y = (X.sum(1, keepdims=True) > 0).astype("float32")
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def network(*inner, last="sigmoid"):
+    return keras.Sequential([keras.Input((6,)), layers.Dense(5, "tanh"), *inner, layers.Dense(1, last)])
+
+
+def trained(model, x=X, y=Y, **given):
+    # The last batch has 4 examples, which 3 replicas cannot share evenly.
+    history = model.fit(
+        x, y, **{"batch_size": 32, "epochs": 2, "shuffle": False, "verbose": 0, **given}
+    ).history
+    return model, history
+
+
+def compiled(optimizer="sgd", loss="binary_crossentropy", *inner, **more):
+    model = network(*inner)
+    model.compile(optimizer, loss, **more)
+    return model
+
+
+@case
+def metrics():
+    return trained(compiled("adam", metrics=["accuracy", keras.metrics.AUC()]))
+
+
+@case
+def loss_that_is_a_sum():
+    return trained(compiled(keras.optimizers.SGD(0.01), keras.losses.BinaryCrossentropy(reduction="sum")))
+
+
+@case
+def add_loss_in_a_layer():
+    class Penalty(layers.Layer):
+        def call(self, x):
+            self.add_loss(0.1 * ops.sum(ops.square(x)))
+            self.add_loss(0.3 * ops.mean(ops.abs(x)))
+            return x
+
+    return trained(compiled(keras.optimizers.SGD(0.05), "binary_crossentropy", Penalty()))
+
+
+@case
+def regularizers():
+    inner = layers.Dense(4, kernel_regularizer="l2", activity_regularizer="l1")
+    return trained(compiled(keras.optimizers.SGD(0.05), "binary_crossentropy", inner))
+
+
+class Own(keras.Model):
+    """A model whose subclasses have a train_step."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = network()
+        self.shown = keras.metrics.Mean(name="loss")
+        self.penalty = keras.metrics.Sum(name="penalty")
+
+    def call(self, x):
+        return self.net(x)
+
+    def applied(self, tape, loss, clip=None):
+        gradients = tape.gradient(loss, self.trainable_variables)
+        if clip:
+            gradients, norm = tf.clip_by_global_norm(gradients, clip)
+            self.penalty.update_state(norm)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+
+
+@case
+def terms_of_its_own():
+    class Model(Own):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                p = self(x, training=True)
+                loss = self.compute_loss(y=y, y_pred=p) + 0.1 * tf.reduce_sum(tf.square(p))
+                loss += 0.01 * tf.add_n([tf.nn.l2_loss(w) for w in self.trainable_variables])
+                loss -= tf.reduce_mean([tf.reduce_mean(tf.abs(p)), 1.0]) / 8
+            self.applied(tape, loss, clip=0.3)
+            return {"loss": loss, "raw": tf.reduce_sum(p)}
+
+    model = Model()
+    model.compile(keras.optimizers.SGD(0.05), "binary_crossentropy")
+    return trained(model)
+
+
+@case
+def loss_of_its_own():
+    class Model(Own):
+        @property
+        def metrics(self):
+            return [self.shown, self.penalty]
+
+        @tf.function
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                p = self(x, training=True)
+                each = keras.losses.binary_crossentropy(y, p)
+                loss = tf.reduce_sum(each) / tf.cast(tf.shape(x)[0], tf.float32)
+                penalty = 0.5 * tf.reduce_mean(tf.reduce_sum(tf.square(p), axis=1))
+                masked = tf.reduce_sum(each * y[:, 0]) / tf.maximum(tf.reduce_sum(y), 1.0)
+                loss += penalty + masked
+            self.applied(tape, loss, clip=0.3)
+            self.shown.update_state(loss)
+            self.penalty.update_state(penalty)
+            return {m.name: m.result() for m in self.metrics}
+
+    model = Model()
+    model.compile(keras.optimizers.SGD(0.05))
+    return trained(model)
+
+
+@case
+def compute_loss_of_its_own():
+    class Model(Own):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            loss = ops.mean(ops.square(y - y_pred))
+            self.shown.update_state(loss)
+            return loss
+
+    model = Model()
+    model.compile("adam")
+    return trained(model)
+
+
+@case
+def vae_without_call():
+    class VAE(keras.Model):
+        def __init__(self):
+            super().__init__()
+            inputs = keras.Input((6,))
+            self.encoder = keras.Model(inputs, [layers.Dense(2)(inputs), layers.Dense(2)(inputs)])
+            self.decoder = keras.Sequential([layers.Dense(6, "sigmoid")])  # built by the first step
+            self.total = keras.metrics.Mean(name="loss")
+
+        @property
+        def metrics(self):
+            return [self.total]
+
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                mean, log_var = self.encoder(data)
+                made = self.decoder(mean)
+                entropy = keras.losses.binary_crossentropy(data[..., None], made[..., None])
+                kl = -0.5 * (1 + log_var - ops.square(mean) - ops.exp(log_var))
+                loss = ops.mean(ops.sum(entropy, axis=1)) + ops.mean(ops.sum(kl, axis=1))
+            gradients = tape.gradient(loss, self.trainable_weights)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_weights))
+            self.total.update_state(loss)
+            return {"loss": self.total.result()}
+
+    model = VAE()
+    model.compile(keras.optimizers.Adam(0.02))
+    return trained(model, (X > 0).astype("float32"), None)
+
+
+@case
+def gan_with_a_penalty():
+    class GAN(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.critic = network(last=None)
+            self.maker = keras.Sequential([keras.Input((3,)), layers.Dense(6)])
+
+        def compile(self, *optimizers):
+            super().compile()
+            self.pair = list(optimizers)
+
+        def train_step(self, data):
+            z, count = data[:, :3] * 2, tf.shape(data)[0]
+            truth = tf.concat([tf.ones((count, 1)), tf.zeros((count, 1))], axis=0)
+            bce = keras.losses.BinaryCrossentropy(from_logits=True)
+            with tf.GradientTape() as tape:
+                first = bce(truth, self.critic(tf.concat([self.maker(z), data], axis=0)))
+            weights = self.critic.trainable_weights
+            self.pair[0].apply_gradients(zip(tape.gradient(first, weights), weights))
+            with tf.GradientTape() as tape:
+                with tf.GradientTape() as inner:
+                    fake = self.maker(z)
+                    inner.watch(fake)
+                    scored = self.critic(fake)
+                norm = tf.sqrt(tf.reduce_sum(tf.square(inner.gradient(scored, fake)), axis=1) + 1e-6)
+                second = bce(tf.zeros((count, 1)), scored) + 0.5 * tf.reduce_mean((norm - 1) ** 2)
+            weights = self.maker.trainable_weights
+            self.pair[1].apply_gradients(zip(tape.gradient(second, weights), weights))
+            return {"first": first, "second": second}
+
+    model = GAN()
+    model.compile(keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.02))
+    model, history = trained(model, X, None)
+    return model, {**history, "updates": [float(each.iterations) for each in model.pair]}
+
+
+@case
+def clipped_by_the_optimizer():
+    return trained(compiled(keras.optimizers.Adam(0.05, global_clipnorm=0.1, weight_decay=0.01)))
+
+
+@case
+def accumulated():
+    optimizer = keras.optimizers.SGD(0.2, momentum=0.9, gradient_accumulation_steps=3, clipvalue=0.05)
+    return trained(compiled(optimizer))
+
+
+@case
+def moving_average_of_weights():
+    return trained(compiled(keras.optimizers.SGD(0.05, use_ema=True, ema_overwrite_frequency=3)))
+
+
+@case
+def scaled_loss():
+    return trained(compiled(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.05, clipnorm=0.1))))
+
+
+@case
+def masked():
+    model = keras.Sequential(
+        [layers.Embedding(7, 4, mask_zero=True), layers.GRU(3, return_sequences=True), layers.Dense(1)]
+    )
+    drawn = np.random.default_rng(5)
+    model.compile("adam", "mse", weighted_metrics=["mae"])
+    return trained(
+        model, drawn.integers(0, 7, size=(100, 5)), drawn.normal(size=(100, 5, 1)).astype("float32")
+    )
+
+
+@case
+def weights_of_samples():
+    loss = keras.losses.BinaryCrossentropy(reduction="mean_with_sample_weight")
+    model = compiled("adam", loss, weighted_metrics=["accuracy"])
+    return trained(model, sample_weight=np.linspace(0, 1, 100).astype("float32"))
+
+
+@case
+def weights_of_classes():
+    model = compiled("adam", weighted_metrics=["accuracy"])
+    return trained(model, X, Y[:, 0], class_weight={0: 1.0, 1: 3.0})
+
+
+@case
+def several_inputs_and_outputs():
+    a, b = keras.Input((3,), name="a"), keras.Input((3,), name="b")
+    both = layers.Concatenate()([layers.Dense(4, "tanh")(a), layers.Dense(4, "tanh")(b)])
+    outputs = {
+        "sign": layers.Dense(1, "sigmoid", name="sign")(both),
+        "two": layers.Dense(2, name="two")(both),
+    }
+    model = keras.Model({"a": a, "b": b}, outputs)
+    losses = {"sign": "binary_crossentropy", "two": "mse"}
+    model.compile("adam", losses, loss_weights={"sign": 1.0, "two": 0.3}, metrics={"sign": ["accuracy"]})
+    return trained(model, {"a": X[:, :3], "b": X[:, 3:]}, {"sign": Y, "two": X[:, :2]})
+
+
+@case
+def tf_data():
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(100, seed=2).batch(12, drop_remainder=True)
+    validation = tf.data.Dataset.from_tensor_slices((X, Y)).batch(33)
+    model = compiled("adam", metrics=["accuracy"])
+    history = model.fit(
+        data.repeat().prefetch(2), steps_per_epoch=5, epochs=2, verbose=0, validation_data=validation
+    )
+    return model, history.history
+
+
+@case
+def py_dataset():
+    class Data(keras.utils.PyDataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, place):
+            return X[place * 30 : place * 30 + 30], Y[place * 30 : place * 30 + 30]
+
+    model = compiled("adam")
+    return model, model.fit(Data(), epochs=2, shuffle=False, verbose=0).history
+
+
+@case
+def python_generator():
+    def batches():
+        while True:
+            for place in range(0, 99, 33):
+                yield X[place : place + 33], Y[place : place + 33]
+
+    model = compiled("adam")
+    return model, model.fit(batches(), steps_per_epoch=3, epochs=2, verbose=0).history
+
+
+@case
+def layer_with_a_state():
+    class Centered(layers.Layer):
+        def build(self, shape):
+            self.mean = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False)
+            self.seen = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+        def call(self, x, training=False):
+            if training:
+                self.mean.assign(0.9 * self.mean + 0.1 * ops.mean(x, axis=0))
+                self.seen.assign_add(1.0)
+            return x - self.mean
+
+    return trained(compiled("adam", "binary_crossentropy", Centered()))
+
+
+@case
+def loop_of_train_on_batch():
+    model, shown = compiled("adam", metrics=["accuracy"]), []
+    for place in range(0, 100, 33):
+        shown += [float(each) for each in model.train_on_batch(X[place : place + 33], Y[place : place + 33])]
+    return model, {"shown": shown}
+
+
+@case
+def fewer_examples_than_replicas():
+    model, _ = trained(compiled("sgd", metrics=["accuracy"]), X[:33], Y[:33])
+    predicted = [model.predict(X[:1], verbose=0), model.predict(X[:5], batch_size=4, verbose=0)]
+    predicted += [model.predict_on_batch(X[:5]), model.predict_on_batch(X[:1])]
+    figures = model.evaluate(X[:33], Y[:33], verbose=0) + model.test_on_batch(X[:5], Y[:5])
+    return model, {"predicted": np.concatenate(predicted)[:, 0].tolist(), "figures": figures}
+
+
+@case
+def normalized_over_the_global_batch():
+    inner = layers.BatchNormalization(synchronized=True)
+    return trained(compiled("adam", "binary_crossentropy", inner), X[:33], Y[:33])
+
+
+@case
+def metric_that_is_its_variable():
+    class Total(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__(name="total")
+            self.sum = self.add_weight(name="sum", initializer="zeros")
+
+        def update_state(self, y, predicted, sample_weight=None):
+            self.sum.assign_add(ops.sum(predicted))
+
+        def result(self):
+            return self.sum
+
+    return trained(compiled("sgd", metrics=[Total()]))
+
+
+@case
+def noise_differs_by_replica():
+    class Model(Own):
+        def train_step(self, data):
+            replicas = tf.distribute.get_strategy().num_replicas_in_sync
+            drawn = {
+                "tf": tf.random.normal([2]),
+                "uniform": tf.random.uniform([2], 0, 1),
+                "unseeded": keras.random.normal((2,)),
+                "seeded": keras.random.normal((2,), seed=self.generator),
+            }
+            if replicas == 1:
+                return dict.fromkeys(drawn, 1.0)
+            context = tf.distribute.get_replica_context()
+            return {
+                name: tf.cast(tf.reduce_any(context.all_reduce("SUM", each) != replicas * each), tf.float32)
+                for name, each in drawn.items()
+            }
+
+    model = Model()
+    model.generator = keras.random.SeedGenerator(3)
+    model.compile()
+    return trained(model)
+
+
+@case
+def batches_that_leave_a_replica_empty():
+    model, _ = trained(compiled("adam", "binary_crossentropy", layers.BatchNormalization()), X[:33], Y[:33])
+    finite = all(np.isfinite(weight).all() for weight in model.get_weights())
+    model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
+    return model, {"finite": [float(finite)]}
+
+
+@case
+def refused_examples_compared():
+    class Model(Own):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                p = self(data[0])
+                loss = tf.reduce_mean(tf.nn.softmax(tf.matmul(p, p, transpose_b=True)))
+            self.applied(tape, loss)
+
+    model = Model()
+    model.compile("sgd")
+    return trained(model)
+
+
+@case
+def refused_root_of_a_mean():
+    return trained(compiled("sgd", lambda y, p: tf.sqrt(tf.reduce_mean(tf.square(y - p)))))
+
+
+@case
+def refused_eager_steps():
+    return trained(compiled("sgd", run_eagerly=True))
+
+
+for name in sys.argv[1:] or CASES:
+    keras.utils.set_random_seed(3)
+    result = {"case": name}
+    try:
+        model, shown = CASES[name]()
+        result["weights"] = np.concatenate([weight.ravel() for weight in model.get_weights()]).tolist()
+        result["shown"] = {key: np.asarray(values, float).tolist() for key, values in shown.items()}
+    except Exception as e:
+        result["error"] = f"{type(e).__name__}: {e}"
+    print(json.dumps(result), flush=True)

@@ -1,0 +1,115 @@
+"""What an unchanged script may do under `transparent: true`, each against one process: `scripts/transparent/cases.py`.
+
+All cases run in one process after another, since a start of TensorFlow takes longer than they do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.adapters.checkpoints import verify
+from tests.contract.test_runtime_tensorflow import Gang, seeded
+from tests.contract.test_transparent import SCRIPTS, alone, environment, gang, last_line, said
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
+
+__all__ = ["gang"]
+
+EXACT = 1e-4
+"""Relative, of weights and figures: sums differ in their order only."""
+
+PATIENCE_S = 500.0
+
+
+def rows(text: str) -> dict[str, dict[str, Any]]:
+    found = (json.loads(line) for line in text.splitlines() if line.startswith('{"case"'))
+    return {row["case"]: row for row in found}
+
+
+def differences(expected: dict[str, dict[str, Any]], found: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Return what differs, a line for each case. Cases that must be refused are left out."""
+    for name, row in expected.items():
+        if name.startswith("refused"):
+            continue
+        mine = found.get(name, {"error": "it did not run"})
+        if "error" in row or "error" in mine:
+            yield f"{name}: {row.get('error')} alone, {mine.get('error')} here"
+        elif not np.allclose(row["weights"], mine["weights"], rtol=EXACT, atol=1e-6):
+            yield f"{name}: weights {np.abs(np.subtract(row['weights'], mine['weights'])).max()}"
+        else:
+            for key, values in row["shown"].items():
+                if not np.allclose(values, mine["shown"].get(key, np.nan), rtol=1e-3, atol=1e-5):
+                    yield f"{name}: {key} is {mine['shown'].get(key)}, alone {values}"
+
+
+def refusals(found: dict[str, dict[str, Any]]) -> dict[str, str]:
+    return {name: row.get("error", "") for name, row in found.items() if name.startswith("refused")}
+
+
+def ended(run: Gang) -> list[int]:
+    for task in run.tasks:
+        task.ended(PATIENCE_S)
+    return [task.process.returncode for task in run.tasks]
+
+
+@pytest.mark.parametrize(
+    ("workers", "options"),
+    [
+        (2, {}),
+        pytest.param(
+            1, {"strategy": "mirrored", "replicas_on_cpu": 3}, id="3 replicas", marks=pytest.mark.long
+        ),
+    ],
+)
+def test_each_case_has_the_weights_and_figures_of_one_process(
+    gang: Callable[..., Gang], tmp_path: Path, workers: int, options: dict[str, Any]
+) -> None:
+    single = alone("cases.py")
+    directories = [tmp_path / str(index) for index in range(workers)]
+    run = gang(
+        SCRIPTS / "cases.py",
+        directories=directories,
+        env=environment(**{"replicas_on_cpu": 1, **options}),
+    )
+    assert ended(run) == [0] * workers, run.tasks[0].err
+    stdout, stderr = single.communicate(timeout=PATIENCE_S)
+    assert single.returncode == 0, stderr
+    found = rows(run.tasks[0].out)
+    assert list(differences(rows(stdout), found)) == []
+    refused = refusals(found)
+    assert "cases.py:" in refused["refused_examples_compared"]
+    assert "loss = tf.reduce_mean(tf.nn.softmax(" in refused["refused_examples_compared"]
+    assert "compares the examples of a batch with each other" in refused["refused_examples_compared"]
+    assert "tf.sqrt(" in refused["refused_root_of_a_mean"]
+    assert "run_eagerly=True" in refused["refused_eager_steps"]
+
+
+def test_a_gan_that_is_killed_in_its_second_fit_goes_on_to_the_same_weights(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    """Two optimizers that are not the model's own, noise without a seed, no `call`, and steps that count on."""
+    script = SCRIPTS / "gan.py"
+    # A run with noise has none alone to be compared with: it is compared with itself, not killed.
+    env = environment(save_every_steps=3, replicas_on_cpu=1)
+    whole = gang(script, directories=seeded(tmp_path / "whole", 1, 2)[1], env=env)
+    assert ended(whole) == [0, 0], whole.tasks[0].err
+
+    first = gang(script, directories=seeded(tmp_path, 1, 2)[1], env=env)
+    chief = str(tmp_path / "shared" / "gen-000001")
+    first.wait_for(lambda: (verify(chief)["checkpoint"] or {}).get("global_step", 0) >= 25, "a backup")
+    first.close()
+    answer, directories = seeded(tmp_path, 2, 2)
+    assert answer["global_step"] >= 25
+    second = gang(script, directories=directories, env=env)
+    assert ended(second) == [0, 0], second.tasks[0].err
+    assert "fit 1 goes on from its backup, after its last epoch" in said(second)
+    assert second.steps()[0] == answer["global_step"], "a restart never reports fewer steps than its seed has"
+    assert second.steps()[-1] == 48
+    assert last_line(second.tasks[0].out) == last_line(whole.tasks[0].out)
+    assert last_line(whole.tasks[0].out)["updates"] == [48, 48]

@@ -1,0 +1,90 @@
+"""What `transparent: true` finds a value of a step to be, by real graphs of TensorFlow."""
+
+# ruff: noqa: ARG005 - each value is made of the same three
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.runtime.transparent.kinds import each
+from orchestrator.runtime.transparent.rules import Kinds
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+
+VALUES: dict[str, tuple[str, Callable[[Any, Any, Any], Any]]] = {
+    "a weight": ("same", lambda tf, x, w: tf.reduce_sum(w * w)),
+    "a constant shape": ("same", lambda tf, x, w: tf.cast(tf.shape(x)[1], tf.float32)),
+    "the number of examples": ("count", lambda tf, x, w: tf.cast(tf.shape(x)[0], tf.float32)),
+    "the number of values": ("count", lambda tf, x, w: tf.size(x)),
+    "a layer": ("each", lambda tf, x, w: tf.nn.relu(tf.matmul(x, w))),
+    "a mean over features": ("each", lambda tf, x, w: tf.reduce_mean(x, axis=-1)),
+    "noise for each example": ("each", lambda tf, x, w: tf.random.normal(tf.shape(x))),
+    "attention within an example": (
+        "each",
+        lambda tf, x, w: tf.matmul(x[:, :, None], x[:, None, :]),
+    ),
+    "normalized by the batch": (
+        "each",
+        lambda tf, x, w: (x - tf.reduce_mean(x, 0)) / tf.math.reduce_std(x, 0),
+    ),
+    "a sum": ("sum", lambda tf, x, w: tf.reduce_sum(tf.matmul(x, w))),
+    "half the squares": ("sum", lambda tf, x, w: tf.nn.l2_loss(x)),
+    "a matrix of all examples": ("sum", lambda tf, x, w: tf.matmul(x, x, transpose_a=True)),
+    "a mean": ("mean", lambda tf, x, w: tf.reduce_mean(tf.matmul(x, w))),
+    "a mean of sums": ("mean", lambda tf, x, w: tf.reduce_mean(tf.reduce_sum(x, axis=1)) * 3.0 / 2.0),
+    "a mean for each feature": ("mean", lambda tf, x, w: tf.reduce_mean(x, axis=0)),
+    "a mean by hand": ("mean", lambda tf, x, w: tf.reduce_sum(x) / tf.cast(tf.shape(x)[0], tf.float32)),
+    "divided before": ("mean", lambda tf, x, w: tf.reduce_sum(x / tf.cast(tf.shape(x)[0], tf.float32))),
+    "times one by the count": (
+        "mean",
+        lambda tf, x, w: (1.0 / tf.cast(tf.shape(x)[0], tf.float32)) * tf.reduce_sum(x),
+    ),
+    "a mean over the time first": ("mean", lambda tf, x, w: tf.reduce_mean(tf.transpose(x))),
+    "over what a mask leaves": (
+        "mean",
+        lambda tf, x, w: tf.reduce_sum(x * w[0]) / tf.maximum(tf.reduce_sum(tf.cast(x > 0, tf.float32)), 1.0),
+    ),
+    "a mean and a regularizer": ("mixed", lambda tf, x, w: tf.reduce_mean(x) + tf.reduce_sum(w * w)),
+    "a sum and a mean": ("mixed", lambda tf, x, w: 2.0 * (tf.reduce_sum(x) - tf.reduce_mean(x))),
+    "several in a list": (
+        "mixed",
+        lambda tf, x, w: tf.reduce_sum([tf.reduce_mean(x), 1.0, tf.reduce_sum(x)]),
+    ),
+    "a root of a mean": ("other", lambda tf, x, w: tf.sqrt(tf.reduce_mean(x))),
+    "a mean squared": ("other", lambda tf, x, w: tf.square(tf.reduce_mean(x))),
+    "the largest": ("other", lambda tf, x, w: tf.reduce_max(x)),
+    "a quotient that learns": (
+        "other",
+        lambda tf, x, w: tf.reduce_sum(x * w[0]) / tf.reduce_sum(tf.abs(x * w[0])),
+    ),
+    "kept above a bound": ("divisor", lambda tf, x, w: tf.maximum(tf.reduce_sum(x), 1.0)),
+    "examples compared": ("cross", lambda tf, x, w: tf.reduce_mean(tf.matmul(x, x, transpose_b=True))),
+    "examples subtracted": ("cross", lambda tf, x, w: tf.reduce_sum(x[:, None, :] - x[None])),
+    "compared by einsum": ("cross", lambda tf, x, w: tf.reduce_mean(tf.einsum("ik,jk->ij", x, x))),
+}
+
+
+@pytest.fixture(scope="module")
+def kinds() -> dict[str, str]:
+    """All values in one graph: what each is found to be."""
+    import tensorflow as tf
+
+    found: dict[str, str] = {}
+    weight = tf.Variable(tf.ones([6, 6]))
+
+    def step(x: Any) -> Any:
+        known = Kinds()
+        known.set(x, each())
+        for name, (_, value) in VALUES.items():
+            found[name] = known.of(tf.convert_to_tensor(value(tf, x, weight))).name
+
+    tf.function(step, autograph=False).get_concrete_function(tf.TensorSpec([None, 6]))
+    return found
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_each_value(kinds: dict[str, str], name: str) -> None:
+    assert kinds[name] == VALUES[name][0]

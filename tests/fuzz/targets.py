@@ -1,0 +1,297 @@
+"""What is fuzzed: for each target how its inputs are drawn, and a function that must not raise on any of them.
+
+An input is JSON, so that one that was found can be kept in `found/` and read by a person. Bytes are in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from orchestrator.adapters.checkpoints import verify
+from orchestrator.adapters.head.journal import Journal
+from orchestrator.adapters.head.journal_states import contents_of, dump_run
+from orchestrator.adapters.ssh import errors
+from orchestrator.adapters.ssh.transport import SshTransport
+from orchestrator.core.errors import HostError, JournalError, SpecError
+from orchestrator.core.events import Submitted
+from orchestrator.core.instants import rebased
+from orchestrator.core.model import Phase, Run
+from orchestrator.core.phases.stopping import unproven
+from orchestrator.core.plan import HostPlan
+from orchestrator.daemon.connection import bootstrap
+from orchestrator.daemon.connection.edge import WireError
+from orchestrator.daemon.connection.link import HostLink, Pace, Watch
+from orchestrator.daemon.coordinator import status
+from orchestrator.spec.plan import load_plan
+from tests.contract.fake_agent import BUNDLE
+from tests.lies import GONE, anything, changed, news, places
+from tests.unit.core.phases import in_phase
+from tests.unit.protocol import test_fuzz as wire
+
+ROOT = Path(__file__).parents[2]
+FIXTURES = ROOT / "tests" / "fixtures" / "checkpoints"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One thing that reads what it cannot trust."""
+
+    inputs: st.SearchStrategy[Any]
+    takes: Callable[[Any], object]
+    """Raises for an input that is not taken as it should be."""
+
+
+def _b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+# ---------------------------------------------------------------- hosts
+
+
+@cache
+def _link() -> HostLink:
+    made = HostLink(wire.HOST, wire.Away(), lambda: BUNDLE, wire.Listening(), Pace(retry_s=(3600.0,)))
+    made.attach(wire.RUN.run_id, Watch(1, 2.0, 10.0))
+    return made
+
+
+def take_frames(text: str) -> None:
+    """Hear bytes of an agent whose orders all wait for a reply."""
+    wire.hear(_link(), base64.b64decode(text))
+
+
+def take_boot(text: str) -> None:
+    """Start an agent on a host that says these bytes."""
+    said = ""
+    try:
+        bootstrap.start_agent(wire.Script(base64.b64decode(text)), wire.HOST, BUNDLE)
+    except (HostError, WireError) as e:
+        said = str(e)
+    assert said.startswith(wire.HOST.name) or not said
+
+
+class _Sshd:
+    """Says what it was given to whoever connects, and hangs up."""
+
+    def __init__(self) -> None:
+        self.says = b""
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._server.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            client, _ = self._server.accept()
+            with client, contextlib.suppress(OSError):
+                client.sendall(self.says)
+                client.shutdown(socket.SHUT_WR)
+                client.settimeout(1.0)
+                while client.recv(4096):
+                    pass
+
+
+@cache
+def _sshd() -> tuple[_Sshd, SshTransport]:
+    errors.RETRY_DELAYS_S = (0.0,) * 8
+    directory = Path(tempfile.mkdtemp(prefix="orch-fuzz-"))
+    return _Sshd(), SshTransport(directory / "known_hosts")
+
+
+def take_banner(text: str) -> None:
+    """Connect to an sshd that says these bytes."""
+    sshd, transport = _sshd()
+    sshd.says = base64.b64decode(text)
+    host = HostPlan("gpu-b", address="127.0.0.1", port=sshd.port, user="nobody")
+    with pytest.raises(HostError) as refused:
+        transport.open(host, bootstrap.COMMAND)
+    assert str(refused.value).startswith("gpu-b")
+    assert str(refused.value).isprintable()
+
+
+banners = st.one_of(
+    st.binary(max_size=300),
+    st.tuples(
+        st.sampled_from([b"SSH-2.0-", b"SSH-1.99-", b"SSH-", b"hello\r\nSSH-2.0-x\r\n", b"\r\n" * 40, b"\x00" * 300]),
+        st.binary(max_size=80),
+        st.sampled_from([b"", b"\r\n", b"\n", b"\r\n\x00\x00\x00\x0c\x0a\x14"]),
+        st.binary(max_size=200),
+    ).map(b"".join),
+).map(_b64)  # fmt: skip
+
+
+# ---------------------------------------------------------------- specs
+
+HOSTILE = [
+    "null", "true", "-1", "1e999", "99999999999999999999", "'", '"', "{", "[", "- ", ": ", "&a ", "*a", "!!python/x ",
+    "\t", "\u202e", "\x00", "~", "no", "0x10", "../..", "$(id)", "worker", "2026-01-01", "|\n", "? ", "# ", "%",
+    "gpus: [0, 0]", "replicas: 100000", "port: 65536", "1.5.1", "\u0661", "🙂", "<<: ", "---\n", "...",
+]  # fmt: skip
+
+
+@cache
+def _specs() -> list[str]:
+    return [path.read_text(encoding="utf-8") for path in sorted((ROOT / "cluster_specs").glob("*.yaml"))]
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> str:
+    """Draw an example's spec with some lines changed."""
+    lines = draw(st.sampled_from(_specs())).splitlines()
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(lines) - 1))
+        what = draw(st.integers(0, 4))
+        piece = draw(st.sampled_from(HOSTILE) | st.text(max_size=8))
+        if what == 0:
+            lines.insert(at, lines[draw(st.integers(0, len(lines) - 1))])
+        elif what == 1:
+            key, colon, _ = lines[at].partition(":")
+            lines[at] = f"{key}{colon} {piece}"
+        elif what == 2:
+            cut = draw(st.integers(0, len(lines[at])))
+            lines[at] = lines[at][:cut] + piece + lines[at][cut:]
+        elif what == 3:
+            lines[at] = " " * draw(st.integers(0, 8)) + lines[at].strip()
+        elif len(lines) > 1:
+            del lines[at]
+    return "\n".join(lines)
+
+
+def take_spec(text: str) -> None:
+    """Load a spec, as `orch validate` does."""
+    with tempfile.TemporaryDirectory(prefix="orch-fuzz-") as directory:
+        path = Path(directory) / "cluster.yaml"
+        path.write_text(text, encoding="utf-8", errors="surrogatepass")
+        with contextlib.suppress(SpecError):
+            load_plan(path)
+
+
+# ---------------------------------------------------------------- journals
+
+
+def _runs() -> Iterator[Run]:
+    for phase in Phase:
+        yield in_phase(replace(wire.RUN, generation=2, generation_last=2), phase)
+
+
+STATES = [json.loads(dump_run(run)) for run in _runs()]
+
+
+@st.composite
+def states(draw: st.DrawFn) -> Any:
+    """Draw the state of a run with something else in one to three places."""
+    state = draw(st.sampled_from(STATES))
+    for _ in range(draw(st.integers(1, 3))):
+        way = draw(st.sampled_from([way for way in places(state) if way] or [()]))
+        state = changed(state, way, draw(st.sampled_from(news(draw(anything)))))
+    return json.dumps({} if state is GONE else state)
+
+
+def take_state(text: str) -> None:
+    """Take up a run as the next coordinator does, and show it; or set it aside."""
+    found = contents_of([("t-1", "t", text, "2026-01-01", None, 1.0, None)], lambda _run, _seq: [])
+    for kept in found.kept:
+        run = rebased(kept.run, 5.0)
+        assert [run.plan.host(host.name) for host in run.hosts]
+        unproven(run)
+        dump_run(run)
+        json.dumps(status.document([run], now=100.0, halted={}))
+
+
+@cache
+def _journal() -> bytes:
+    with tempfile.TemporaryDirectory(prefix="orch-fuzz-") as directory:
+        path = os.path.join(directory, "journal.db")
+        journal = Journal(path)
+        for run in _runs():
+            journal.commit(run, Submitted(1.0), [])
+        journal.close()
+        return Path(path).read_bytes()
+
+
+edits = st.lists(st.tuples(st.floats(0.0, 1.0), st.integers(0, 255)), min_size=1, max_size=6)
+"""At which part of a file which byte is put."""
+
+
+def _edited(data: bytes, changes: list[tuple[float, int]], cut: float | None) -> bytes:
+    edited = bytearray(data)
+    for place, byte in changes:
+        if edited:
+            edited[min(int(place * len(edited)), len(edited) - 1)] = byte
+    return bytes(edited if cut is None else edited[: int(cut * len(edited))])
+
+
+def take_journal(found: Any) -> None:
+    """Open a journal whose file was damaged, and read all of it."""
+    with tempfile.TemporaryDirectory(prefix="orch-fuzz-") as directory:
+        path = os.path.join(directory, "journal.db")
+        Path(path).write_bytes(_edited(_journal(), *found))
+        try:
+            journal = Journal(path)
+        except JournalError:
+            return
+        try:
+            with contextlib.suppress(JournalError):
+                journal.contents()
+                journal.events()
+                journal.prune()
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                journal.close()
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+@cache
+def _fixtures() -> list[str]:
+    return sorted(str(path.relative_to(FIXTURES)) for path in FIXTURES.rglob("*") if path.is_file())
+
+
+def take_checkpoint(found: Any) -> None:
+    """Verify a checkpoint one of whose files was damaged."""
+    name, changes, cut = found
+    with tempfile.TemporaryDirectory(prefix="orch-fuzz-") as directory:
+        top = name.split("/")[0]
+        copy = Path(directory) / "gen-000001" / top
+        if (FIXTURES / top).is_dir():
+            shutil.copytree(FIXTURES / top, copy)
+        else:
+            copy.parent.mkdir()
+            shutil.copy(FIXTURES / top, copy)
+        damaged = copy.parent / name
+        damaged.write_bytes(_edited(damaged.read_bytes(), changes, cut))
+        json.dumps(verify(str(copy.parent), pause=lambda _: None))
+
+
+damage = st.tuples(edits, st.none() | st.floats(0.0, 1.0))
+
+streams = st.lists(wire.mutated() | st.binary(max_size=80), min_size=1, max_size=3).map(b"".join)
+
+checkpoints = st.tuples(st.sampled_from(_fixtures()), edits, st.none() | st.floats(0.0, 1.0))
+
+TARGETS: dict[str, Target] = {
+    "frames": Target(streams.map(_b64), take_frames),
+    "boot": Target(wire.conversations().map(_b64), take_boot),
+    "banner": Target(banners, take_banner),
+    "spec": Target(specs(), take_spec),
+    "state": Target(states(), take_state),
+    "journal": Target(damage.map(list), take_journal),
+    "checkpoint": Target(checkpoints.map(list), take_checkpoint),
+}
+"""By name: what `make fuzz` goes through."""

@@ -1,0 +1,76 @@
+"""Pages of logs: every line once, in order, filtered, and what follows a place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.adapters.head import log_pages
+from orchestrator.adapters.head.runlogs import RunLogs
+
+RUN = "t-20260101-000000"
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLogs:
+    monkeypatch.setattr(log_pages, "_BLOCK_BYTES", 37)  # every block ends within a line
+    logs = RunLogs(str(tmp_path))
+    for task in ("worker:0", "worker:1"):
+        logs.append(RUN, task, 1, 0, _lines(task, 0, 50))
+    return logs
+
+
+def _lines(task: str, begin: int, end: int) -> bytes:
+    return b"".join(b"%d.000000 o %s line %d\n" % (1000 + i, task.encode(), i) for i in range(begin, end))
+
+
+@pytest.mark.parametrize("limit", [1, 7, 1000])
+def test_pages_backwards_hold_every_line_once_and_in_the_order_of_time(logs: RunLogs, limit: int) -> None:
+    got: list[str] = []
+    before = ""
+    while before is not None:
+        page = log_pages.document(logs, RUN, {"limit": str(limit), "before": before})
+        got = [line["text"] for line in page["lines"]] + got
+        before = page["before"]
+    numbers = [int(text.split()[-1]) for text in got]
+    assert numbers == sorted(numbers)
+    assert sorted(got) == sorted(f"{task} line {i}" for i in range(50) for task in ("worker:0", "worker:1"))
+
+
+def test_what_follows_a_place_is_what_is_new(logs: RunLogs) -> None:
+    page = log_pages.document(logs, RUN, {"limit": "2"})
+    size = len(_lines("worker:0", 0, 50))
+    logs.append(RUN, "worker:0", 1, size, _lines("worker:0", 50, 55) + b"1060.000000 o half a li")
+    new = log_pages.document(logs, RUN, {"after": page["after"], "limit": "3"})
+    assert [line["text"] for line in new["lines"]] == [f"worker:0 line {i}" for i in (52, 53, 54)]
+    assert new["skipped"] == 2
+    assert log_pages.document(logs, RUN, {"after": new["after"]})["lines"] == []
+
+
+def test_a_filter_looks_at_all_that_the_budget_allows_and_says_how_far(
+    logs: RunLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = log_pages.document(logs, RUN, {"q": "LINE 3", "task": "worker:1"})
+    assert [line["text"].split()[-1] for line in found["lines"]] == ["3", *map(str, range(30, 40))]
+    assert found["before"] is None
+    monkeypatch.setattr(log_pages, "BYTES_MAX", 100)
+    cut = log_pages.document(logs, RUN, {"q": "line 3", "task": "worker:1"})
+    assert cut["lines"] == []
+    assert cut["before"] is not None
+    assert 1000 < cut["searched_to"] < 1050
+
+
+def test_the_level_is_told_by_the_words(logs: RunLogs) -> None:
+    logs.append(RUN, "worker:2", 2, 0, b"1 e WARNING: old\n2 e ValueError: the data ends\n3 e fine\n")
+    page = log_pages.document(logs, RUN, {"task": "worker:2", "level": "warning"})
+    assert [(line["level"], line["id"]) for line in page["lines"]] == [
+        ("warning", "worker:2/2/0"),
+        ("error", "worker:2/2/17"),
+    ]
+
+
+@pytest.mark.parametrize("query", [{"limit": "many"}, {"before": "nonsense"}, {"generation": "x"}])
+def test_a_query_that_is_no_query_is_refused(logs: RunLogs, query: dict[str, str]) -> None:
+    with pytest.raises(ValueError):
+        log_pages.document(logs, RUN, query)

@@ -1,0 +1,114 @@
+"""`orch fetch` as a person calls it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from orchestrator.cli.left_files import left_lines
+from orchestrator.cli.session import Paint
+from tests.contract.fake_api import FakeApi, run_document
+from tests.unit.cli.desk import Desk
+
+DIGEST = "a" * 64
+
+
+def file(to: str, size: int = 100) -> dict[str, Any]:
+    return {
+        "task": "worker:0",
+        "host": "gpu-a",
+        "generation": 1,
+        "place": "work",
+        "path": to,
+        "bytes": size,
+        "to": to,
+    }
+
+
+def listed(*files: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"run_id": "mnist-1", "files": list(files), "hidden": 0, "left_out": {}, "unreached": {}, **more}
+
+
+def part(state: str, here: int = 100) -> dict[str, Any]:
+    return {"state": state, "sha256": DIGEST, "here_bytes": here, "fetched_bytes": here}
+
+
+@pytest.fixture(autouse=True)
+def _ended(api: FakeApi) -> None:
+    api.runs = [run_document(name="mnist", run_id="mnist-1", phase="SUCCEEDED")]
+
+
+def test_a_file_is_asked_for_until_it_is_whole(orch: Desk, api: FakeApi) -> None:
+    api.outputs = listed(file("model.keras", 300))
+    api.parts = [part("more", 100), part("more", 200), part("fetched", 300)]
+    assert orch("fetch", "mnist", "*.keras", "--task", "worker:0", "--to", "/somewhere", "--json") == 0
+    document = json.loads(orch.put_out)
+    assert (document["directory"], document["fetched_bytes"]) == ("/somewhere", 300)
+    assert (document["files"][0]["state"], document["files"][0]["sha256"]) == ("fetched", DIGEST)
+    asked = [body for path, body in api.posted if path == "/v1/runs/mnist-1/outputs"]
+    assert asked == [{"patterns": ["*.keras"], "task": "worker:0"}]
+    brought = [body for path, body in api.posted if path == "/v1/runs/mnist-1/outputs/fetch"]
+    assert [body.get("sha256") for body in brought] == [None, DIGEST, DIGEST]
+    assert {(body["directory"], body["replace"]) for body in brought} == {("/somewhere", False)}
+
+
+def test_what_differs_is_named_and_the_way_out(orch: Desk, api: FakeApi) -> None:
+    api.outputs = listed(file("a.csv"), file("b.csv"))
+    api.parts = [part("differs", 0), part("fetched")]
+    assert orch("fetch", "mnist", "--to", "/somewhere") == 6
+    assert "not replaced, since they have another content here: a.csv" in orch.said
+    assert "--force replaces them" in orch.said
+    assert orch.put_out == "/somewhere\n"
+
+
+def test_a_host_that_was_not_reached_is_named(orch: Desk, api: FakeApi) -> None:
+    api.outputs = listed(file("a.csv"), unreached={"gpu-b": "gpu-b is away"}, left_out={"gpu-a": 2}, hidden=1)
+    api.parts = [part("here")]
+    assert orch("fetch", "mnist", "--to", "/somewhere") == 4
+    assert "gpu-b: not reached, so what its tasks left is missing: gpu-b is away" in orch.said
+    assert "gpu-a: 2 files left out: links" in orch.said
+    assert "1 hidden file left out; a PATTERN brings them" in orch.said
+
+
+def test_a_list_fetches_nothing(orch: Desk, api: FakeApi) -> None:
+    api.outputs = listed(file("a.csv"))
+    assert orch("fetch", "mnist", "--list") == 0
+    assert [line.split() for line in orch.put_out.splitlines()][1] == [
+        "a.csv",
+        "100",
+        "B",
+        "worker:0",
+        "gpu-a",
+    ]
+    assert all(not path.endswith("/fetch") for path, _ in api.posted)
+
+
+def test_a_pattern_that_matches_nothing_is_an_error(orch: Desk, api: FakeApi) -> None:
+    api.outputs = listed()
+    assert orch("fetch", "mnist", "model.keras", "--to", "/somewhere") == 1
+    assert "mnist-1 left no file that matches model.keras" in orch.said
+    assert orch("fetch", "mnist", "--to", "/somewhere") == 0
+
+
+def test_a_word_that_is_no_task_is_refused(orch: Desk, api: FakeApi) -> None:
+    assert orch("fetch", "mnist", "--task", "wroker:0") == 2
+    assert api.posted == []
+
+
+def test_the_end_of_a_run_says_what_was_left() -> None:
+    def left(task: str, files: int, fetched: int) -> dict[str, Any]:
+        return {"task": task, "host": "a", "files": files, "bytes": 12 << 20, "fetched": fetched}
+
+    run: dict[str, Any] = {"name": "mnist", "outputs": None}
+    assert left_lines(run, Paint(on=False)) == []
+    run["outputs"] = {"pending": False, "directory": None, "tasks": [left("worker:0", 3, 0)], "problems": []}
+    assert left_lines(run, Paint(on=False)) == ["worker:0 left 3 files, 12 MiB: `orch fetch mnist`"]
+    run["outputs"] |= {"directory": "/o", "tasks": [left("worker:0", 1, 1)], "problems": ["b: away"]}
+    assert left_lines(run, Paint(on=False)) == [
+        "worker:0 left 1 file, 12 MiB; 1 of them in /o",
+        "not fetched: b: away",
+    ]
+    run["outputs"] |= {"tasks": [left(f"worker:{n}", 2, 0) for n in range(10)], "problems": []}
+    assert left_lines(run, Paint(on=False))[-1] == "and 2 tasks more left files: `orch fetch mnist`"

@@ -1,0 +1,101 @@
+"""`orch hosts`: what it prints of hosts with GPUs, of hosts that do not answer, and on narrow terminals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.cli.commands.hosts import lines
+from orchestrator.cli.session import Paint
+from tests.contract.fake_api import FakeApi
+from tests.unit.cli.desk import Desk
+
+PLAIN = Paint(on=False)
+GIB = 1 << 30
+
+
+def gpu(index: int, *processes: dict[str, Any], used: int | None = 0) -> dict[str, Any]:
+    return {
+        "index": index,
+        "name": "NVIDIA H200",
+        "utilization_percent": 97.0 if processes else 0.0,
+        "memory_used_bytes": used,
+        "memory_total_bytes": 141 * GIB,
+        "processes": list(processes),
+    }
+
+
+def host(**changes: object) -> dict[str, Any]:
+    return {
+        "host": "gpu-a",
+        "state": "ready",
+        "reason": None,
+        "spare": False,
+        "reachable": True,
+        "problem": None,
+        "hint": None,
+        "cpus": 64,
+        "load": 3.14,
+        "memory_total_bytes": 512 * GIB,
+        "memory_free_bytes": 200 * GIB,
+        "disk_total_bytes": 2000 * GIB,
+        "disk_free_bytes": 900 * GIB,
+        "gpus": [],
+        "gpus_why": None,
+        "runs": [],
+        **changes,
+    }
+
+
+OURS = {"pid": 7, "user": "ml", "run": "mnist-20261120-1"}
+OTHERS = {"pid": 8, "user": "eve", "run": None}
+RUN = {"run_id": "mnist-20261120-1", "tasks": ["worker:0"], "head": "head", "user": "ml"}
+AWAY = host(
+    host="gpu-b",
+    state=None,
+    reachable=False,
+    problem="gpu-b: nothing answers at 10.0.0.12:22",
+    hint="is it on?",
+    cpus=None,
+    load=None,
+)
+
+
+def test_every_host_with_its_gpus_and_who_uses_them() -> None:
+    used = [gpu(0, OURS, used=71 * GIB), gpu(1, OTHERS), gpu(2)]
+    assert lines([host(gpus=used, runs=[RUN]), AWAY], PLAIN, None) == [
+        "HOST   STATE        CPUS  LOAD            MEM FREE           DISK FREE  GPUS         RUNS",
+        "gpu-a  ready          64   3.1  200 GiB of 512 GiB  900 GiB of 2.0 TiB  1 of 3 free  "
+        "mnist-20261120-1, worker:0",
+        "gpu-b  unreachable     -     -                   -                   -  -            -",
+        "",
+        "HOST   GPU  MODEL        USED  MEM USED  MEM FREE  BY",
+        "gpu-a    0  NVIDIA H200   97%    71 GiB    70 GiB  mnist-20261120-1",
+        "gpu-a    1  NVIDIA H200   97%       0 B   141 GiB  eve (pid 8)",
+        "gpu-a    2  NVIDIA H200    0%       0 B   141 GiB  free",
+        "",
+        "gpu-b: nothing answers at 10.0.0.12:22",
+        "  hint: is it on?",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
+def test_it_fits_the_terminal(width: int) -> None:
+    used = [gpu(0, OURS, used=71 * GIB), gpu(1, OTHERS, OURS, {"pid": 9, "user": None, "run": None})]
+    drained = host(host="gpu-c", state="drained", reason="the user took it out " * 5)
+    shown = lines([host(gpus=used, runs=[RUN]), drained, AWAY], PLAIN, width)
+    assert max(map(len, shown)) <= max(width, len("  10.0.0.12:22"))
+    assert shown[0].startswith("HOST   STATE")
+
+
+def test_what_a_host_says_of_itself_does_not_act_on_the_terminal() -> None:
+    evil = {**gpu(0), "name": "\x1b]0;title\x07H200"}
+    assert "\x1b" not in "\n".join(lines([host(gpus=[evil])], PLAIN, None))
+
+
+def test_without_a_file_and_without_runs_there_is_nothing_to_ask(orch: Desk, api: FakeApi) -> None:
+    assert orch("hosts") == 2
+    assert orch.said == (
+        "error: no run is active, so no hosts are known\nhint: name a file: `orch hosts cluster.yaml`\n"
+    )

@@ -1,0 +1,96 @@
+"""What is done for a heartbeat does not grow with the number of hosts. Work is counted, not timed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from orchestrator.adapters.head.journal import Journal
+from orchestrator.core import decide
+from orchestrator.core.events import Event, HostPrepared, HostReported, HostUp, Submitted, TaskReport
+from orchestrator.core.model import Facts, Phase, Progress, Run, new_run
+from orchestrator.daemon.coordinator.loop import Loop
+from tests.unit.core.transcript import make_plan
+
+RUN = "t-20260101-000000"
+GROWTH_MAX = 1.1
+
+
+def counted(work: Callable[[], object]) -> int:
+    """Return how many instructions of Python it takes."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def after(run: Run, *events: Event) -> Run:
+    for event in events:
+        run, _ = decide.step(run, event)
+    return run
+
+
+def report(run: Run, host: int, at: float, phase: str = "running", step: int | None = None) -> HostReported:
+    task = run.tasks[host]
+    told = TaskReport(task.id, run.generation, phase, pid=7, port=20000, progress=Progress(global_step=step))
+    return HostReported(at, task.host, (told,))
+
+
+def training(n_hosts: int) -> Run:
+    names = [f"h{number}" for number in range(n_hosts)]
+    run = after(new_run(RUN, make_plan(names, checkpoint=False), epoch=1, at=0.0), Submitted(0.0))
+    for name in names:
+        run = after(run, HostUp(0.0, name, "boot"), HostPrepared(0.0, name, Facts()))
+    for phase, step in (("ready", None), ("running", None), ("running", 1)):
+        for host in range(n_hosts):
+            run = after(run, report(run, host, 1.0, phase, step))
+    assert run.phase is Phase.RUNNING
+    return run
+
+
+def test_a_decision_about_a_heartbeat_visits_no_other_host() -> None:
+    few, many = training(4), training(64)
+    work = [counted(lambda run=run: decide.step(run, report(run, 2, 2.0, step=5))) for run in (few, many)]  # type: ignore[misc]
+    assert work[0] > 100
+    assert work[1] <= GROWTH_MAX * work[0], work
+
+
+def test_nor_does_a_turn_of_the_loop(tmp_path: Path) -> None:
+    work = []
+    for n_hosts in (4, 64):
+        journal = Journal(str(tmp_path / f"journal-{n_hosts}.db"))
+        loop = Loop(journal, lambda run, action: None, changed=lambda before, after: None, now=lambda: 2.0)  # noqa: ARG005
+        run = training(n_hosts)
+        loop.runs = {RUN: run}
+        loop.post(RUN, report(run, 2, 2.0, step=5))
+        loop.turn(0.0)
+        loop.post(RUN, report(run, 3, 2.0, step=6))
+
+        def turn(loop: Loop = loop) -> None:
+            loop.sleep_s()
+            loop.turn(0.0)
+
+        work.append(counted(turn))
+        assert loop.runs[RUN].tasks[3].progress.global_step == 6
+        journal.close()
+    assert work[0] > 100
+    assert work[1] <= GROWTH_MAX * work[0], work
+
+
+def test_the_end_of_a_task_is_decided_at_once() -> None:
+    run = training(4)
+    assert after(run, report(run, 2, 2.0, "exited", step=5)).phase is not Phase.RUNNING

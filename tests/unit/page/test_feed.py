@@ -1,0 +1,74 @@
+"""What a viewer is told: differences that put together give the state, and little of it where little has changed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.page.feed import difference, steady, told
+
+_LEAVES = st.one_of(st.none(), st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2))
+_DOCUMENTS = st.recursive(
+    st.dictionaries(st.sampled_from("abcd"), _LEAVES, max_size=4),
+    lambda inner: st.dictionaries(st.sampled_from("abcd"), st.one_of(_LEAVES, inner), max_size=4),
+    max_leaves=20,
+)
+
+
+def patch(target: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Do as `orch.patch` of base.js does."""
+    for name in changes.get("-", ()):
+        del target[name]
+    for name, value in changes.items():
+        if name != "-":
+            known = target.get(name)
+            inner = isinstance(value, dict)
+            target[name] = patch(known if isinstance(known, dict) else {}, value) if inner else value
+    return target
+
+
+@given(_DOCUMENTS, _DOCUMENTS)
+def test_a_difference_put_in_gives_the_newer_state(before: dict[str, Any], after: dict[str, Any]) -> None:
+    made = patch(json.loads(json.dumps(before)), json.loads(json.dumps(difference(before, after))))
+    assert made == after
+
+
+def status(now: float, *, tasks: int, step: int) -> dict[str, Any]:
+    """Return a status in which every task has just been heard, a little later or sooner each time."""
+    found = [
+        {"task": f"worker:{i}", "host": f"h{i}", "phase": "RUNNING", "global_step": step, "steps_per_s": 3.4}
+        | {"cpu_percent": 98.0, "rss_bytes": 1 << 30, "heartbeat_age_s": 0.3 + (now * (i + 1)) % 1}
+        for i in range(tasks)
+    ]
+    run = {"run_id": "t", "phase_age_s": now - 5.0, "elapsed_s": now, "global_step": step, "tasks": found}
+    return {"now": now, "away_since": None, "runs": [run]}
+
+
+def test_ages_are_told_as_instants_that_stand_still_while_a_task_is_heard() -> None:
+    first = steady(status(100.0, tasks=3, step=1), None)
+    later = steady(status(101.0, tasks=3, step=1), first)
+    run = later["runs"]["t"]
+    assert run["phase_time"] == 5.0
+    assert "elapsed_s" not in run
+    moved = [name for name in run["tasks"] if run["tasks"][name] != first["runs"]["t"]["tasks"][name]]
+    assert moved == [], "a jitter of a second is no news"
+    assert difference(first, steady(status(110.0, tasks=3, step=1), later))["runs"]["t"]["tasks"]
+
+
+def test_200_tasks_that_train_cost_some_kilobytes_a_second() -> None:
+    before, sizes = None, []
+    for second in range(20):
+        now = told(steady(status(100.0 + second, tasks=200, step=second), before), "t")
+        if before is not None:
+            sizes.append(len(json.dumps(difference(before, now), separators=(",", ":"))))
+        before = now
+    assert sum(sizes) / len(sizes) < 13_000
+
+
+def test_a_list_of_runs_is_told_without_their_tasks() -> None:
+    known = steady(status(1.0, tasks=2, step=1), None)
+    assert "tasks" not in told(known, None)["runs"]["t"]
+    assert set(told(known, "t")["runs"]["t"]["tasks"]) == {"worker:0", "worker:1"}

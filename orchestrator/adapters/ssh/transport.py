@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import socket
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from orchestrator.adapters.ssh.channel import SshChannel, hang_up
 from orchestrator.adapters.ssh.config import Hop, Route
 from orchestrator.adapters.ssh.errors import refusal, retried, unreadable_revocations
 from orchestrator.adapters.ssh.explain import explained
+from orchestrator.adapters.ssh.gate import Gate
 from orchestrator.adapters.ssh.keys import Keys, KnownOnly, host_key
 from orchestrator.adapters.ssh.known_hosts import (
     SSH_PORT,
@@ -53,9 +53,6 @@ from orchestrator.core.plan import HostPlan
 
 # paramiko logs what it raises, with a traceback; whoever gets our sentence needs neither.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
-
-HANDSHAKES_MAX = 8
-"""At once to one sshd: its MaxStartups, 10:30:100 by default, drops more at random."""
 
 _SCAN_TYPES = (
     "ssh-ed25519",
@@ -124,7 +121,7 @@ class SshTransport:
         self._config = FileCache(lambda: self._read_config(list(files)))
         self._known: dict[tuple[tuple[Path, ...], ...], FileCache[KnownHosts]] = {}
         self._keys: dict[Path, FileCache[paramiko.PKey]] = {}
-        self._gates: dict[tuple[object, ...], threading.BoundedSemaphore] = {}
+        self._gates: dict[tuple[object, ...], Gate] = {}
         # Lazy and with an empty ssh_config: neither fabric.yaml nor fabric's reading of ~/.ssh/config counts.
         self._fabric = fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig())
 
@@ -285,17 +282,14 @@ class SshTransport:
         return connections
 
     def _open_hop(self, route: Route, hop: Hop, connection: fabric.Connection) -> None:
-        with self._gate(route, hop), explained(route.host, hop, self._timeouts.connect_s):
+        with self._handshake(route, hop), explained(route.host, hop, self._timeouts.connect_s):
             connection.open()
         connection.transport.set_keepalive(self._timeouts.keepalive_s)
         connection.transport.sock.settimeout(IDLE_WAKE_S)
 
-    @contextmanager
-    def _gate(self, route: Route, hop: Hop) -> Iterator[None]:
+    def _handshake(self, route: Route, hop: Hop) -> AbstractContextManager[None]:
         via = None if hop.bastion or route.bastion is None else route.bastion.address
-        key = (via, hop.address, hop.port)
-        with self._gates.setdefault(key, threading.BoundedSemaphore(HANDSHAKES_MAX)):
-            yield
+        return self._gates.setdefault((via, hop.address, hop.port), Gate()).handshake()
 
     def _start(self, route: Route, connections: list[fabric.Connection], command: str) -> paramiko.Channel:
         connection = connections[-1]
@@ -349,7 +343,7 @@ class SshTransport:
         names = tuple(name for name in found.host_keys if name.removesuffix(CERTIFICATE) == key_type)
         if not names:
             return None  # HostKeyAlgorithms of ssh_config forbids it
-        with self._gate(route, hop), explained(route.host, hop, self._timeouts.connect_s):
+        with self._handshake(route, hop), explained(route.host, hop, self._timeouts.connect_s):
             if connection.gateway:
                 sock = connection.open_gateway()
             else:

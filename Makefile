@@ -64,8 +64,8 @@ format: $(VENV)/.dev  ## bring the sources into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.dev  ## the measured claims: start, detection, overhead
-	$(BIN)/python -m benchmarks
+bench: $(VENV)/.dev  ## the measured claims, into docs/benchmarks.md: start, detection, overhead, cost over hosts; half an hour, quiet
+	$(BIN)/python -m benchmarks --write
 
 scaling: $(VENV)/.dev  ## images/s of 1, 2 and 4 replicas, under orch and by hand, into docs/strategies.md; four quiet minutes
 	$(BIN)/python -m benchmarks.scaling

@@ -1,14 +1,21 @@
-"""`python -m benchmarks [NAME…] [--json]` measures, and prints one table. Exit 1 if a limit is missed."""
+"""`python -m benchmarks [NAME…] [--json] [--write]` measures, and prints one table. Exit 1 if a limit is missed."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from importlib import import_module
+from inspect import getdoc
 
+from benchmarks import page
 from benchmarks.figure import Figure, NotMeasured, table
+from benchmarks.machine import ROOT, Machine, here
+
+DOCS = ROOT / "docs"
 
 BENCHMARKS = {
     "status": "`orch status` as a whole process",
@@ -31,21 +38,54 @@ def main(argv: Sequence[str]) -> int:
     listed = "; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
     parser.add_argument("names", nargs="*", choices=[[], *BENCHMARKS], metavar="NAME", help=listed)
     parser.add_argument("--json", action="store_true", help="the samples too, for scripts")
+    parser.add_argument("--write", action="store_true", help="measure all, and write docs/benchmarks.md anew")
     options = parser.parse_args(argv)
-    figures: list[Figure] = []
-    failures: list[str] = []
-    for name in options.names or BENCHMARKS:
-        print(f"{name}: {BENCHMARKS[name]} …", file=sys.stderr, flush=True)
-        measure: Callable[[], list[Figure]] = import_module(f"benchmarks.{name}").measure
-        try:
-            figures += measure()
-        except NotMeasured as e:
-            failures.append(f"{name}: NOT MEASURED: {e}")
+    if options.write and options.names:
+        parser.error("--write measures all: a page is of one run")
+    at, began = here("make bench"), time.monotonic()
+    measured, failures = measure(options.names or list(BENCHMARKS))
+    figures = [figure for each in measured.values() for figure in each]
     if options.json:
         print(json.dumps({"figures": [f.to_json() for f in figures], "not_measured": failures}, indent=2))
     else:
         print("\n".join([table(figures), *failures]))
+    if options.write:
+        write(at, measured, failures, minutes=(time.monotonic() - began) / 60)
     return 0 if not failures and all(figure.is_kept for figure in figures) else 1
+
+
+def measure(names: Sequence[str]) -> tuple[dict[str, list[Figure]], list[str]]:
+    """Return the figures by benchmark, and what could not be measured."""
+    measured: dict[str, list[Figure]] = {}
+    failures: list[str] = []
+    for name in names:
+        print(f"{name}: {BENCHMARKS[name]} …", file=sys.stderr, flush=True)
+        one: Callable[[], list[Figure]] = import_module(f"benchmarks.{name}").measure
+        try:
+            measured[name] = one()
+        except NotMeasured as e:
+            failures.append(f"{name}: NOT MEASURED: {e}")
+    return measured, failures
+
+
+def write(
+    at: Machine, measured: Mapping[str, Sequence[Figure]], failures: Sequence[str], *, minutes: float
+) -> None:
+    """Write the page, its plots, and the samples as JSON."""
+    about = {name: getdoc(import_module(f"benchmarks.{name}")) or "" for name in measured}
+    for old in (DOCS / "images").glob("bench-*.svg"):
+        old.unlink()
+    for file, svg in page.images(measured).items():
+        (DOCS / "images" / file).write_text(svg)
+    (DOCS / "benchmarks.md").write_text(page.document(at, measured, about, failures, minutes))
+    samples = {name: [figure.to_json() for figure in figures] for name, figures in measured.items()}
+    known = {
+        "machine": asdict(at),
+        "minutes": round(minutes, 1),
+        "measured": samples,
+        "not_measured": failures,
+    }
+    (DOCS / "benchmarks.json").write_text(json.dumps(known, indent=1) + "\n")
 
 
 if __name__ == "__main__":

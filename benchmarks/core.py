@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.figure import Figure
+from benchmarks.figure import Figure, Point
 from benchmarks.limits import LIMITS
 from orchestrator.core import decide
 from orchestrator.core.deadlines import next_deadline
@@ -22,7 +22,13 @@ def measure() -> list[Figure]:
     """Measure 1,000 heartbeats in each size, in five parts."""
     samples = {hosts: _beats_ms(training(hosts)) for hosts in HOSTS}
     figures = [
-        Figure(f"a heartbeat in the core at {hosts} hosts", "ms", LIMITS["core: heartbeat"], tuple(found))
+        Figure(
+            f"a heartbeat in the core at {hosts} hosts",
+            "ms",
+            LIMITS["core: heartbeat"],
+            tuple(found),
+            point=Point("a heartbeat in the core alone", "core", hosts),
+        )
         for hosts, found in samples.items()
     ]
     base = Figure("", "", 0.0, tuple(samples[HOSTS[0]])).measured

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import median
 
 
 class NotMeasured(Exception):
     """The benchmark could not be measured; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Where a figure stands in a plot: a bar named `series`, or with `x` a point of that line."""
+
+    plot: str
+    """The plot's title."""
+    series: str
+    x: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +29,13 @@ class Figure:
     claim: str
     unit: str
     limit: float
-    """The largest allowed median."""
+    """The largest allowed median; infinite where the figure is no claim, and only stands beside one."""
     samples: tuple[float, ...]
     note: str = ""
     """How the limit was chosen, or what the figure is compared with."""
     error: float = 0.0
     """The standard error of the median, if it matters. If it exceeds the limit, the claim is not decided."""
+    point: Point | None = None
 
     @property
     def measured(self) -> float:
@@ -31,13 +43,20 @@ class Figure:
         return median(self.samples)
 
     @property
+    def is_claim(self) -> bool:
+        """Whether the figure has a limit."""
+        return self.limit != inf
+
+    @property
     def is_kept(self) -> bool:
-        """Whether the measurement shows that the claim holds here."""
-        return self.verdict == "ok"
+        """Whether the measurement shows that the claim holds here. What is no claim is kept."""
+        return self.verdict in ("ok", "")
 
     @property
     def verdict(self) -> str:
-        """The verdict in a word or two."""
+        """The verdict in a word or two; empty where the figure is no claim."""
+        if not self.is_claim:
+            return ""
         if self.error > self.limit:
             return "TOO NOISY"
         return "ok" if self.measured <= self.limit else "MISSED"
@@ -47,7 +66,7 @@ class Figure:
         return {
             "claim": self.claim,
             "unit": self.unit,
-            "limit": round(self.limit, 3),
+            "limit": round(self.limit, 3) if self.is_claim else None,
             "min": round(min(self.samples), 3),
             "median": round(self.measured, 3),
             "max": round(max(self.samples), 3),
@@ -56,6 +75,10 @@ class Figure:
             "verdict": self.verdict,
             "note": self.note,
         }
+
+    def shown(self, number: float) -> str:
+        """Return a number of this figure's with as many digits as its size asks for."""
+        return f"{number:.{_digits(self.limit if self.is_claim else self.measured)}f}"
 
 
 def table(figures: Sequence[Figure]) -> str:
@@ -72,10 +95,9 @@ def table(figures: Sequence[Figure]) -> str:
 
 
 def _row(figure: Figure) -> tuple[str, ...]:
-    numbers = (min(figure.samples), figure.measured, max(figure.samples))
-    shown = [f"{number:.{_digits(figure.limit)}f}" for number in numbers]
-    limit = f"{figure.limit:.{_digits(figure.limit)}f} {figure.unit}"
-    return (figure.claim, limit, *shown, str(len(figure.samples)), figure.verdict, figure.note)
+    numbers = map(figure.shown, (min(figure.samples), figure.measured, max(figure.samples)))
+    limit = f"{figure.shown(figure.limit)} {figure.unit}" if figure.is_claim else figure.unit
+    return (figure.claim, limit, *numbers, str(len(figure.samples)), figure.verdict, figure.note)
 
 
 def _digits(limit: float) -> int:

@@ -20,7 +20,7 @@ from benchmarks.lab import DEFAULT_TIMING, cluster_of, lab_of
 from benchmarks.limits import LIMITS
 
 TASKS = 3
-REPEATS = 7
+REPEATS = 20
 TIMEOUT_S = 60.0
 
 

@@ -14,22 +14,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
-from pathlib import Path
 
 from benchmarks import scaling_page as page
 from benchmarks.figure import NotMeasured
 from benchmarks.lab import DEFAULT_TIMING, cluster_of
+from benchmarks.machine import CORES, ROOT, heading, here
 from tests.cluster.cluster import Cluster
 
-ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 SCRIPT = "images_per_second.py"
 REPLICAS = (1, 2, 4)
 TIMEOUT_S = 240.0
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
-
-CORES = sorted(os.sched_getaffinity(0))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -37,14 +33,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="each thing once and short, to try it out")
     options = parser.parse_args(argv)
-    at = page.Machine(
-        measured_at=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        commit=_said(["git", "rev-parse", "--short", "HEAD"]).strip() or "unknown",
-        cpu=_cpu(),
-        cores=len(CORES),
-        load=os.getloadavg()[0],
-        command=" ".join(["python -m benchmarks.scaling", *argv]),
-    )
+    at = here(" ".join(["python -m benchmarks.scaling", *argv]))
     try:
         rates = _rates(repeats=1 if options.quick else 2, steps=20 if options.quick else 100)
         tables = [
@@ -56,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"not measured: {e}", file=sys.stderr)
         return 1
     target = ROOT / "docs/strategies.md"
-    target.write_text(page.replaced(target.read_text(), "\n\n".join([page.heading(at), *tables])))
+    target.write_text(page.replaced(target.read_text(), "\n\n".join([heading(at), *tables])))
     print(f"written to {target.relative_to(ROOT)}", file=sys.stderr)
     return 0
 
@@ -196,17 +185,6 @@ def _data(epochs: int) -> tuple[list[tuple[str, float]], dict[str, float]]:
     if not steps or found is None:
         raise NotMeasured(f"data_pipeline.py told no times: {alone[-500:]}")
     return steps, {"FILE": float(found[1]), "DATA": float(found[2])}
-
-
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return "unknown processor"
-
-
-def _said(command: list[str]) -> str:
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
 
 
 if __name__ == "__main__":

@@ -8,22 +8,6 @@ from dataclasses import dataclass
 BEGIN = "<!-- measured: begin, by `make scaling`; what stands here is overwritten -->"
 END = "<!-- measured: end -->"
 
-BUSY_SHARE = 0.3
-"""If the load before the start is above this part of the cores, the page says that the machine was busy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Where, when and how the page was measured."""
-
-    measured_at: str
-    commit: str
-    cpu: str
-    cores: int
-    load: float
-    """The load in the minute before it began."""
-    command: str
-
 
 @dataclass(frozen=True, slots=True)
 class Rate:
@@ -54,20 +38,6 @@ def replaced(document: str, measured: str) -> str:
     if not begin or not end:
         raise ValueError(f"the page has no {BEGIN} … {END}")
     return f"{before}{BEGIN}\n\n{measured}\n\n{END}{after}"
-
-
-def heading(at: Machine) -> str:
-    """Return date, commit, machine and command, with a warning if the machine was busy."""
-    text = (
-        f"`{at.command}`, {at.measured_at}, commit {at.commit}, {at.cpu}, {at.cores} cores, no GPU; "
-        f"load {at.load:.1f} before it began."
-    )
-    if at.load > BUSY_SHARE * at.cores:
-        text += (
-            f"\n\n**Measured on a busy machine** (load {at.load:.1f} on {at.cores} cores): "
-            "other work took part of it, so take no figure here for what the machine can do."
-        )
-    return text
 
 
 def scaling(rates: Sequence[Rate], cores: int) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import scaling_page as page
+from benchmarks.machine import Machine, heading
 
 DOCUMENT = Path(__file__).parents[2] / "docs/strategies.md"
 
@@ -42,7 +43,7 @@ def test_what_communication_takes_of_a_step() -> None:
 
 @pytest.mark.parametrize(("load", "warned"), [(0.2, False), (3.0, True)])
 def test_a_busy_machine_is_said_to_be_one(load: float, warned: bool) -> None:
-    text = page.heading(page.Machine("2026-01-01 00:00 UTC", "abc1234", "a processor", 2, load, "measure"))
+    text = heading(Machine("2026-01-01 00:00 UTC", "abc1234", "a processor", 2, load, "measure"))
     assert ("busy machine" in text) == warned
 
 

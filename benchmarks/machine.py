@@ -1,0 +1,72 @@
+"""Where, when and of which commit figures were measured. Every page of figures says it at its head."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CORES = sorted(os.sched_getaffinity(0))
+
+BUSY_SHARE = 0.3
+"""If the load before the start is above this part of the cores, the page says that the machine was busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where, when and how a page was measured."""
+
+    measured_at: str
+    commit: str
+    cpu: str
+    cores: int
+    load: float
+    """The load in the minute before it began."""
+    command: str
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether other work ran here before the measurement began."""
+        return self.load > BUSY_SHARE * self.cores
+
+
+def here(command: str) -> Machine:
+    """Return this machine, now, with the commit that is checked out and the load before the measurement."""
+    changed = bool(_said(["git", "status", "--porcelain", "--untracked-files=no"]).strip())
+    commit = _said(["git", "rev-parse", "--short=12", "HEAD"]).strip() or "unknown"
+    return Machine(
+        measured_at=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        commit=f"{commit}, with changes that are not committed" if changed else commit,
+        cpu=_cpu(),
+        cores=len(CORES),
+        load=os.getloadavg()[0],
+        command=command,
+    )
+
+
+def heading(at: Machine) -> str:
+    """Return date, commit, machine and command, with a warning if the machine was busy."""
+    text = (
+        f"`{at.command}`, {at.measured_at}, commit {at.commit}, {at.cpu}, {at.cores} cores, no GPU; "
+        f"load {at.load:.1f} before it began."
+    )
+    if at.is_busy:
+        text += (
+            f"\n\n**Measured on a busy machine** (load {at.load:.1f} on {at.cores} cores): "
+            "other work took part of it, so take no figure here for what the machine can do."
+        )
+    return text
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return "unknown processor"
+
+
+def _said(command: list[str]) -> str:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout

@@ -1,0 +1,66 @@
+"""docs/benchmarks.md: what was missed stands at its head, and its plots are whole SVG."""
+
+from __future__ import annotations
+
+from math import inf
+from xml.etree import ElementTree
+
+from benchmarks import page
+from benchmarks.figure import Figure, Point
+from benchmarks.machine import Machine
+
+AT = Machine("2026-01-01 00:00 UTC", "abc1234", "a processor", 2, 0.1, "make bench")
+COST = "CPU for a host & heartbeat"
+BACK = "kill -9 to the first new step"
+
+MEASURED = {
+    "head": [
+        Figure("at 16 hosts (SSH)", "ms", 0.8, (0.7, 0.6, 0.9), point=Point(COST, "SSH", 16)),
+        Figure("at 96 hosts (SSH)", "ms", 0.8, (0.9, 1.1, 1.0), point=Point(COST, "SSH", 96)),
+    ],
+    "comeback": [
+        Figure("by hand", "s", inf, (4.0, 4.2), point=Point(BACK, "by hand")),
+        Figure("with a standby", "s", 1.8, (1.5,), point=Point(BACK, "orch, standby")),
+    ],
+}
+
+
+def text(failures: list[str] | None = None) -> str:
+    about = {name: f"How {name} is measured." for name in MEASURED}
+    return page.document(AT, MEASURED, about, failures or [], minutes=12.3)
+
+
+def test_what_was_missed_stands_at_the_head() -> None:
+    head = text(["idle: NOT MEASURED: no sshd"]).partition("## head")[0]
+    assert "commit abc1234" in head
+    assert "It took 12 min." in head
+    assert "**2 of 3 limits are kept.**" in head
+    assert "- MISSED: at 96 hosts (SSH): 1.00 ms, limit 0.80 ms" in head
+    assert "- idle: NOT MEASURED: no sshd" in head
+
+
+def test_each_benchmark_has_its_way_and_its_table() -> None:
+    assert "How comeback is measured." in text()
+    assert "| with a standby | 1.80 s | 1.50 | 1.50 | 1.50 | 1 | ok |  |" in text()
+    assert "| by hand | (s) | 4.00 | 4.10 | 4.20 | 2 |  |  |" in text()
+
+
+def test_each_plot_is_a_whole_image_that_the_page_shows() -> None:
+    images = page.images(MEASURED)
+    assert sorted(images) == ["bench-cpu-for-a-host-heartbeat.svg", "bench-kill-9-to-the-first-new-step.svg"]
+    for name, svg in images.items():
+        assert f"](images/{name})" in text()
+        assert ElementTree.fromstring(svg).tag.endswith("svg")
+        assert "prefers-color-scheme:dark" in svg
+
+
+def test_a_line_has_a_mark_for_each_number_of_hosts_and_its_limit() -> None:
+    svg = page.images(MEASURED)["bench-cpu-for-a-host-heartbeat.svg"]
+    assert svg.count("<circle") == 2
+    assert "limit, SSH" in svg
+
+
+def test_a_bar_has_the_median_beside_it() -> None:
+    svg = page.images(MEASURED)["bench-kill-9-to-the-first-new-step.svg"]
+    assert svg.count("<rect") == 2
+    assert "4.1 s" in svg

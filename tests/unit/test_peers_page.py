@@ -1,0 +1,61 @@
+"""The comparison with the peers: what a kill costs is found from the steps that were told, and the page says it."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from benchmarks.machine import Machine
+from benchmarks.peers import goodput, page
+from benchmarks.peers.goodput import Goodput
+from benchmarks.peers.steps import Step, read
+
+AT = Machine("2026-01-01 00:00 UTC", "abc1234", "a processor", 2, 0.1, "python -m benchmarks.peers")
+
+STEPS = [
+    Step(1.0, 1, 10),
+    Step(2.0, 2, 10),
+    Step(2.01, 3, 10),  # it was under way when the kill came at 2.0
+    Step(6.0, 2, 11),
+    Step(7.0, 3, 11),
+    Step(8.0, 4, 11),
+]
+
+
+def test_the_first_step_is_that_of_a_new_process() -> None:
+    assert goodput.first_of_new(STEPS, killed_at_s=2.0) == 4.0
+
+
+def test_lost_is_the_time_to_a_step_that_had_not_been_done_before() -> None:
+    assert goodput.beyond(STEPS, killed_at_s=2.0) == 6.0
+
+
+def test_what_does_not_come_back_lasts_for_ever() -> None:
+    assert goodput.first_of_new(STEPS, killed_at_s=8.0) == inf
+    assert goodput.beyond(STEPS, killed_at_s=8.0) == inf
+
+
+def test_the_steps_are_read_as_they_were_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(goodput.__file__).parent / "workdir"))
+    from telling import Teller  # type: ignore[import-not-found]
+
+    assert read(tmp_path) == []
+    teller = Teller(str(tmp_path), 0)
+    teller.did(7)
+    (step,) = read(tmp_path)
+    assert step.number == 7
+    assert (tmp_path / "pid.0").read_text() == str(step.pid)
+
+
+def test_the_page_says_what_never_came_back() -> None:
+    measured = {
+        "orch, standby": Goodput(30.0, 0.95, (0.1, 0.2), (1.4, 1.6), (2.0, 2.4)),
+        "a loop": Goodput(31.0, 0.4, (3.0, inf), (9.0, inf), (20.0, inf)),
+    }
+    text = page.document(AT, measured, ["Ray Train: not measured: no step"], minutes=10, every_s=60)
+    assert "| orch, standby | 95 % | 30.0 | 0.15 s (0.20 s) | 1.50 s (1.60 s) | 2.20 s (2.40 s) | 2 |" in text
+    assert "not before the next kill" in text
+    assert "Ray Train: not measured" in text
+    assert sorted(page.images(measured)) == ["peers-goodput.svg", "peers-lost.svg"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import gcd
 
 from orchestrator.core.plan import TASK_TYPES, HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.core.words import counted, listed
@@ -29,6 +30,8 @@ class Ask:
     type: str
     replicas: int
     gpus: int | None = None
+    split: bool = False
+    """As many tasks, with as many GPUs each, as use all GPUs; `gpu_split` finds both numbers before it is placed."""
 
     @property
     def shares(self) -> bool:
@@ -72,7 +75,7 @@ def place(
     if problems:
         return (), tuple(problems)
     tasks = _hand_out(capacities, wanted)
-    unequal = _unequal(tasks) if equal_gpus else []
+    unequal = _unequal(tasks, wanted) if equal_gpus else []
     return ((), tuple(unequal)) if unequal else (tasks, ())
 
 
@@ -190,30 +193,32 @@ def _hand_out(capacities: Sequence[_Capacity], wanted: dict[str, Ask]) -> tuple[
     return tuple(sorted(tasks, key=lambda task: task.id))
 
 
-def _with_more_slots(tasks: Sequence[TaskPlan], gpus: int) -> str:
-    """Return how hosts with more GPUs use all of them, by several tasks each; nothing where they do not divide evenly.
+def _split_instead(tasks: Sequence[TaskPlan], wanted: Mapping[str, Ask]) -> str:
+    """Return how no GPU would be idle; nothing where the spec says how many GPUs a task gets.
 
     >>> sizes = {"a": 8, "b": 4}
     >>> tasks = [TaskPlan(TaskId("worker", n), host, tuple(range(sizes[host]))) for n, host in enumerate(sizes)]
-    >>> _with_more_slots(tasks, 4)
-    ', with `slots: 2` at a and `replicas: 3`: no GPU is idle then'
+    >>> _split_instead(tasks, {"worker": Ask("worker", 2)})
+    '`gpus: split` without `replicas` for 3 tasks of 4 GPUs (no GPU is idle), or '
     """
-    shares = {task.host: len(task.gpus) // gpus for task in tasks}
-    types = {task.id.type for task in tasks}
-    if len(shares) < len(tasks) or len(types) > 1 or any(len(task.gpus) % gpus for task in tasks):
+    if "worker" not in wanted or not all(wanted[task.id.type].shares for task in tasks):
         return ""
-    slots = [f"`slots: {share}` at {host}" for host, share in shares.items() if share > 1]
-    return f", with {listed(slots)} and `replicas: {sum(shares.values())}`: no GPU is idle then"
+    counts: dict[str, int] = {}
+    for task in tasks:
+        counts[task.host] = counts.get(task.host, 0) + len(task.gpus)
+    each = gcd(*counts.values())
+    parts = f"{counted(sum(counts.values()) // each, 'task')} of {counted(each, 'GPU')}"
+    return f"`gpus: split` without `replicas` for {parts} (no GPU is idle), or "
 
 
-def _unequal(tasks: Sequence[TaskPlan]) -> list[NoPlacement]:
+def _unequal(tasks: Sequence[TaskPlan], wanted: Mapping[str, Ask]) -> list[NoPlacement]:
     mirrored = [task for task in tasks if task.id.type in COMPUTING_TYPES]
     if len({len(task.gpus) for task in mirrored}) <= 1:
         return []
     least = min(mirrored, key=lambda task: len(task.gpus))
     most = max(mirrored, key=lambda task: len(task.gpus))
     way_out = (
-        f"write `gpus: {len(least.gpus)}` for every task{_with_more_slots(mirrored, len(least.gpus))}"
+        f"write {_split_instead(mirrored, wanted)}`gpus: {len(least.gpus)}` for every task"
         if least.gpus
         else f"take {least.host} out, or give it GPUs"
     )

@@ -32,6 +32,9 @@ _OURS = ("TF_CONFIG", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 GPUS_MAX = 128
 
+SPLIT = "split"
+"""Instead of a number of GPUs: hosts are cut into tasks that have equally many."""
+
 _SIZE_FORMS = [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": SIZE_PATTERN}]
 
 _DURATION_FORMS = [{"type": "number", "minimum": 0}, {"type": "string", "pattern": DURATION_PATTERN}]
@@ -158,6 +161,16 @@ def _gpus(value: object) -> tuple[int, ...]:
     raise diagnose(sentence if isinstance(value, (dict, list)) else f"{sentence}; got {shown(value)}")
 
 
+def _task_gpus(value: object) -> int | str | None:
+    """Parse the GPUs of a task. None leaves the number to the hosts."""
+    if value is None or value == SPLIT:
+        return value if value is None else SPLIT
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= GPUS_MAX:
+        return value
+    sentence = f"must be a number of GPUs (0 to {GPUS_MAX}), or {SPLIT}"
+    raise diagnose(sentence if isinstance(value, (dict, list)) else f"{sentence}; got {shown(value)}")
+
+
 def _ports(value: object) -> tuple[int, int]:
     match = (
         re.fullmatch(r"([0-9]{1,9}) ?- ?([0-9]{1,9})", value, re.ASCII) if isinstance(value, str) else None
@@ -280,6 +293,21 @@ Gpus = Annotated[
             "anyOf": [
                 {"type": "integer", "minimum": 0, "maximum": GPUS_MAX},
                 {"type": "array", "items": {"type": "integer", "minimum": 0}, "uniqueItems": True},
+            ]
+        },
+        instead=True,
+    ),
+]
+
+TaskGpus = Annotated[
+    int | str | None,
+    _Checked(
+        _task_gpus,
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0, "maximum": GPUS_MAX},
+                {"const": SPLIT},
+                {"type": "null"},
             ]
         },
         instead=True,

@@ -18,7 +18,6 @@ from orchestrator.core.plan import (
     SUMMARY_BYTES_MAX,
 )
 from orchestrator.spec.forms import (
-    GPUS_MAX,
     Address,
     Argument,
     DataAddress,
@@ -34,6 +33,7 @@ from orchestrator.spec.forms import (
     Stall,
     Standby,
     Strategy,
+    TaskGpus,
     Tpu,
     User,
     duration,
@@ -109,8 +109,9 @@ class Tasks(_Model):
     """How many there are."""
     replicas_min: Annotated[int, Field(ge=1, le=1000)] | None = None
     """How many must be left for the run to continue when a host is lost and there is no spare. Default: all."""
-    gpus: Annotated[int, Field(ge=0, le=GPUS_MAX)] | None = None
-    """The number of GPUs for each. Default: chief and worker share their host's GPUs, ps and evaluator get none."""
+    gpus: TaskGpus = None
+    """The number of GPUs for each. Default: chief and worker share their host's GPUs, ps and evaluator get none.
+    `split` for workers that must have equally many, on hosts with different numbers: each host is cut into tasks."""
 
 
 class Checkpoint(_Model):

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from orchestrator.core.placement import Ask
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.diagnostics import closest
+from orchestrator.spec.forms import SPLIT
 from orchestrator.spec.models import Host, Restart, Run, Ssh, Tasks, TaskType, TimingSpec
 
 LOCAL_ADDRESS = "127.0.0.1"
@@ -110,7 +111,8 @@ def _meant(model: type[BaseModel], bad: frozenset[str]) -> frozenset[str]:
 def asks(run: Run) -> Iterator[Ask]:
     """Yield what the tasks ask of the hosts."""
     for type_, tasks in tasks_of(run).items():
-        yield Ask(type_, tasks.replicas, tasks.gpus)
+        gpus = tasks.gpus if isinstance(tasks.gpus, int) else None
+        yield Ask(type_, tasks.replicas, gpus, split=tasks.gpus == SPLIT)
 
 
 def tasks_of(run: Run) -> Mapping[TaskType, Tasks]:

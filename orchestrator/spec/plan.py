@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.core.errors import SpecError
-from orchestrator.core.placement import place
-from orchestrator.core.plan import CheckpointPlan, HostPlan, Options, Plan, RestartPolicy, Timing
+from orchestrator.core.gpu_split import split
+from orchestrator.core.placement import Ask, place
+from orchestrator.core.plan import CheckpointPlan, HostPlan, Options, Plan, RestartPolicy, TaskPlan, Timing
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.load import load_spec
 from orchestrator.spec.models import ClusterSpec, Host, Run
@@ -43,8 +45,10 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
         SpecError: the tasks cannot be placed on the hosts.
     """
     run = spec.run
-    hosts = _hosts(spec, base_dir, local_python)
-    tasks, problems = place(hosts, asks(run), equal_gpus=STRATEGIES[run.strategy].equal_gpus)
+    hosts, wanted, problems = split(_hosts(spec, base_dir, local_python), asks(run))
+    tasks: tuple[TaskPlan, ...] = ()
+    if not problems:
+        tasks, problems = place(hosts, wanted, equal_gpus=STRATEGIES[run.strategy].equal_gpus)
     if problems:
         raise SpecError(
             "\n".join(f"run.tasks.{problem.task_type}: {problem.message}" for problem in problems)
@@ -85,15 +89,21 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
             run.restart.standby,
         ),
         timing=_timing(spec),
-        replicas_min={
-            type_: tasks.replicas_min
-            for type_, tasks in tasks_of(run).items()
-            if tasks.replicas_min is not None and tasks.replicas_min < tasks.replicas
-        },
+        replicas_min=_fewest(run, wanted),
         runtime=run.runtime,
         chaos=run.chaos == "allowed",
         options=_options(run),
     )
+
+
+def _fewest(run: Run, wanted: Iterable[Ask]) -> dict[str, int]:
+    """Return by type how many tasks must be left, where that is fewer than all."""
+    replicas = {ask.type: ask.replicas for ask in wanted}
+    return {
+        type_: tasks.replicas_min
+        for type_, tasks in tasks_of(run).items()
+        if tasks.replicas_min is not None and tasks.replicas_min < replicas[type_]
+    }
 
 
 def _options(run: Run) -> Options:

@@ -7,17 +7,19 @@ host does not hide that two others have the same name.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pydantic import BaseModel
 
+from orchestrator.core.gpu_split import split
 from orchestrator.core.launch import ports_needed
-from orchestrator.core.placement import place
+from orchestrator.core.placement import COMPUTING_TYPES, Ask, place
 from orchestrator.core.plan import HostPlan, Plan, TaskPlan
 from orchestrator.core.strategy import STRATEGIES, Strategy
+from orchestrator.core.words import counted
 from orchestrator.spec.diagnostics import Loc
 from orchestrator.spec.durations import as_written
-from orchestrator.spec.forms import env_name_diagnostic
+from orchestrator.spec.forms import SPLIT, env_name_diagnostic
 from orchestrator.spec.models import Run, TimingSpec
 from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute, asks, tasks_of
 from orchestrator.spec.secrets import read_secret
@@ -36,6 +38,7 @@ def relations(parts: Parts) -> Said:
         _local_hosts,
         _types,
         _fewest,
+        _split,
         _options,
         _strategy_options,
         _places,
@@ -128,8 +131,33 @@ def _fewest(parts: Parts) -> Said:
                 loc,
                 f"{strategy.name} cannot go on with fewer {type_} tasks; replicas_min is for {', '.join(able)}",
             )
-        elif tasks.replicas_min > tasks.replicas:
+        elif tasks.gpus != SPLIT and tasks.replicas_min > tasks.replicas:
             yield loc, f"replicas_min ({tasks.replicas_min}) must not be above replicas ({tasks.replicas})"
+
+
+def _split(parts: Parts) -> Said:
+    """Check `gpus: split`, which finds the number of tasks and their GPUs by itself."""
+    run = parts.run.value
+    if not parts.run.good("strategy", "tasks"):
+        return
+    tasks_by_type = tasks_of(run)
+    if all(tasks.gpus != SPLIT for tasks in tasks_by_type.values()):
+        return
+    able = [row.name for row in STRATEGIES.values() if row.equal_gpus]
+    for type_, tasks in tasks_by_type.items():
+        loc: Loc = ("run", "tasks", type_)
+        if tasks.gpus != SPLIT:
+            if type_ in COMPUTING_TYPES and tasks.gpus is not None:
+                yield (
+                    (*loc, "gpus"),
+                    f"leave it out: by `gpus: split` the {type_} gets as many as each worker",
+                )
+        elif run.strategy not in able:
+            yield (*loc, "gpus"), f"split is for {', '.join(able)}; the strategy is {run.strategy}"
+        elif type_ != "worker":
+            yield (*loc, "gpus"), "split is written for worker; a chief gets as many GPUs as each worker then"
+        elif "replicas" in tasks.model_fields_set:
+            yield (*loc, "replicas"), "leave it out: by `gpus: split` the hosts' GPUs say how many there are"
 
 
 def _options(parts: Parts) -> Said:
@@ -197,7 +225,11 @@ def _places(parts: Parts) -> Said:
         for i, host in enumerate(parts.hosts)
     )
     equal_gpus = run.good("strategy") and STRATEGIES[run.value.strategy].equal_gpus
-    tasks, problems = place(hosts, asks(run.value), equal_gpus=equal_gpus)
+    hosts, wanted, problems = split(hosts, asks(run.value))
+    tasks: tuple[TaskPlan, ...] = ()
+    if not problems:
+        tasks, problems = place(hosts, wanted, equal_gpus=equal_gpus)
+        yield from _fewest_of_split(run.value, wanted)
     for problem in problems:
         key = "replicas" if problem.kind == "slots" else "gpus"
         yield ("run", "tasks", problem.task_type, key), problem.message
@@ -213,6 +245,18 @@ def _places(parts: Parts) -> Said:
     if last - first + 1 < needed:
         said = "two for each task of the fullest machine, as every generation takes new ones"
         yield ("run", "ports"), f"{last - first + 1} ports are too few; {needed} are needed: {said}"
+
+
+def _fewest_of_split(run: Run, wanted: Iterable[Ask]) -> Said:
+    """Check replicas_min against the number of tasks into which the hosts are cut."""
+    for ask in wanted:
+        tasks = next(given for type_, given in tasks_of(run).items() if type_ == ask.type)
+        if tasks.gpus == SPLIT and (tasks.replicas_min or 0) > ask.replicas:
+            yield (
+                ("run", "tasks", ask.type, "replicas_min"),
+                f"replicas_min ({tasks.replicas_min}) must not be above the {counted(ask.replicas, ask.type)} that "
+                "`gpus: split` makes",
+            )
 
 
 def _one_gpu_each(tasks: tuple[TaskPlan, ...], strategy: Strategy) -> Said:

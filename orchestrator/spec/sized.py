@@ -51,7 +51,9 @@ def sized(spec: ClusterSpec, plan: Plan, replicas: int) -> ClusterSpec:
     told: dict[str, object] = {"tasks": rest}
     if run.replicas_on_cpu:
         told["replicas_on_cpu"] = own
-    return _with(spec, run, told)
+    # With `gpus: split` a host holds more tasks than its `slots` say.
+    hosts = [host.model_copy(update={"slots": plan.host(host.name).slots}) for host in spec.hosts]
+    return _with(spec.model_copy(update={"hosts": hosts}), run, told)
 
 
 def _with(spec: ClusterSpec, run: Run, changes: Mapping[str, object]) -> ClusterSpec:

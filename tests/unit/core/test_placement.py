@@ -173,16 +173,17 @@ PROBLEMS = {
             "unequal",
             "worker",
             "mirrored tasks need equal GPU counts: worker:0 on a would have 4, and worker:1 on b 2; "
-            "write `gpus: 2` for every task, with `slots: 2` at a and `replicas: 3`: no GPU is idle then",
+            "write `gpus: split` without `replicas` for 3 tasks of 2 GPUs (no GPU is idle), or `gpus: 2` for "
+            "every task",
         ),
     ),
-    "unequal and not to be divided": (
+    "unequal by the spec's own numbers": (
         [host("a", 3), host("b", 2)],
-        [Ask("worker", 2)],
+        [Ask("chief", 1, 3), Ask("worker", 1)],
         NoPlacement(
             "unequal",
-            "worker",
-            "mirrored tasks need equal GPU counts: worker:0 on a would have 3, and worker:1 on b 2; "
+            "chief",
+            "mirrored tasks need equal GPU counts: chief:0 on a would have 3, and worker:0 on b 2; "
             "write `gpus: 2` for every task",
         ),
     ),
@@ -203,12 +204,6 @@ PROBLEMS = {
 def test_what_cannot_be_placed_is_said_with_the_way_out(case: str) -> None:
     hosts, asks, problem = PROBLEMS[case]
     assert place(hosts, asks, equal_gpus=True) == ((), (problem,))
-
-
-def test_what_is_said_of_unequal_gpus_is_a_place_for_all() -> None:
-    tasks, problems = place([host("a", 4, slots=2), host("b", 2)], [Ask("worker", 3, 2)], equal_gpus=True)
-    assert problems == ()
-    assert [(task.host, task.gpus) for task in tasks] == [("a", (0, 1)), ("a", (2, 3)), ("b", (0, 1))]
 
 
 def test_unequal_gpus_are_fine_where_nothing_is_mirrored() -> None:

@@ -36,6 +36,13 @@ def test_gpus_are_filled_task_by_task(replicas: int, expected: dict[str, int]) -
     assert tasks(plan) == expected
 
 
+def test_hosts_that_are_split_hold_several_tasks_at_each_size() -> None:
+    run = {"strategy": "multi_worker_mirrored", "tasks": {"worker": {"gpus": "split"}}}
+    hosts = [{"name": "a", "gpus": 8}, {"name": "b", "gpus": 4}]
+    assert tasks(planned(4, hosts, **run)) == {"worker:0": 4}
+    assert tasks(planned(12, hosts, **run)) == {"worker:0": 4, "worker:1": 4, "worker:2": 4}
+
+
 def test_a_number_that_no_tasks_have_is_refused_with_those_that_they_do() -> None:
     with pytest.raises(SpecError, match="6 replicas cannot be cut into tasks of 4") as refused:
         planned(6, GPU_HOSTS, strategy="multi_worker_mirrored", tasks={"worker": {"replicas": 2}})

@@ -354,9 +354,45 @@ RELATIONS = {
         host_b("name: gpu-b, gpus: 2"),
         [
             "9:11: run.tasks.worker.gpus: mirrored tasks need equal GPU counts: worker:0 on gpu-a would have 4, "
-            "and worker:1 on gpu-b 2; write `gpus: 2` for every task, with `slots: 2` at gpu-a and `replicas: 3`: no "
-            "GPU is idle then"
+            "and worker:1 on gpu-b 2; write `gpus: split` without `replicas` for 3 tasks of 2 GPUs (no GPU is idle), "
+            "or `gpus: 2` for every task"
         ],
+    ),
+    "split and a number of tasks": (
+        changed("replicas: 2", "replicas: 2, gpus: split"),
+        [
+            "9:30: run.tasks.worker.replicas: leave it out: by `gpus: split` the hosts' GPUs say how many there are"
+        ],
+    ),
+    "split under another strategy": (
+        changed("replicas: 2", "gpus: split").replace("multi_worker_mirrored", "processes"),
+        ["9:26: run.tasks.worker.gpus: split is for multi_worker_mirrored; the strategy is processes"],
+    ),
+    "GPUs of a chief beside split workers": (
+        changed("worker: {replicas: 2}", "chief: {gpus: 1}, worker: {gpus: split}"),
+        ["9:25: run.tasks.chief.gpus: leave it out: by `gpus: split` the chief gets as many as each worker"],
+    ),
+    "split for an evaluator": (
+        changed("worker: {replicas: 2}", "chief: {}, evaluator: {gpus: split}"),
+        [
+            "9:40: run.tasks.evaluator.gpus: split is written for worker; a chief gets as many GPUs as each worker "
+            "then"
+        ],
+    ),
+    "split of no GPU": (
+        host_b("name: gpu-b").replace("gpus: 4", "slots: 1").replace("replicas: 2", "gpus: split"),
+        ["9:26: run.tasks.worker.gpus: `gpus: split` divides the GPUs of the hosts, and no host has any"],
+    ),
+    "split into fewer tasks than must be left": (
+        changed("replicas: 2", "replicas_min: 3, gpus: split"),
+        [
+            "9:34: run.tasks.worker.replicas_min: replicas_min (3) must not be above the 2 workers that "
+            "`gpus: split` makes"
+        ],
+    ),
+    "a number of GPUs that is none": (
+        changed("replicas: 2", "replicas: 2, gpus: half"),
+        ["9:39: run.tasks.worker.gpus: must be a number of GPUs (0 to 128), or split; got 'half'"],
     ),
     "a task type that the strategy has not": (
         changed("replicas: 2}}", "replicas: 1}, ps: {replicas: 1}}"),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.core.errors import SpecError
+from orchestrator.core.launch import environment
+from orchestrator.core.placement import assigned, has_room
 from orchestrator.core.plan import CheckpointPlan, HostPlan, RestartPolicy, TaskId, TaskPlan, Timing
 from orchestrator.spec.models import ClusterSpec
 from orchestrator.spec.plan import load_plan, plan_spec
@@ -125,3 +128,28 @@ def test_a_spec_that_was_not_checked_and_finds_no_place_is_an_error(tmp_path: Pa
     )
     with pytest.raises(SpecError, match=r"^run\.tasks\.worker: 2 tasks for 1 slot \(a 1\); "):
         plan_spec(spec, tmp_path)
+
+
+def test_unequal_hosts_are_split_into_workers_that_see_equally_many_gpus_each_its_own() -> None:
+    tasks: dict[str, object] = {"worker": {"gpus": "split", "replicas_min": 2}}
+    hosts = [
+        {"name": "a", "gpus": 8},
+        {"name": "b", "gpus": [2, 3, 6, 7]},
+        {"name": "c", "gpus": 8, "spare": True},
+    ]
+    run = {"strategy": "multi_worker_mirrored", "script": "t.py", "tasks": tasks}
+    spec = ClusterSpec.model_validate({"version": 1, "name": "t", "hosts": hosts, "run": run})
+    plan = plan_spec(spec, Path("/"))
+    seen = {
+        str(task.id): environment(plan, "t-1", 1, task.id, 0, None)["CUDA_VISIBLE_DEVICES"]
+        for task in plan.tasks
+    }
+    assert seen == {"worker:0": "0,1,2,3", "worker:1": "4,5,6,7", "worker:2": "2,3,6,7"}
+    assert plan.replicas_min == {"worker": 2}
+    moved = replace(plan, tasks=assigned(plan, {"a": "c", "b": None}))
+    seen = {
+        str(task.id): environment(moved, "t-1", 2, task.id, 1, None)["CUDA_VISIBLE_DEVICES"]
+        for task in moved.tasks
+    }
+    assert seen == {"worker:0": "0,1,2,3", "worker:1": "4,5,6,7"}, "the spare holds both of what it replaces"
+    assert has_room(plan, "a", "c")

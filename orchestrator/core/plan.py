@@ -161,6 +161,8 @@ class Options:
     """Of the collectives: auto, ring or nccl."""
     communication_timeout_s: float | None = None
     """Seconds after which a collective is given up; longer than the longest step, evaluation and first trace."""
+    bytes_per_pack: int | None = None
+    """How many bytes of gradients go into one collective; None: all."""
     keras: int | None = None
     """2: the script uses tf_keras (TF_USE_LEGACY_KERAS is set)."""
     serve: bool = False

@@ -2,7 +2,9 @@
 
 `replicas_on_cpu: N` splits the CPU into N logical devices. `MirroredStrategy()` uses all of them by itself;
 CentralStorageStrategy and MultiWorkerMirroredStrategy would use only the first, so they are patched.
-`communication` and its timeout become the default of MultiWorkerMirroredStrategy's `communication_options`.
+`communication`, its timeout and `bytes_per_pack` become the default of MultiWorkerMirroredStrategy's
+`communication_options`. MirroredStrategy takes no such argument, but has such options: they are set where it makes the
+collectives itself, which it does unless the script gives it `cross_device_ops`.
 Arguments that the script passes itself always take precedence.
 """
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.runtime.link import Link
 
 MIRRORED_WORKERS = "tensorflow.python.distribute.collective_all_reduce_strategy"
+MIRRORED = "tensorflow.python.distribute.mirrored_strategy"
 CENTRAL_STORAGE = "tensorflow.python.distribute.parameter_server_strategy"
 
 
@@ -36,6 +39,9 @@ def patches(options: Mapping[str, Any], link: Link) -> dict[str, Callable[[Modul
         if _communication_given(options):
             _hand_over_communication(module, options, link)
 
+    def mirrored(module: ModuleType) -> None:
+        _set_collectives_options(module, options, link)
+
     def central_storage(module: ModuleType) -> None:
         _let_central_storage_use_cpus(module, replicas)
 
@@ -47,6 +53,8 @@ def patches(options: Mapping[str, Any], link: Link) -> dict[str, Callable[[Modul
         found[CENTRAL_STORAGE] = central_storage
     if replicas > 1 or _communication_given(options):
         found[MIRRORED_WORKERS] = mirrored_workers
+    if _communication_given(options) and options.get("tf_class") == "MirroredStrategy":
+        found[MIRRORED] = mirrored
     return found
 
 
@@ -90,7 +98,41 @@ def _let_central_storage_use_cpus(module: Any, replicas: int) -> None:
 
 
 def _communication_given(options: Mapping[str, Any]) -> bool:
-    return options.get("communication") not in (None, "auto") or bool(options.get("communication_timeout_s"))
+    given = options.get("communication_timeout_s") or options.get("bytes_per_pack")
+    return options.get("communication") not in (None, "auto") or bool(given)
+
+
+def _details(options: Mapping[str, Any]) -> str:
+    timeout_s, pack_bytes = options.get("communication_timeout_s"), options.get("bytes_per_pack")
+    timeout = f", timeout {timeout_s:g} s" if timeout_s else ""
+    return timeout + (f", at least {pack_bytes} bytes a collective" if pack_bytes else "")
+
+
+def _set_collectives_options(module: Any, options: Mapping[str, Any], link: Link) -> None:
+    """Patch the place where MirroredStrategy makes its collectives: they and the strategy hold the same options."""
+    extended = module.MirroredExtended
+    original = extended._make_collective_ops_with_fallbacks
+
+    def _make_collective_ops_with_fallbacks(self: Any) -> Any:
+        made: Any = original(self)
+        own = self._cross_device_ops is not None
+        ours = self._communication_options
+        held = getattr(made, "_options", None) is ours
+        if own or not held:
+            why = "the script gives cross_device_ops itself" if own else f"it uses {type(made).__name__}"
+            link.say("communication", f"{why}; the plan's options of collectives are not used")
+            return made
+        if options.get("communication_timeout_s"):
+            ours.timeout_seconds = options["communication_timeout_s"]
+        if options.get("bytes_per_pack"):
+            ours.bytes_per_pack = options["bytes_per_pack"]
+        link.say(
+            "communication",
+            f"MirroredStrategy communicates by {ours.implementation.value}{_details(options)}",
+        )
+        return made
+
+    extended._make_collective_ops_with_fallbacks = _make_collective_ops_with_fallbacks
 
 
 def _hand_over_communication(module: Any, options: Mapping[str, Any], link: Link) -> None:
@@ -99,7 +141,6 @@ def _hand_over_communication(module: Any, options: Mapping[str, Any], link: Link
     util = module.collective_util
     original = strategy.__init__
     implementation = str(options.get("communication") or "auto").upper()
-    timeout_s = options.get("communication_timeout_s")
     auto = util.CommunicationImplementation.AUTO
 
     @functools.wraps(original)
@@ -110,11 +151,14 @@ def _hand_over_communication(module: Any, options: Mapping[str, Any], link: Link
             and given.timeout_seconds is None and not given.bytes_per_pack
         )  # fmt: skip
         if given is None or old_and_silent:
-            communication_options = util.Options(implementation=implementation, timeout_seconds=timeout_s)
-            timeout = f", timeout {timeout_s:g} s" if timeout_s else ""
+            communication_options = util.Options(
+                bytes_per_pack=int(options.get("bytes_per_pack") or 0),
+                implementation=implementation,
+                timeout_seconds=options.get("communication_timeout_s"),
+            )
             link.say(
                 "communication",
-                f"MultiWorkerMirroredStrategy communicates by {implementation}{timeout}",
+                f"MultiWorkerMirroredStrategy communicates by {implementation}{_details(options)}",
             )
         else:
             link.say(

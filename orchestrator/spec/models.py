@@ -197,6 +197,9 @@ class Run(_Model):
     """How multi_worker_mirrored reduces gradients."""
     communication_timeout: Annotated[float, duration(1)] | None = None
     """The timeout of a collective. It must be longer than the longest step, evaluation and first trace."""
+    bytes_per_pack: Annotated[int, size(1, 10**12)] | None = None
+    """How much of the gradients goes into one collective, such as 50MB, so that the first are sent while the others are
+    still computed. Default: all at once."""
     keras: Literal[2, 3] | None = None
     """The major version of Keras. 2: the script uses tf_keras (this sets TF_USE_LEGACY_KERAS)."""
     serve: OnOff = True

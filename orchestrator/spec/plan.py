@@ -113,6 +113,7 @@ def _options(run: Run) -> Options:
         replicas_on_cpu=run.replicas_on_cpu,
         communication=run.communication,
         communication_timeout_s=run.communication_timeout,
+        bytes_per_pack=run.bytes_per_pack,
         keras=run.keras,
         serve=run.serve and "serve" in STRATEGIES[run.strategy].options,
         tpu=run.tpu,

@@ -122,7 +122,10 @@ def test_tf_keras_fits_with_cut_variables_and_servers_of_its_own(cluster: Start,
 def test_a_local_strategy_without_arguments_has_a_replica_on_each_cpu(
     cluster: Start, strategy: str, keras: int
 ) -> None:
-    options = {"strategy": strategy, "replicas_on_cpu": 2, "keras": keras}
+    options: dict[str, Any] = {"strategy": strategy, "replicas_on_cpu": 2, "keras": keras}
+    packed = (strategy, keras) == ("mirrored", 3)
+    if packed:
+        options |= {"bytes_per_pack": 64, "communication_timeout_s": 60.0}
     task = cluster(SCRIPTS / "local_fit.py", strategy, str(keras), tasks={"worker": 1}, options=options)[
         "worker:0"
     ]
@@ -135,8 +138,9 @@ def test_a_local_strategy_without_arguments_has_a_replica_on_each_cpu(
     for told, computed in (result["loss"], result["accuracy"]):
         assert told == pytest.approx(computed, abs=1e-4)
     kinds = [each["kind"] for each in task.all_of("say")]
+    assert (result["pack"], result["timeout_s"]) == ((64, 60.0) if packed else (0, None))
     patched = ["keras3-patched"] if (strategy, keras) == ("central_storage", 3) else []
-    assert kinds == ["replicas-on-cpu", *patched]
+    assert kinds == ["replicas-on-cpu", *(["communication"] if packed else []), *patched]
 
 
 def test_chief_and_worker_have_two_cpus_each_and_the_plans_communication_and_an_evaluator_works_alone(
@@ -147,6 +151,7 @@ def test_chief_and_worker_have_two_cpus_each_and_the_plans_communication_and_an_
         "replicas_on_cpu": 2,
         "communication": "ring",
         "communication_timeout_s": 60.0,
+        "bytes_per_pack": 1024,
     }
     tasks = {"chief": 1, "worker": 1, "evaluator": 1}
     run = cluster(SCRIPTS / "mwms.py", tasks=tasks, options=options)
@@ -155,7 +160,7 @@ def test_chief_and_worker_have_two_cpus_each_and_the_plans_communication_and_an_
         assert member.ended() == 0, member.task.err
         results[name] = json.loads(member.task.out.strip().splitlines()[-1])
         assert [each["kind"] for each in member.all_of("say")] == ["replicas-on-cpu", "communication"]
-    gang = {"replicas": 4, "sum": 6.0, "communication": "RING", "timeout_s": 60.0}
+    gang = {"replicas": 4, "sum": 6.0, "communication": "RING", "timeout_s": 60.0, "pack": 1024}
     assert results == {"chief:0": gang, "worker:0": gang, "evaluator:0": {**gang, "replicas": 2, "sum": 1.0}}
 
 

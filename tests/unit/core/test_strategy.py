@@ -78,12 +78,13 @@ def test_a_strategy_that_is_only_a_row_is_planned_launched_and_runs_to_its_end(t
 
 @pytest.mark.usefixtures("ring")
 def test_what_a_row_forbids_and_needs_is_said_of_the_spec(tmp_path: Path) -> None:
-    more = "  keras: 2\n  communication: ring\n  transparent: true\n"
+    more = "  keras: 2\n  communication: ring\n  bytes_per_pack: 50MB\n  transparent: true\n"
     with pytest.raises(SpecError) as caught:
         load_plan(written(tmp_path, SPEC + more))
     said = str(caught.value)
     assert "run.keras: ring trains with Keras 3 only; got 2" in said
     assert "run.communication: is for multi_worker_mirrored; the strategy is ring" in said
+    assert "run.bytes_per_pack: is for multi_worker_mirrored, mirrored; the strategy is ring" in said
     assert "run.transparent: works with multi_worker_mirrored, mirrored, central_storage;" in said
     with pytest.raises(SpecError, match="ring needs `keras:`, the version of Keras"):
         load_plan(written(tmp_path, SPEC))

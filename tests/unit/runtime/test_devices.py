@@ -19,12 +19,15 @@ class Implementation(enum.Enum):
 
 class Options:
     def __init__(
-        self, timeout_seconds: float | None = None, implementation: Any = Implementation.AUTO
+        self,
+        timeout_seconds: float | None = None,
+        implementation: Any = Implementation.AUTO,
+        bytes_per_pack: int = 0,
     ) -> None:
         self.implementation = (
             Implementation(implementation) if isinstance(implementation, str) else implementation
         )
-        self.timeout_seconds, self.bytes_per_pack = timeout_seconds, 0
+        self.timeout_seconds, self.bytes_per_pack = timeout_seconds, bytes_per_pack
 
 
 def workers_module() -> Any:
@@ -58,13 +61,52 @@ def patched(**options: Any) -> Any:
 
 
 def test_a_strategy_without_options_gets_the_plans(capsys: pytest.CaptureFixture[str]) -> None:
-    module = patched(communication="ring", communication_timeout_s=90.0)
+    module = patched(communication="ring", communication_timeout_s=90.0, bytes_per_pack=2048)
     for strategy in (module.CollectiveAllReduceStrategy(), module.Experimental()):
-        assert (strategy.options.implementation, strategy.options.timeout_seconds) == (
+        given = strategy.options
+        assert (given.implementation, given.timeout_seconds, given.bytes_per_pack) == (
             Implementation.RING,
             90.0,
+            2048,
         )
-    assert "communicates by RING, timeout 90 s" in capsys.readouterr().err
+    assert "communicates by RING, timeout 90 s, at least 2048 bytes a collective" in capsys.readouterr().err
+
+
+def mirrored_strategy(options: dict[str, Any], *, own_ops: object = None, packs: bool = True) -> Options:
+    """Return the options of a MirroredStrategy's collectives, patched for these options of the plan."""
+
+    class MirroredExtended:
+        def __init__(self) -> None:
+            self._communication_options = Options(implementation=Implementation.RING)
+            self._cross_device_ops = own_ops
+
+        def _make_collective_ops_with_fallbacks(self) -> Any:
+            return SimpleNamespace(_options=self._communication_options) if packs else SimpleNamespace()
+
+    module: Any = SimpleNamespace(MirroredExtended=MirroredExtended)
+    told = {"tf_class": "MirroredStrategy", **options}
+    devices.patches(told, Link(None))[devices.MIRRORED](module)
+    extended = MirroredExtended()
+    extended._make_collective_ops_with_fallbacks()
+    return extended._communication_options
+
+
+def test_mirrored_collectives_get_the_plans_packs_and_timeout(capsys: pytest.CaptureFixture[str]) -> None:
+    given = mirrored_strategy({"communication_timeout_s": 90.0, "bytes_per_pack": 2048})
+    assert (given.timeout_seconds, given.bytes_per_pack) == (90.0, 2048)
+    assert "MirroredStrategy communicates by RING, timeout 90 s, at least 2048" in capsys.readouterr().err
+    given = mirrored_strategy({"bytes_per_pack": 2048})
+    assert (given.timeout_seconds, given.bytes_per_pack) == (None, 2048)
+
+
+def test_mirrored_collectives_that_have_no_such_options_are_left_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = mirrored_strategy({"bytes_per_pack": 2048}, own_ops=object())
+    assert given.bytes_per_pack == 0
+    assert "the script gives cross_device_ops itself; the plan's options of coll" in capsys.readouterr().err
+    assert mirrored_strategy({"bytes_per_pack": 2048}, packs=False).bytes_per_pack == 0
+    assert "it uses SimpleNamespace" in capsys.readouterr().err
 
 
 def test_a_scripts_own_options_win(capsys: pytest.CaptureFixture[str]) -> None:

@@ -502,6 +502,10 @@ RELATIONS = {
             "leave it out"
         ],
     ),
+    "packs that are none": (
+        GOOD + "  bytes_per_pack: 0\n",
+        ["10:19: run.bytes_per_pack: must be between 1B and 1TB; got 0B"],
+    ),
     "horovod as if it were TensorFlow's": (
         changed("multi_worker_mirrored", "horovod").replace(
             "worker: {replicas: 2}", "worker: {gpus: 1}, chief: {}"

@@ -41,11 +41,14 @@ history = model.fit(x, y, batch_size=16, epochs=3, verbose=0, validation_data=(x
 loss, accuracy = model.evaluate(x, y, batch_size=16, verbose=0)
 predicted = model.predict(x, batch_size=16, verbose=0)[:, 0]
 clipped = np.clip(predicted, 1e-7, 1 - 1e-7)
+collectives = tf.distribute.experimental.CommunicationOptions()  # central_storage has none of its own
 after = np.asarray(moving.numpy() if legacy else moving.value.numpy())
 print(
     json.dumps(
         {
             "replicas": strategy.num_replicas_in_sync,
+            "pack": getattr(strategy.extended, "_communication_options", collectives).bytes_per_pack,
+            "timeout_s": getattr(strategy.extended, "_communication_options", collectives).timeout_seconds,
             "steps": int(model.optimizer.iterations.numpy()),
             "keras": type(model).__module__.partition(".")[0],
             "loss": [float(loss), float(-np.mean(y * np.log(clipped) + (1 - y) * np.log(1 - clipped)))],

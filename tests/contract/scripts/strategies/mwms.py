@@ -24,6 +24,7 @@ print(
             "sum": float(step()),
             "communication": options.implementation.value,
             "timeout_s": options.timeout_seconds,
+            "pack": options.bytes_per_pack,
         }
     )
 )

@@ -33,6 +33,7 @@ ROWS: list[tuple[str, str, str]] = [
     ("big_dense", "--steps 1 --batch 8", r"\d+ % of a step with 2 workers is communication"),
     ("checkpoint_manager", "--steps 40 --save-every 20", r"evaluated at step 40, accuracy 0\."),
     ("tf_keras_backup", "--epochs 2", r"done at step 58"),
+    ("model_checkpoint", "--epochs 2", r"accuracy 0\.\d+ after 188 steps"),
     ("transparent", "--epochs 2", r"test accuracy 0\.\d+, loss"),
     ("central_storage", "--epochs 2", r"test accuracy 0\.\d+, loss"),
     ("mnist", "--epochs 12", r"replicas 2, .* test accuracy (0\.9[89]|1\.0)"),
@@ -40,7 +41,7 @@ ROWS: list[tuple[str, str, str]] = [
 ]
 """A spec, arguments that make it short, and what it says in the end."""
 
-LONG = {"digits_single", "checkpoint_manager", "tf_keras_backup"}
+LONG = {"digits_single", "checkpoint_manager", "tf_keras_backup", "model_checkpoint"}
 """Their scripts are run by other tests too."""
 
 

@@ -17,6 +17,11 @@ def _row(patterns: tuple[str, ...], means: str, advice: str) -> Signature:
 _FOR_KERAS_2 = "the script is written for Keras 2, and this is Keras 3"
 _KERAS_2 = "`keras: 2` under `run:` in the cluster spec, and tf_keras on the hosts, run it unchanged"
 
+_LOADS_WEIGHTS = (
+    "load `max(glob.glob(directory + '/*.weights.h5'))`, after `model.optimizer.build(model.trainable_variables)`: "
+    "an optimizer without variables would begin anew"
+)
+
 _TF1 = (
     "Session|InteractiveSession|ConfigProto|GPUOptions|placeholder|get_default_graph|get_variable|variable_scope|"
     "global_variables|global_variables_initializer|local_variables_initializer|trainable_variables|"
@@ -91,8 +96,13 @@ OLD_SCRIPTS: tuple[Signature, ...] = (
             r"save_weights_only=True` in `ModelCheckpoint`, the filepath provided must end in",
         ),
         "Keras 3 saves weights into files that end in `.weights.h5` only",
-        "`ckpt_{{epoch}}.weights.h5` in $ORCH_CHECKPOINT_DIR; and load the newest of them, since "
-        "`tf.train.latest_checkpoint` does not know them. " + _KERAS_2,
+        "save `ckpt_{{epoch:04d}}.weights.h5` in $ORCH_CHECKPOINT_DIR; " + _LOADS_WEIGHTS + ". " + _KERAS_2,
+    ),
+    _row(
+        (r"path should be string, bytes, os\.PathLike or integer, not NoneType",),
+        "a path is None; `tf.train.latest_checkpoint` returns that where it finds no checkpoint, and it does not know "
+        "the `.weights.h5` of Keras 3",
+        "load only what is there; " + _LOADS_WEIGHTS,
     ),
     _row(
         (

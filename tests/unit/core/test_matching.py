@@ -253,12 +253,16 @@ OLD: list[tuple[str, str]] = [
     ("AttributeError: 'Functional' object has no attribute 'predict_classes'", "argmax"),
     (
         "ValueError: The filename must end in `.weights.h5`. Received: filepath=/tmp/cp.ckpt",
-        "ckpt_{epoch}.weights.h5",
+        "ckpt_{epoch:04d}.weights.h5",
     ),
     (
         "ValueError: When using `save_weights_only=True` in `ModelCheckpoint`, the filepath provided must end in "
         "`.weights.h5` (Keras weights format). Received: filepath=ckpt_{epoch}",
-        "ckpt_{epoch}.weights.h5",
+        "ckpt_{epoch:04d}.weights.h5",
+    ),
+    (
+        "TypeError: stat: path should be string, bytes, os.PathLike or integer, not NoneType",
+        "max(glob.glob(directory + '/*.weights.h5'))",
     ),
     (
         "ValueError: The filepath provided must end in `.keras` (Keras model format). Received: filepath=ckpt",

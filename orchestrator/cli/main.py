@@ -41,6 +41,7 @@ PURPOSES = {
         "ui": "Serve a page with plots, timeline and logs of the runs.",
         "report": "Write all of a run into one HTML file.",
         "scale": "Train with several numbers of replicas, and compare.",
+        "prove": "Compare several workers with one process, step by step.",
         "fetch": "Fetch what a run's tasks left: models, tables, plots.",
         "tensorboard": "Fetch a run's TensorBoard files and serve them here.",
     },

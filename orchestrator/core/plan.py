@@ -148,6 +148,13 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
+class Prove:
+    """What `orch prove` asks of a training: the record of so many steps, and then it ends."""
+
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """What the runtime does for the script, beyond watching it. Travels as ORCH_RUNTIME."""
 
@@ -171,6 +178,8 @@ class Options:
     """Of the strategy tpu: the TPU's name, `grpc://address:port`, or `local` on a TPU VM."""
     measure: Measure | None = None
     """The script is measured for some steps, and ends then."""
+    prove: Prove | None = None
+    """The script's first steps are recorded, and it ends then."""
 
 
 @dataclass(frozen=True, slots=True)

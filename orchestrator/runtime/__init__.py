@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from orchestrator.runtime.measured import Measuring
     from orchestrator.runtime.progress import Progress
+    from orchestrator.runtime.proving import Proving
 
 _progress: Progress | None = None
-_measuring: Measuring | None = None
+_measuring: Measuring | Proving | None = None
 _stop_hooks: list[Callable[[], object]] = []
 
 

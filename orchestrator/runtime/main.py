@@ -61,6 +61,11 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         from orchestrator.runtime.measured import Measuring
 
         runtime._measuring = Measuring(wanted["measure"], progress)
+    proving = None
+    if wanted.get("prove"):
+        from orchestrator.runtime.proving import Proving
+
+        proving = runtime._measuring = Proving(wanted["prove"], batch=wanted.get("batch") or "global")
     options.choose_keras(wanted)
     own = part.of(wanted)
     if link.attached:
@@ -91,6 +96,8 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
 
             transparent.run(script, arguments, link, wanted)
         else:
+            if proving is not None:
+                proving.seed(script)
             script.run(arguments)
     except Stopped:
         raise

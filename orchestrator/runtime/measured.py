@@ -125,7 +125,7 @@ class Measuring:
         given = arguments(args, kwargs)
         others = given.pop("callbacks", None) or []
         every = list(getattr(others, "callbacks", others))
-        callbacks = [each for each in every if not _is_left_out(each)] + [_timer(base, self._course)]
+        callbacks = [each for each in every if not is_left_out(each)] + [_timer(base, self._course)]
         fit(model, **{**given, "epochs": _EPOCHS, "callbacks": callbacks})
         found = self._course.figures()
         per_epoch = getattr(callbacks[-1], "steps_per_epoch", None)
@@ -155,7 +155,7 @@ class Measuring:
         raise SystemExit(0)
 
 
-def _is_left_out(callback: Any) -> bool:
+def is_left_out(callback: Any) -> bool:
     """Return whether this is a callback of Keras that saves, or may end the fit."""
     return any(kind.__name__ in _LEFT_OUT and "keras" in kind.__module__ for kind in type(callback).__mro__)
 

@@ -56,6 +56,12 @@ def sized(spec: ClusterSpec, plan: Plan, replicas: int) -> ClusterSpec:
     return _with(spec.model_copy(update={"hosts": hosts}), run, told)
 
 
+def alone(spec: ClusterSpec) -> ClusterSpec:
+    """Return the spec of one plain process of an ordinary script, on its first host: no strategy, nothing replaced."""
+    own = {"strategy": "single", "transparent": False, "batch": None, "replicas_on_cpu": None, "tasks": {}}
+    return _with(spec, spec.run, own)
+
+
 def _with(spec: ClusterSpec, run: Run, changes: Mapping[str, object]) -> ClusterSpec:
     return spec.model_copy(update={"run": run.model_copy(update=changes)})
 

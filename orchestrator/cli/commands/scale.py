@@ -13,8 +13,8 @@ from orchestrator.cli import render
 from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
-from orchestrator.cli.watching import Watch
-from orchestrator.core.errors import OrchestratorError, Refused, SpecError, UsageError
+from orchestrator.cli.trials import to_its_end
+from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
 from orchestrator.core.words import counted, duration
 
 if TYPE_CHECKING:
@@ -103,34 +103,12 @@ def run(request: Request, session: Session) -> list[Measured]:
 def _measure(
     request: Request, session: Session, plan: Plan, secrets: Mapping[str, str], size: int
 ) -> Measured:
-    from pydantic import TypeAdapter
-
-    from orchestrator.core.plan import Plan
     from orchestrator.core.scaling import measured_of
 
-    client = session.client()
-    document = {"plan": TypeAdapter(Plan).dump_python(plan, mode="json"), "secrets": dict(secrets)}
-    answer = client.post("/v1/runs", {**document, "from_scratch": True})
-    if not answer.get("created"):
-        raise Refused(f"{plan.name} is being measured already", hint=f"`orch kill {plan.name}` ends it")
-    watch = Watch(
-        session,
-        client,
-        {"run_id": answer["run_id"], "name": plan.name},
-        until=lambda seen: not render.is_active(seen),
-        say=lambda _text: None,
-        timeout_s=request.timeout_s,
-    )
-    try:
-        while watch.look():
-            pass
-    except (KeyboardInterrupt, OrchestratorError):
-        client.post(f"/v1/runs/{plan.name}/kill", {"force": False})
-        session.say(f"Stopped; {plan.name} is being ended")
-        raise
-    one = measured_of(size, _figures(watch.run))
-    if watch.run.get("phase") != "SUCCEEDED" or one is None:
-        raise NotMeasured(_why(watch.run, size), hint=f"`orch why {plan.name}`, `orch logs {plan.name}`")
+    shown = to_its_end(session, plan, secrets, doing="measured", timeout_s=request.timeout_s)
+    one = measured_of(size, _figures(shown))
+    if shown.get("phase") != "SUCCEEDED" or one is None:
+        raise NotMeasured(_why(shown, size), hint=f"`orch why {plan.name}`, `orch logs {plan.name}`")
     return one
 
 

@@ -1,0 +1,228 @@
+"""`orch prove`: train a spec's script as one process and as the spec has it, and compare step by step."""
+
+from __future__ import annotations
+
+import tempfile
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli import render
+from orchestrator.cli.commands import fetch
+from orchestrator.cli.help import Command
+from orchestrator.cli.options import DURATION
+from orchestrator.cli.session import Session
+from orchestrator.cli.trials import to_its_end
+from orchestrator.core.comparison import TOLERANCE, Incomparable, Record, Verdict, compare, rows
+from orchestrator.core.errors import OrchestratorError, SpecError
+from orchestrator.core.words import counted, duration
+
+if TYPE_CHECKING:
+    from orchestrator.core.plan import Plan
+
+_SHOWN_MAX = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Which file, how many replicas (None: those of the spec), and how many steps."""
+
+    file: str
+    replicas: int | None
+    steps: int
+    tolerance: float
+    timeout_s: float
+
+
+class NotProven(OrchestratorError):
+    """A training ended without a record that can be compared."""
+
+    exit_code = 1
+
+
+def plans(request: Request) -> tuple[Plan, Plan, dict[str, str]]:
+    """Return the plan of one process, that of the spec, and the values of the secrets.
+
+    Raises:
+        SpecError: the spec is wrong, or its script cannot be proven. Nothing was started.
+    """
+    from orchestrator.core.plan import Prove
+    from orchestrator.spec.load import load_spec
+    from orchestrator.spec.plan import load_plan, plan_spec
+    from orchestrator.spec.sized import alone, sized
+
+    plan, secrets = load_plan(request.file)
+    if not plan.options.transparent:
+        raise SpecError(
+            f"{plan.script} cannot be proven: it is written for its strategy, so nothing says what one process would "
+            "train",
+            hint="`orch prove` compares an ordinary Keras script, under `transparent: true`, with itself",
+        )
+    spec, base = load_spec(request.file), Path(request.file).absolute().parent
+    many = spec if request.replicas is None else sized(spec, plan, request.replicas)
+    found = []
+    for which, each in (("alone", alone(spec)), ("together", many)):
+        own = plan_spec(each, base)
+        checkpoint = own.checkpoint
+        if checkpoint is not None:
+            checkpoint = replace(checkpoint, dir=f"{checkpoint.dir}/prove/{which}", keep=1)
+        found.append(
+            replace(
+                own,
+                name=f"{plan.name[:47]}-prove-{which}",
+                hosts=plan.hosts,
+                checkpoint=checkpoint,
+                outputs=(),
+                outputs_dir="",
+                restart=replace(own.restart, without_progress_max=0, standby="off"),
+                options=replace(own.options, prove=Prove(request.steps)),
+            )
+        )
+    one, other = found
+    return one, other, secrets
+
+
+def run(request: Request, session: Session) -> tuple[Record, Record, Verdict]:
+    """Train both, and return their records and what their comparison says."""
+    from orchestrator.client.starting import ensure_coordinator
+    from orchestrator.client.submit import survey_code
+
+    one, other, secrets = plans(request)
+    survey_code(request.file, one, session.client())
+    ensure_coordinator(session)
+    steps = counted(request.steps, "step")
+    session.say(f"One process, {steps}")
+    alone, last = _record(request, session, one, secrets)
+    hosts = len({task.host for task in other.tasks})
+    session.say(f"{counted(len(other.tasks), 'task')} on {counted(hosts, 'host')}, {steps}")
+    together, last_together = _record(request, session, other, secrets)
+    try:
+        verdict = compare(alone, together, (last, last_together), tolerance=request.tolerance)
+    except Incomparable as e:
+        raise NotProven(str(e)) from None
+    return alone, together, verdict
+
+
+def _record(
+    request: Request, session: Session, plan: Plan, secrets: Mapping[str, str]
+) -> tuple[Record, Sequence[float]]:
+    """Train a plan, and return what its chief has left."""
+    began = session.now()
+    shown = to_its_end(session, plan, secrets, doing="proven", timeout_s=request.timeout_s)
+    if shown.get("phase") != "SUCCEEDED":
+        raise NotProven(
+            f"{plan.name}: {shown.get('phase')}: {shown.get('reason') or 'no reason is known'}",
+            hint=f"`orch why {plan.name}`, `orch logs {plan.name}`",
+        )
+    from orchestrator.runtime.proving import FILE, LAST
+
+    with tempfile.TemporaryDirectory(prefix="orch-prove-") as directory:
+        wanted = fetch.Request(str(shown["run_id"]), [FILE, LAST], str(plan.chief), directory)
+        fetch.run(wanted, session)
+        try:
+            text = Path(directory, FILE).read_bytes()
+            last = array("f", Path(directory, LAST).read_bytes())
+        except (OSError, ValueError):
+            raise NotProven(
+                f"{plan.name} ended without a record: {plan.script} must train by Keras's fit",
+                hint=f"`orch logs {plan.name}`",
+            ) from None
+    record = _checked(text, plan)
+    session.say(f"  {counted(len(record.steps), 'step')} recorded; took {duration(session.now() - began)}")
+    return record, last
+
+
+def _checked(text: bytes, plan: Plan) -> Record:
+    """Return a record, of which a host has told. Raises NotProven where it is none."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(Record).validate_json(text)
+    except ValidationError as e:
+        raise NotProven(f"{plan.name}: what it left is no record: {e.errors()[0]['msg']}") from None
+
+
+def shown(alone: Record, together: Record, verdict: Verdict, session: Session) -> str:
+    """Return the table of the steps, and the largest differences."""
+    head = ["step", "loss alone", f"loss of {together.replicas}", "weights differ by"]
+    every = list(rows(alone, together))
+    near = every if len(every) <= _SHOWN_MAX else _some(every, verdict)
+    lines = [head] + [
+        [str(step), _figure(one), _figure(other), "-" if share is None else f"{share:.1e}"]
+        for step, one, other, share in near
+    ]
+    told = render.table(lines, session.paint, right=frozenset(head))
+    if len(near) < len(every):
+        told.append(f"({counted(len(every) - len(near), 'step')} left out)")
+    told.append("")
+    if verdict.loss is not None:
+        told.append(f"loss      differs by {verdict.loss.value:.2g} at most, at step {verdict.loss.step}")
+    if verdict.weights is not None:
+        of = f", {verdict.weights.name}" if verdict.weights.name else ""
+        told.append(
+            f"weights   differ by {verdict.weights.value:.2g} at most, after step {verdict.weights.step}{of}"
+        )
+    return "\n".join(told)
+
+
+def _some(every: list[Any], verdict: Verdict) -> list[Any]:
+    """Return the first steps, those around the one where they part, and the last."""
+    around = verdict.parted_at or 1
+    kept = {*range(1, 4), *range(around - 2, around + 3), *range(len(every) - 2, len(every) + 1)}
+    return [row for row in every if row[0] in kept]
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("orch prove cluster.yaml", "Compare the spec's workers with one process, over 20 steps"),
+        ("orch prove cluster.yaml --replicas 4 --steps 100 --json", "Compare four replicas, for scripts"),
+    ],
+)
+@click.argument("file", type=click.Path(), metavar="FILE")
+@click.option("--steps", type=click.IntRange(1, 1000), default=20, show_default=True)
+@click.option("--replicas", type=click.IntRange(1, 1000), help="How many. Default: those of the spec.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0, 1),
+    default=TOLERANCE,
+    show_default=True,
+    help="What may differ of the loss, and of the way that the weights went.",
+)
+@click.option("--timeout", "timeout_s", type=DURATION, default="1h", help="Of each training.")
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
+@click.pass_obj
+def command(
+    session: Session,
+    file: str,
+    steps: int,
+    replicas: int | None,
+    tolerance: float,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Train the script of FILE as one process and as the spec has it, from equal weights, and compare each step.
+
+    Prints the largest differences of the loss and of the weights; or the step at which the two part, and why: the
+    batch, other examples, BatchNormalization, Dropout, the gradient. The script must be an ordinary one, under
+    `transparent: true`. Exit code 0 where both train the same, up to the order of sums; 1 where they part.
+    """
+    alone, together, verdict = run(Request(file, replicas, steps, tolerance, timeout_s), session)
+    if as_json:
+        every = [
+            dict(zip(("step", "loss_alone", "loss", "weights_share"), row, strict=True))
+            for row in rows(alone, together)
+        ]
+        session.put_json({"schema": 1, "equal": verdict.equal, **asdict(verdict), "each": every})
+    else:
+        session.put(shown(alone, together, verdict, session))
+        session.put(f"\n{verdict.sentence}")
+    return 0 if verdict.equal else 1

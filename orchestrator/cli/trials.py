@@ -1,0 +1,50 @@
+"""Runs that a command starts to learn from them: it waits for their end, and ends them where it is ended itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli import render
+from orchestrator.cli.session import Session
+from orchestrator.cli.watching import Watch
+from orchestrator.core.errors import OrchestratorError, Refused
+
+if TYPE_CHECKING:
+    from orchestrator.core.plan import Plan
+
+
+def to_its_end(
+    session: Session, plan: Plan, secrets: Mapping[str, str], *, doing: str, timeout_s: float
+) -> Mapping[str, Any]:
+    """Train a plan from scratch, and return the run's last status.
+
+    Raises:
+        Refused: a run of that name goes on.
+        OrchestratorError: it took too long, or the coordinator is away. The run is being ended.
+    """
+    from pydantic import TypeAdapter
+
+    from orchestrator.core.plan import Plan
+
+    client = session.client()
+    document = {"plan": TypeAdapter(Plan).dump_python(plan, mode="json"), "secrets": dict(secrets)}
+    answer = client.post("/v1/runs", {**document, "from_scratch": True})
+    if not answer.get("created"):
+        raise Refused(f"{plan.name} is being {doing} already", hint=f"`orch kill {plan.name}` ends it")
+    watch = Watch(
+        session,
+        client,
+        {"run_id": answer["run_id"], "name": plan.name},
+        until=lambda seen: not render.is_active(seen),
+        say=lambda _text: None,
+        timeout_s=timeout_s,
+    )
+    try:
+        while watch.look():
+            pass
+    except (KeyboardInterrupt, OrchestratorError):
+        client.post(f"/v1/runs/{plan.name}/kill", {"force": False})
+        session.say(f"Stopped; {plan.name} is being ended")
+        raise
+    return watch.run

@@ -1,0 +1,294 @@
+"""Whether several workers train what one process trains: two records of the same steps, compared. Pure.
+
+`orch prove` trains a script as one process and as the spec has it, from equal weights. Each step of both leaves its
+loss, a fingerprint of its examples, and some values of each weight. Where they part, the record says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from orchestrator.core.words import counted, listed
+
+TOLERANCE = 1e-3
+"""What the order of sums may change: of the loss, its value; of the weights, what training has moved them by."""
+
+FINGERPRINT = 1e-6
+"""The same for a sum over the examples of a step, which no training has touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A weight of the model."""
+
+    name: str
+    size: int
+    trainable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a training. `weights` has some values of each weight, after the step."""
+
+    loss: float | None
+    examples: int | None
+    fingerprint: tuple[float, ...]
+    """Sums over the examples in any order; empty where none could be taken."""
+    weights: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What one training has left."""
+
+    replicas: int
+    weights: tuple[Weight, ...]
+    begin: tuple[tuple[float, ...], ...]
+    """Some values of each weight before the first step; empty where the first step makes them."""
+    steps: tuple[Step, ...]
+    random: tuple[str, ...] = ()
+    """Layers that draw random numbers while they train."""
+    normalizing: tuple[str, ...] = ()
+    """Layers that normalize with the statistics of what each replica has."""
+    batch: str = "global"
+    """What the script's batch means: `global`, or `per_replica`."""
+    stride: int = 1
+    """Of all values of the weights at the end, every how-many-th was kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The largest difference of two numbers that should be one, and after which step it was."""
+
+    value: float
+    step: int
+    name: str = ""
+    """Of which weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found. `parted_at` is a step, or 0 for the weights before the first one; None: nowhere."""
+
+    steps: int
+    replicas: int
+    loss: Difference | None
+    weights: Difference | None
+    weights_share: float | None
+    """The difference of all weights, of what training has moved them by: the largest of any step."""
+    compared: float
+    """The share of the weights whose last values were compared."""
+    parted_at: int | None
+    cause: str | None
+    """`begin`, `batch`, `examples`, `normalization`, `random`, `gradient` or `unknown`."""
+    sentence: str
+
+    @property
+    def equal(self) -> bool:
+        """Whether both trained the same."""
+        return self.parted_at is None
+
+
+class Incomparable(ValueError):
+    """Two records are not of one training."""
+
+
+def compare(
+    alone: Record,
+    together: Record,
+    last: tuple[Sequence[float], Sequence[float]] = ((), ()),
+    *,
+    tolerance: float = TOLERANCE,
+) -> Verdict:
+    """Compare one process with several replicas.
+
+    Args:
+        alone: the training of one process.
+        together: that of the spec.
+        last: what was kept of all weights at the end, of both.
+        tolerance: see TOLERANCE.
+
+    Raises:
+        Incomparable: nothing can be compared, with a sentence.
+    """
+    _check(alone, together)
+    steps = min(len(alone.steps), len(together.steps))
+    shares = [_share(alone, together, step) for step in range(steps)]
+    parted = 0 if _differ_at_begin(alone, together) else _parted_at(alone, together, shares, tolerance)
+    cause, why = _cause(alone, together, parted, tolerance) if parted is not None else (None, "")
+    loss, weights = _loss(alone, together), _weights(alone, together, last)
+    kept = last[0] and len(last[0]) == len(last[1])
+    return Verdict(
+        steps=steps,
+        replicas=together.replicas,
+        loss=loss,
+        weights=weights,
+        weights_share=max((share for share in shares if share is not None), default=None),
+        compared=1 / alone.stride if kept else 0.0,
+        parted_at=parted,
+        cause=cause,
+        sentence=_sentence(together.replicas, steps, parted, why),
+    )
+
+
+def _check(alone: Record, together: Record) -> None:
+    if not alone.steps or not together.steps:
+        raise Incomparable("no step was recorded: the script must train by Keras's fit")
+    if [weight.size for weight in alone.weights] != [weight.size for weight in together.weights]:
+        raise Incomparable(
+            f"the models differ: one process has {counted(len(alone.weights), 'weight')}, the replicas have "
+            f"{len(together.weights)}, or of other shapes: does the script look at the number of its workers?"
+        )
+
+
+def _differ_at_begin(alone: Record, together: Record) -> bool:
+    pairs = zip(alone.begin, together.begin, strict=False)
+    return any(not _near(a, b, FINGERPRINT) for one, other in pairs for a, b in zip(one, other, strict=False))
+
+
+def _near(a: float, b: float, tolerance: float) -> bool:
+    if math.isnan(a) or math.isnan(b):
+        return math.isnan(a) and math.isnan(b)
+    return abs(a - b) <= tolerance * max(1.0, abs(a))
+
+
+def _parted_at(
+    alone: Record, together: Record, shares: Sequence[float | None], tolerance: float
+) -> int | None:
+    """Return the first step, from 1, after which loss or weights differ."""
+    for number, (one, other, share) in enumerate(
+        zip(alone.steps, together.steps, shares, strict=False), start=1
+    ):
+        if one.loss is not None and other.loss is not None and not _near(one.loss, other.loss, tolerance):
+            return number
+        if share is not None and not share <= tolerance:
+            return number
+    return None
+
+
+def _share(alone: Record, together: Record, step: int) -> float | None:
+    """Return how far all trainable weights differ, of what training has moved them by until after this step."""
+    apart = moved = 0.0
+    for place, weight in enumerate(alone.weights):
+        if not weight.trainable:
+            continue
+        values = alone.steps[step].weights[place]
+        begin = alone.begin[place] if alone.begin else [0.0] * len(values)
+        pairs = zip(values, together.steps[step].weights[place], begin, strict=False)
+        for a, b, start in pairs:
+            apart += (a - b) ** 2
+            moved += (a - start) ** 2
+    if math.isnan(apart):
+        return math.inf
+    return math.sqrt(apart / moved) if moved > 0 else None if apart == 0 else math.inf
+
+
+def _loss(alone: Record, together: Record) -> Difference | None:
+    found = [
+        Difference(abs(one.loss - other.loss), number)
+        for number, (one, other) in enumerate(zip(alone.steps, together.steps, strict=False), start=1)
+        if one.loss is not None and other.loss is not None
+    ]
+    return max(found, key=lambda each: each.value, default=None)
+
+
+def _weights(
+    alone: Record, together: Record, last: tuple[Sequence[float], Sequence[float]]
+) -> Difference | None:
+    found = [
+        Difference(abs(a - b), number, weight.name)
+        for number, (one, other) in enumerate(zip(alone.steps, together.steps, strict=False), start=1)
+        for weight, mine, theirs in zip(alone.weights, one.weights, other.weights, strict=False)
+        if weight.trainable
+        for a, b in zip(mine, theirs, strict=False)
+    ]
+    steps = min(len(alone.steps), len(together.steps))
+    if last[0] and len(last[0]) == len(last[1]):
+        place, value = max(
+            enumerate(abs(a - b) for a, b in zip(*last, strict=True)), key=lambda pair: pair[1]
+        )
+        found.append(Difference(value, steps, _name_at(alone, place * alone.stride)))
+    return max(found, key=lambda each: each.value, default=None)
+
+
+def _name_at(record: Record, place: int) -> str:
+    """Return the trainable weight to which a place among all values of these belongs."""
+    for weight in record.weights:
+        if weight.trainable:
+            if place < weight.size:
+                return weight.name
+            place -= weight.size
+    return ""
+
+
+def _cause(alone: Record, together: Record, parted: int, tolerance: float) -> tuple[str, str]:
+    """Say why two trainings part at a step, by what was recorded until then."""
+    if parted == 0:
+        return "begin", (
+            "the script initializes the weights from what no seed covers, such as the time or a number of its process"
+        )
+    for number, (one, other) in enumerate(zip(alone.steps[:parted], together.steps, strict=False), start=1):
+        found = _cause_in_data(one, other, number, together)
+        if found is not None:
+            return found
+    replicas = counted(together.replicas, "replica")
+    if together.random:
+        return "random", (
+            f"{listed(list(together.random))} {_draw(together.random)} other random numbers on each replica, as it "
+            "should: that cannot be proven; set the rate to 0 for the proof"
+        )
+    if together.normalizing:
+        return "normalization", (
+            f"{listed(list(together.normalizing))}: each replica normalizes with the statistics of its own part of a "
+            "batch; BatchNormalization(synchronized=True) takes those of the whole batch"
+        )
+    one, other = alone.steps[parted - 1], together.steps[parted - 1]
+    if one.loss is None or other.loss is None or _near(one.loss, other.loss, tolerance):
+        return "gradient", (
+            f"examples and loss are equal, the weights are not: the gradient of {replicas} is not that of one process"
+        )
+    return "unknown", (
+        "the examples are equal, the loss is not: it is computed otherwise on each replica, or from random numbers "
+        "that are drawn outside of Keras's layers"
+    )
+
+
+def _draw(layers: Sequence[str]) -> str:
+    return "draws" if len(layers) == 1 else "draw"
+
+
+def _cause_in_data(one: Step, other: Step, number: int, together: Record) -> tuple[str, str] | None:
+    if one.examples is not None and other.examples is not None and one.examples != other.examples:
+        told = f"step {number} has {one.examples} examples in one process, {other.examples} here"
+        if together.batch == "per_replica":
+            return "batch", f"{told}: with `batch: per_replica` each replica has the script's whole batch"
+        return "batch", f"{told}: each worker makes batches of its own"
+    if one.fingerprint and other.fingerprint:
+        scale = max(1.0, abs(one.fingerprint[-1]))
+        if any(
+            not abs(a - b) <= FINGERPRINT * scale
+            for a, b in zip(one.fingerprint, other.fingerprint, strict=False)
+        ):
+            return "examples", (
+                f"the examples of step {number} are not the same: the data is shared by files, shuffled or augmented "
+                "by random numbers without a seed, or each worker reads its own"
+            )
+    return None
+
+
+def _sentence(replicas: int, steps: int, parted: int | None, why: str) -> str:
+    many = counted(replicas, "replica")
+    if parted is None:
+        return (
+            f"equal: {many} trained the same {counted(steps, 'step')} as one process, up to the order of sums"
+        )
+    where = f"at step {parted}" if parted else "before the first step"
+    return f"{many} part from one process {where}: {why}"
+
+
+def rows(alone: Record, together: Record) -> Iterator[tuple[int, float | None, float | None, float | None]]:
+    """Yield each step with both losses, and the share by which the weights differ."""
+    for step, (one, other) in enumerate(zip(alone.steps, together.steps, strict=False)):
+        yield step + 1, one.loss, other.loss, _share(alone, together, step)

@@ -37,6 +37,9 @@ def why(document: Document, paint: Paint, *, width: int | None = None) -> str:
     spent = goodput(document.get("time_use"))
     if spent:
         blocks += ["\n".join(render.indent(_wrapped("goodput", spent, paint, width)))]
+    limited = render.bottleneck_line(document)
+    if limited:
+        blocks += ["\n".join(render.indent(fold(limited, width and width - 2, indent="  ")))]
     now = "\n".join(render.indent(_now(document, causes, paint, width)))
     if now:
         blocks.insert(1 if not causes else len(blocks), now)

@@ -65,7 +65,12 @@ def run(run: Document, paint: Paint, *, width: int | None = None) -> str:
     `width`: the terminal's columns; None leaves sentences on one line.
     """
     lines = [*fold(headline(run, paint), width, indent="  "), *indent(sentences(run, paint, width))]
-    facts = (times_line(run), checkpoint_line(run.get("checkpoint")), standby_line(run.get("standby")))
+    facts = (
+        times_line(run),
+        bottleneck_line(run),
+        checkpoint_line(run.get("checkpoint")),
+        standby_line(run.get("standby")),
+    )
     for line in filter(None, facts):
         lines += indent(fold(line, width and width - 2, indent="  "))
     if is_active(run):
@@ -120,6 +125,15 @@ def headline(run: Document, paint: Paint) -> str:
     return "  ".join(
         filter(None, [paint(title(run), "bold"), phase(run.get("phase"), paint), ", ".join(facts)])
     )
+
+
+def bottleneck_line(run: Document) -> str:
+    """Return what limits the run now, for how long, and what to do; empty where nothing is known."""
+    told = run.get("bottleneck")
+    if not told or not is_active(run):
+        return ""
+    since = f" (for {duration(told['age_s'])})" if told.get("age_s") is not None else ""
+    return f"limited by {told.get('sentence')}{since}: {told.get('remedy')}"
 
 
 def times_line(run: Document) -> str:

@@ -122,6 +122,12 @@ class NoteKind(Enum):
     STACKS = Row("stacks", "Where every task stood; the stacks are in `data`.")
     MOVES_AGAIN = Row("moves-again", "The position moves again, before anything was stopped.")
 
+    BOTTLENECK = Row(
+        "bottleneck",
+        "What limits the pace has been found, or has changed; the kind and the share are in `data`.",
+        is_routine=True,
+    )
+
     # checkpoints
     CHECKPOINT = Row(
         "checkpoint",

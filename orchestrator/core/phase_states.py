@@ -6,10 +6,11 @@ Which phase may follow which, and after what: `transitions`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Literal
 
+from orchestrator.core.bottleneck import Watched
 from orchestrator.core.instants import Deadline, Instant
 
 
@@ -100,6 +101,8 @@ class Running:
     """Since when it stands there."""
     evidence_at: Deadline | None = None
     """Until when a stalled run waits for its tasks' stacks."""
+    watched: Watched = field(default_factory=Watched)
+    """What limits its pace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

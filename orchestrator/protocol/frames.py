@@ -28,6 +28,7 @@ from orchestrator.protocol.bounds import (
     RunId,
     Seconds,
     Sentence,
+    Share,
     Stacks,
     Step,
     TaskName,
@@ -194,6 +195,10 @@ class Task(TypedDict):
     """null for a value that is not finite."""
     steps_per_s: NotRequired[Pace | None]
     cpu_percent: NotRequired[Percent | None]
+    input_share: NotRequired[Share | None]
+    """The share of the time that its step waits for the next batch, of late; null: not measured."""
+    peers_share: NotRequired[Share | None]
+    """The same of collectives: it waits for the other workers, and for what they send."""
     rss_bytes: NotRequired[Count | None]
     peak_rss_bytes: NotRequired[Count | None]
     log_bytes: NotRequired[Count]
@@ -350,6 +355,10 @@ class StepLine(TypedDict):
     """How many epochs there are."""
     metrics: NotRequired[dict[MetricName, Number]]
     steps_per_s: NotRequired[Pace]
+    input_share: NotRequired[Share]
+    """The share of the last seconds in which the step waited for the next batch."""
+    peers_share: NotRequired[Share]
+    """The same in collectives."""
 
 
 class SayLine(TypedDict):

@@ -16,6 +16,7 @@ from orchestrator.runtime.orders import STOPPED, Orders, Stopped, end
 from orchestrator.runtime.progress import Progress
 from orchestrator.runtime.script import FRAMEWORKS, Imports, Script, last_line, print_as_python_would
 from orchestrator.runtime.standby import Manners
+from orchestrator.runtime.waits import Waits
 
 TYPE_CHECKING = False
 
@@ -76,6 +77,9 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         from orchestrator.runtime import hooks
 
         hooks.install(link, progress)
+        waits = Waits()
+        hooks.when_imported(waits.patches(wanted))
+        progress.shares = waits.shares
         runtime._progress = progress
         link.send({"ready": {"versions": _versions()}}, wait_s=ERROR_WAIT_S)
         os.environ.update(orders.wait_for_release())

@@ -59,6 +59,8 @@ def head(seen: Seen) -> Text:
         third = safe(f"✕ {cause.get('sentence')}; {cause.get('done') or ''}".rstrip("; "), "red")
     elif wrong:
         third = safe(wrong[0], "yellow")
+    elif render.bottleneck_line(run):
+        third = safe(render.bottleneck_line(run), "yellow")
     sentence = render.rest_of_reason(run) or render.checkpoint_line(run.get("checkpoint"))
     return Text("\n").join([first, safe(sentence), third])
 

@@ -11,7 +11,7 @@ from orchestrator.core.hosts import checkpoint_dir, silence
 from orchestrator.core.instants import Deadline, Instant, is_due
 from orchestrator.core.model import FirstCause, Intent, Phase, Problem, Run, Running, Task
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification, own_place
+from orchestrator.core.phases import final_verification, own_place, pace
 from orchestrator.core.phases.stopping import intent_after, stop_all, stop_for
 from orchestrator.core.restart_scope import gang, is_served
 from orchestrator.core.turn import Turn
@@ -39,6 +39,8 @@ def advance_running(turn: Turn) -> None:
     if silence.judge(turn):
         react_to_end(turn, gang(turn.run))
         return
+    pace.look(turn)
+    run = turn.run
     if is_due(run.within(Running).verify_at, turn.at):
         turn.set_phase(verify_at=None)
         turn.do(VerifyCheckpoint(host=run.task(run.chief).host, generation=run.generation))

@@ -7,12 +7,13 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
+from orchestrator.core import bottleneck
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.diagnosis.describe import Reason, reason
 from orchestrator.core.goodput import Account
 from orchestrator.core.hosts import host_state
 from orchestrator.core.launch import endpoint
-from orchestrator.core.model import Host, HostState, Link, Phase, Run, Task
+from orchestrator.core.model import Host, HostState, Link, Phase, Run, Running, Task
 from orchestrator.core.phases import standby
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import Plan
@@ -80,6 +81,24 @@ def _headline(run: Run, now: float, halted: Halts) -> dict[str, Any]:
         "restarts": run.budget.restarts,
         "global_step": run.global_step,
         "problem": _problem(run),
+        "bottleneck": _bottleneck(run, now),
+    }
+
+
+def _bottleneck(run: Run, now: float) -> dict[str, Any] | None:
+    """Return what limits the run now; None where nothing does, or nothing is known."""
+    running = run.phase_state
+    told = running.watched.told if isinstance(running, Running) else None
+    if told is None:
+        return None
+    return {
+        "kind": told.kind,
+        "sentence": bottleneck.sentence(told),
+        "remedy": bottleneck.REMEDIES[told.kind],
+        "task": told.task,
+        "host": told.host,
+        "share": round(told.share, 3),
+        "age_s": round(now - told.since_at, 1),
     }
 
 
@@ -263,6 +282,8 @@ def _task(run: Run, placed: Plan, task: Task, now: float) -> dict[str, Any]:
         "steps_per_s": task.progress.steps_per_s,
         "cpu_percent": task.progress.cpu_percent,
         "rss_bytes": task.progress.rss_bytes,
+        "input_share": task.progress.input_share,
+        "peers_share": task.progress.peers_share,
         "exit_code": task.exit.code if task.exit else None,
         "signal": task.exit.signal if task.exit else None,
         "cause": task.exit.cause.value if task.exit else None,

@@ -68,6 +68,8 @@ def blank_task(start: dict[str, Any]) -> Task:
         "epoch": None,
         "steps_total": None,
         "epochs": None,
+        "input_share": None,
+        "peers_share": None,
         "metrics": {},
         "steps_per_s": None,
         "cpu_percent": None,
@@ -123,6 +125,8 @@ class Progress:
         self.epoch: int | None = None
         self.steps_total: int | None = None
         self.epochs: int | None = None
+        self.input_share: float | None = None
+        self.peers_share: float | None = None
         self.metrics: dict[str, float | None] = {}
         self.error: Said | None = None
         self.said: deque[Said] = deque(maxlen=SAID_MAX)
@@ -169,6 +173,8 @@ class Progress:
         total, epochs = message.get("total"), message.get("epochs")
         self.steps_total = total if _is_step(total) else self.steps_total
         self.epochs = epochs if _is_step(epochs) else self.epochs
+        self.input_share = _share(message.get("input_share"))
+        self.peers_share = _share(message.get("peers_share"))
         for name, value in metrics.items() if isinstance(metrics, dict) else ():
             self._measure(name[:METRIC_CHARS_MAX], value)
         return "now" if first else "soon"
@@ -196,6 +202,8 @@ class Progress:
         task["epoch"] = self.epoch
         task["steps_total"] = self.steps_total
         task["epochs"] = self.epochs
+        task["input_share"] = self.input_share
+        task["peers_share"] = self.peers_share
         task["metrics"] = dict(self.metrics)
         task["step_age_s"] = None if self.moved_at is None else round(at - self.moved_at, 3)
         task["steps_per_s"] = self.steps_per_s(at)
@@ -261,6 +269,11 @@ def _finite(value: float) -> float | None:
     except OverflowError:
         return None
     return number if number - number == 0 else None
+
+
+def _share(value: Any) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value <= 1 else None
 
 
 def _age_s(message: dict[str, Any]) -> float:

@@ -178,7 +178,8 @@ orch.RunView = class {
     if (!run) return;
     orch.memo(this.head, [run.phase, run.generation, run.global_step, run.steps_total, run.eta_s, run.training_epoch, Math.floor(now() / 2)], () => orch.put(this.head,
       orch.h("h1", {}, run.name, " ", orch.h("small", {}, run.run_id)), orch.phase(run.phase), orch.h("span", { class: "dim" }, `generation ${run.generation}`), progressParts(run)));
-    orch.text(this.sentence, run.reason || "");
+    const limit = ENDED.includes(run.phase) ? null : run.bottleneck;
+    orch.text(this.sentence, (run.reason || "") + (limit ? `. Limited by ${limit.sentence}: ${limit.remedy}` : ""));
     const isOver = ["RUNNING", "SUCCEEDED"].includes(run.phase) && run.first_cause?.generation < run.generation;
     orch.memo(this.cause, [run.first_cause, run.problem, isOver], () => this.showCause(run, isOver));
     this.showButtons(run);

@@ -26,6 +26,13 @@ def test_a_run_that_trains() -> None:
     )
 
 
+def test_what_limits_a_run_is_a_line_while_it_is_active() -> None:
+    told = {"sentence": "input: 55% of the time", "remedy": "cache()", "age_s": 185.0}
+    line = "\n  limited by input: 55% of the time (for 3 min 5 s): cache()\n"
+    assert line in render.run(run_document(bottleneck=told), PLAIN)
+    assert "limited" not in render.run(run_document(bottleneck=told, phase="SUCCEEDED"), PLAIN)
+
+
 def test_a_run_that_begins_shows_no_empty_columns() -> None:
     nothing = {"pid": None, "global_step": None, "steps_per_s": None, "cpu_percent": None, "rss_bytes": None}
     document = run_document(

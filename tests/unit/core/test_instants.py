@@ -34,7 +34,7 @@ from orchestrator.core.plan import Plan, TaskId, TaskPlan
 from tests.unit.core.phases import state_of
 from tests.unit.core.transcript import make_plan
 
-UNITS = ("_s", "_bytes", "_percent", "_time", "_c", "_w")
+UNITS = ("_s", "_bytes", "_percent", "_time", "_c", "_w", "share")
 NOT_OURS = {"metrics"}
 """Numbers of the user's script."""
 

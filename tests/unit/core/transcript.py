@@ -318,6 +318,8 @@ class Transcript:
                 runtime_age_s=silent_s,
                 began_step=int(options["began"]) if "began" in options else None,
                 began_stride=int(options.get("stride", 0)),
+                input_share=float(options["input"]) if "input" in options else None,
+                peers_share=float(options["peers"]) if "peers" in options else None,
             ),
             exit=ended,
         )

@@ -1,4 +1,4 @@
-"""The bundle's entry point: `python <bundle> run|shim|checkpoints|probe …`. Agents are not started this way."""
+"""The bundle's entry point: `python <bundle> run|shim|keeper|relay|…`. Agents are not started this way."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ def main(argv: list[str]) -> int:
         from orchestrator.daemon.shim.main import main as shim
 
         return shim(rest) or 0
+    if word == "keeper":
+        from orchestrator.daemon.keeper.main import main as keeper
+
+        return keeper(rest)
+    if word == "relay":
+        from orchestrator.daemon.keeper.relay import main as relay
+
+        return relay(rest)
     if word == "checkpoints":
         from orchestrator.adapters.checkpoints import checkpoints_main
 
@@ -24,7 +32,9 @@ def main(argv: list[str]) -> int:
         from orchestrator.daemon.agent.probe import main as probe
 
         return probe(rest) or 0
-    sys.stderr.write("usage: run SCRIPT [ARG…] | shim DIR | checkpoints verify|seed … | probe\n")
+    sys.stderr.write(
+        "usage: run SCRIPT [ARG…] | shim DIR | keeper ALLOCATION | relay … | checkpoints … | probe\n"
+    )
     return 2
 
 

@@ -28,6 +28,7 @@ CONTENT = (
     "keras.py",
     "daemon/__init__.py",
     "daemon/agent/*.py",
+    "daemon/keeper/*.py",
     "daemon/shim/*.py",
     "adapters/__init__.py",
     "adapters/channel.py",

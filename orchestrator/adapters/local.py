@@ -61,7 +61,7 @@ class LocalTransport:
 class LocalChannel:
     """The pipes of one child. See transport.Channel."""
 
-    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], tail: Tail | None = None) -> None:
         assert child.stdin is not None
         assert child.stdout is not None
         assert child.stderr is not None
@@ -69,7 +69,7 @@ class LocalChannel:
         self._stdin, self._stdout, self._stderr = child.stdin, child.stdout, child.stderr
         for pipe in (self._stdin, self._stderr):
             os.set_blocking(pipe.fileno(), False)
-        self._tail = Tail()
+        self._tail = tail or Tail()
         self._closed = False
         self._ended = False
         # Every waiting thread also polls this pipe. close() closes the writing end, which wakes them all.

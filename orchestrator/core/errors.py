@@ -66,6 +66,12 @@ class ConnectFailed(HostError):
     code = "connect"
 
 
+class AllocationGone(HostError):
+    """The engine that lent the host has taken it back: whatever ran there is not ours to reach any more."""
+
+    code = "allocation-gone"
+
+
 class AuthRefused(HostError):
     """The host refused our keys."""
 

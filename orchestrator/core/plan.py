@@ -56,7 +56,7 @@ class HostPlan:
 
     name: str
     transport: str = "ssh"
-    """`ssh`, or `local`: the head node itself, no SSH."""
+    """`ssh`, or `local`: the head node itself, no SSH; or that of an engine which lends the host."""
     address: str = ""
     """What SSH connects to; passes through ~/.ssh/config."""
     data_address: str = ""
@@ -71,6 +71,8 @@ class HostPlan:
     slots: int = 1
     """How many tasks of this run it may hold."""
     spare: bool = False
+    allocation: str = ""
+    """Of an engine's host: what was lent. The same machine in another allocation is reached anew."""
     spec: str = field(default="", compare=False)
     """Where a person wrote of it: the file, absolute, or the word of a command line. For hints only."""
 

@@ -1,4 +1,4 @@
-"""What holds for every transport: the fake one, this machine's, and SSH to a real sshd."""
+"""What holds for every transport: the fake one, this machine's, SSH to a real sshd, and a node of a real Slurm."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ import pytest
 
 from orchestrator.adapters.fake_transport import FakeProcess, FakeTransport
 from orchestrator.adapters.local import LocalTransport
+from orchestrator.adapters.slurm.transport import slurm_transport
 from orchestrator.adapters.ssh.transport import SshTransport
 from orchestrator.adapters.transport import Channel, ChannelClosed, Transport
 from orchestrator.core.plan import HostPlan
 from tests.cluster.lab import Lab
+from tests.slurm.kept import Kept
+from tests.slurm.lab import SlurmLab, need_slurm
 
 ECHO = "exec cat"
 SPEAK = "echo out; echo err >&2; exit 3"
@@ -62,6 +65,8 @@ class Rig:
     host: HostPlan
     cut: Callable[[], None] | None = None
     heal: Callable[[], None] | None = None
+    lives: Callable[[int], bool] = lambda pid: Path(f"/proc/{pid}").exists()
+    """Whether a process lives there, by the pid that it knows itself by."""
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +75,40 @@ def shared_lab() -> Iterator[Lab]:
         yield lab
 
 
-@pytest.fixture(params=["fake", "local", pytest.param("ssh", marks=pytest.mark.lab)])
-def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+@pytest.fixture(scope="module")
+def shared_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    need_slurm()
+    with SlurmLab(1) as lab:
+        kept = Kept(lab, tmp_path_factory.mktemp("kept"))
+        kept.keep(1)
+        yield kept
+        kept.close()
+
+
+@pytest.fixture(
+    params=[
+        "fake",
+        "local",
+        pytest.param("ssh", marks=pytest.mark.lab),
+        pytest.param("slurm", marks=pytest.mark.slurm),
+    ]
+)
+def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     if request.param == "fake":
         fake, host = FakeTransport(FAKES), HostPlan("fake-a")
         yield Rig(fake, host, lambda: fake.cut(host), lambda: fake.heal(host))
     elif request.param == "local":
         yield Rig(LocalTransport(), HostPlan("here", transport="local"))
+    elif request.param == "slurm":
+        kept: Kept = request.getfixturevalue("shared_slurm")
+        monkeypatch.setenv("SLURM_CONF", str(kept.lab.conf))
+        yield Rig(
+            slurm_transport(str(kept.bundle)),
+            kept.host(1),
+            lambda: kept.lab.cut(1),
+            lambda: kept.lab.mend(1),
+            lambda pid: kept.lab.lives(1, pid),
+        )
     else:
         lab: Lab = request.getfixturevalue("shared_lab")
         there = lab.host(0)
@@ -219,10 +251,10 @@ def test_the_command_learns_that_the_channel_was_closed(start: Callable[[str], C
     pid = int(channel.read(20))
     channel.close()
     deadline = time.monotonic() + SOON_S
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+    while rig.lives(pid) and time.monotonic() < deadline:
         rig.transport.close(rig.host)  # also reaps children
         threading.Event().wait(0.02)
-    assert not Path(f"/proc/{pid}").exists()
+    assert not rig.lives(pid)
 
 
 def test_a_cut_is_silent_and_close_still_wakes_the_reader(start: Callable[[str], Channel], rig: Rig) -> None:

@@ -1,0 +1,93 @@
+"""Slurm's own programs, called with fixed words: squeue, scontrol, sbatch, scancel."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+from orchestrator.core.errors import OrchestratorError
+
+TIMEOUT_S = 20.0
+
+ENDED = frozenset(
+    {
+        "BOOT_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+        "PREEMPTED", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "REVOKED", "SPECIAL_EXIT", "STOPPED", "TIMEOUT",
+    }
+)  # fmt: skip
+"""States in which a job has no nodes any more, or is about to lose them."""
+
+
+class SlurmFailed(OrchestratorError):
+    """A program of Slurm's said no, or did not answer."""
+
+    code = "slurm"
+
+
+def call(*words: str, stdin: bytes | None = None) -> str:
+    """Return what the program printed. Raises SlurmFailed with its last line."""
+    try:
+        done = subprocess.run(words, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
+    except FileNotFoundError as e:
+        raise SlurmFailed(
+            f"there is no {words[0]} on this machine", hint="run orch where Slurm's commands are installed"
+        ) from e
+    except subprocess.TimeoutExpired as e:
+        raise SlurmFailed(f"{words[0]} did not answer: the Slurm controller may be down") from e
+    except OSError as e:
+        raise SlurmFailed(f"{words[0]} cannot be started: {e.strerror}") from e
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise SlurmFailed(f"{words[0]}: {said[-1] if said else f'exit code {done.returncode}'}")
+    return done.stdout.decode("utf-8", "replace")
+
+
+def job(job_id: str) -> dict[str, str] | None:
+    """Return what the controller knows of a job, as `scontrol show job` names it; None for a job it does not know.
+
+    Raises:
+        SlurmFailed: the controller does not answer.
+    """
+    try:
+        text = call("scontrol", "--oneliner", "show", "job", _number(job_id))
+    except SlurmFailed as e:
+        if "Invalid job id" in e.message:
+            return None
+        raise
+    return _fields(text.splitlines()[0]) if text.strip() else None
+
+
+def node_states(names: str) -> dict[str, str]:
+    """Return the state of each node of a list such as n[1-3], by its name. Raises SlurmFailed."""
+    lines = call("sinfo", "--noheader", "--Node", "--nodes", names, "--format", "%N %T").splitlines()
+    return dict(line.split(None, 1) for line in lines if " " in line)
+
+
+def hostnames(names: str) -> list[str]:
+    """Return the nodes of a list such as n[1-3]. Raises SlurmFailed."""
+    return call("scontrol", "show", "hostnames", names).split()
+
+
+def _number(job_id: str) -> str:
+    if not job_id.isdecimal():
+        raise SlurmFailed(f"not the number of a job: {job_id!r}")
+    return job_id
+
+
+def _fields(line: str) -> dict[str, str]:
+    """Parse `Key=value Key=value`; what has no `=` goes on with the value before it."""
+    found: dict[str, str] = {}
+    last = None
+    for word in line.split():
+        key, mark, value = word.partition("=")
+        if mark and key[:1].isupper():
+            found[key] = value
+            last = key
+        elif last is not None:
+            found[last] += f" {word}"
+    return found
+
+
+def allocation_name(fields: dict[str, str] | dict[str, Any]) -> str:
+    """Return the name of a job's allocation: a job that was requeued has another one under the same number."""
+    return f"{fields['JobId']}.{fields.get('Restarts', '0')}"

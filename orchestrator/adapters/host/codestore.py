@@ -121,7 +121,7 @@ def repair(host_dir: str, tree: str, files: list[File] | None = None) -> list[st
     """
     if files is None:
         files = _stored(f"{tree}.json")
-    empty = [entry for entry in files if entry[3] and _is_empty(os.path.join(tree, entry[0]))]
+    empty = [entry for entry in files if entry[3] and may_be_cut_off(os.path.join(tree, entry[0]))]
     missing = [entry[1] for entry in empty if not _put(host_dir, tree, entry)]
     if empty:
         durable.sync_tree(tree)
@@ -307,11 +307,12 @@ def _age_s(path: str) -> float:
         return 0.0
 
 
-def _is_empty(path: str) -> bool:
+def may_be_cut_off(path: str) -> bool:
+    """Return whether a power cut may have left a pushed file empty. A script may remove or replace it."""
     try:
         found = os.lstat(path)
     except OSError:
-        return False  # a script may remove or replace what was pushed
+        return False
     return found.st_size == 0 and stat.S_ISREG(found.st_mode)
 
 

@@ -13,6 +13,7 @@ import os
 import stat
 
 from orchestrator.adapters import durable
+from orchestrator.adapters.host.codestore import may_be_cut_off
 from orchestrator.adapters.host.hostdir import task_dir
 
 TYPE_CHECKING = False
@@ -41,7 +42,9 @@ def prepare(host_dir: str, run: str, task: str, tree: str) -> str:
     pushed: Stamps = known.get("files") or {}
     if known.get("tree") == os.path.basename(tree) and os.path.isdir(directory):
         again = [
-            path for path, (size, _) in pushed.items() if size and _is_empty(os.path.join(directory, path))
+            path
+            for path, (size, _) in pushed.items()
+            if size and may_be_cut_off(os.path.join(directory, path))
         ]
     else:
         again = _code_of(tree)
@@ -120,12 +123,3 @@ def _remove_old(directory: str, pushed: Stamps, new: set[str]) -> None:
                 os.unlink(whole)
         except OSError:
             continue
-
-
-def _is_empty(path: str) -> bool:
-    """Return whether a power cut may have left the file empty."""
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return False  # a script may remove or replace what was pushed
-    return found.st_size == 0 and stat.S_ISREG(found.st_mode)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.core.diagnosis import cause
 from orchestrator.core.events import CheckpointSeeded, CheckpointVerified, RolledBack, SeedProgressed
 from orchestrator.core.model import Budget, Cause, Checkpoint, FirstCause, Phase, Run
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import final_verification, restart
+from orchestrator.core.phases import final_verification, previous_end, restart
 from orchestrator.core.phases.reschedule import at_checkpoint
 from orchestrator.core.phases.running import verification_ended
 from orchestrator.core.phases.stopping import stop_for
@@ -51,7 +50,9 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     if seed.source is None:
         reached = f"; {_lost(lost)}" if lost else ""
         sentence = f"no checkpoint yet: generation {seed.generation} starts at step 0{reached}"
-        turn.note(NoteKind.FROM_START, sentence, None, steps_lost=lost, **_done(turn, sentence))
+        turn.note(
+            NoteKind.FROM_START, sentence, None, steps_lost=lost, **previous_end.say_done(turn, sentence)
+        )
         return
     known = Checkpoint(
         global_step=seed.global_step,
@@ -68,7 +69,13 @@ def seeded(turn: Turn, event: CheckpointSeeded) -> None:
     sentence += "" if seed.verified else f"; {UNREAD}"
     facts: dict[str, object] = {"global_step": seed.global_step, "steps_lost": lost, "path": seed.source}
     facts["verified"] = seed.verified
-    turn.note(NoteKind.RESUMED, f"{sentence} ({seed.source})", None, **facts, **_done(turn, sentence))
+    turn.note(
+        NoteKind.RESUMED,
+        f"{sentence} ({seed.source})",
+        None,
+        **facts,
+        **previous_end.say_done(turn, sentence),
+    )
 
 
 def _bytes(run: Run) -> int | None:
@@ -95,16 +102,6 @@ def _passed_over(turn: Turn, rejected: tuple[tuple[str, str], ...], taken: str |
             path=path,
             taken=taken or None,
         )
-
-
-def _done(turn: Turn, sentence: str) -> dict[str, object]:
-    """Record what was done about the end of the generation before: in the state, and in the event's data."""
-    found = turn.run.first_cause
-    if found is None or found.generation >= turn.run.generation:
-        return {}
-    found = replace(found, done=sentence)
-    turn.set(first_cause=found)
-    return {"first_cause": cause.as_data(found)}
 
 
 def _nothing_saved(turn: Turn) -> None:

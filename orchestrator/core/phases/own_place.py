@@ -6,11 +6,9 @@ reads whole. That is said once, what the restart has cost is counted from there,
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from orchestrator.core.diagnosis import cause
 from orchestrator.core.model import Phase, Run, Task
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phases import previous_end
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
 
@@ -41,7 +39,12 @@ def say(turn: Turn, chief: Task) -> None:
     if lost is not None:
         sentence += f"; {counted(lost, 'step')} {'is' if lost == 1 else 'are'} lost"
     turn.note(
-        NoteKind.OWN_PLACE, sentence, chief.id, global_step=step, steps_lost=lost, **_done(turn, sentence)
+        NoteKind.OWN_PLACE,
+        sentence,
+        chief.id,
+        global_step=step,
+        steps_lost=lost,
+        **previous_end.say_done(turn, sentence),
     )
 
 
@@ -75,13 +78,3 @@ def _is_from_scratch(run: Run) -> bool:
     if run.seed is not None:
         return run.seed.from_scratch
     return run.from_scratch and run.budget.restarts == 0
-
-
-def _done(turn: Turn, sentence: str) -> dict[str, object]:
-    """Correct what was said to be done about the end of the generation before: it began with step 0."""
-    found = turn.run.first_cause
-    if found is None or found.generation >= turn.run.generation:
-        return {}
-    found = replace(found, done=sentence)
-    turn.set(first_cause=found)
-    return {"first_cause": cause.as_data(found)}

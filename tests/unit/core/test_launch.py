@@ -317,6 +317,7 @@ def test_whatever_a_host_gains_is_of_its_connection_unless_it_is_of_the_run() ->
         "known_hosts",
         "proxy_jump",
         "python",
+        "allocation",
         "spec",
     }
     assert replace(plain, **of_the_run).connection == plain.connection  # type: ignore[arg-type]

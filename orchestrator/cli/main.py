@@ -36,6 +36,7 @@ PURPOSES = {
         "hosts": "Show what the hosts have, and who uses it.",
         "events": "Show what happened to a run, and when.",
         "metrics": "Serve the numbers of the runs to Prometheus.",
+        "notify": "Send a test to those who are told when a run fails.",
         "stacks": "Show the Python stacks of the tasks.",
         "replay": "Play a run's journal through this orch: what would it decide?",
         "ui": "Serve a page with plots, timeline and logs of the runs.",

@@ -42,9 +42,11 @@ def submit(
 
     from orchestrator.core.plan import Plan
     from orchestrator.spec import own_paths
-    from orchestrator.spec.plan import load_plan
+    from orchestrator.spec.own_notify import load_own
+    from orchestrator.spec.plan import load_plan, load_recipients
 
     plan, secrets = load_plan(file)
+    load_own(environment.paths.notify)  # a person who is told of nothing must hear of that now
     seen = survey_code(file, plan, client)
     coordinator, _ = ensure_coordinator(environment)
     if before is not None:
@@ -55,6 +57,7 @@ def submit(
             "plan": TypeAdapter(Plan).dump_python(plan, mode="json"),
             "secrets": dict(secrets),
             "from_scratch": from_scratch,
+            "recipients": load_recipients(file) if plan.notify else [],
         },
     )
     submitted = Submitted(str(answer["run_id"]), plan.name, bool(answer.get("created")))

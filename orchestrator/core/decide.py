@@ -37,6 +37,7 @@ from orchestrator.core.events import (
     HostUp,
     KillRequested,
     LimitReached,
+    NoticeFailed,
     OrderFailed,
     RolledBack,
     SeedProgressed,
@@ -179,6 +180,8 @@ def _take(turn: Turn, event: Event) -> None:
             absorb(turn, event)
         case LimitReached(message=message, task=task):
             turn.note(NoteKind.LIMIT_REACHED, message, task)
+        case NoticeFailed(recipient=recipient, problem=problem):
+            turn.note(NoteKind.NOTICE_FAILED, f"{recipient}: {problem}", recipient=recipient)
         case CheckpointSeeded() | SeedProgressed() | CheckpointVerified() | RolledBack():
             checkpoints.take(turn, event)
         case OrderFailed():

@@ -110,6 +110,15 @@ class LimitReached:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticeFailed:
+    """A message of `notify:` did not reach its recipient; `problem` says why, without the recipient's address."""
+
+    at: Instant
+    recipient: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointSeeded:
     """The generation's directory holds the newest checkpoint that reads whole."""
 
@@ -239,6 +248,7 @@ Event = (
     | HostPrepared
     | HostReported
     | LimitReached
+    | NoticeFailed
     | CheckpointSeeded
     | SeedProgressed
     | CheckpointVerified

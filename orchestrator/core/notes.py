@@ -23,6 +23,8 @@ class Row:
     gives_a_reason: bool = False
     """Where the run ends right after it, the end says the same again."""
     ends_the_run: bool = False
+    notice: str = ""
+    """As what a person may want to be told of it: one of `notices.NOTICES`. Empty: nobody is told."""
     by_task: bool = False
     """A task says it, by its runtime or its shim. No task can say any other kind."""
 
@@ -36,9 +38,16 @@ class NoteKind(Enum):
     GENERATION = Row("generation", "A generation starts: its tasks are placed, and ordered to start.")
     RUNNING = Row("running", "All tasks have joined, and are released into the script.")
     STOPPING = Row("stopping", "The tasks are ended, and why.", gives_a_reason=True)
-    BACKOFF = Row("backoff", "What ended the generation, and when the next one starts.", repeats_a_cause=True)
-    SUCCEEDED = Row("succeeded", "The run has done what it should.", ends_the_run=True)
-    FAILED = Row("failed", "The run was given up, and why.", ends_the_run=True, repeats_a_cause=True)
+    BACKOFF = Row(
+        "backoff",
+        "What ended the generation, and when the next one starts.",
+        repeats_a_cause=True,
+        notice="restarted",
+    )
+    SUCCEEDED = Row("succeeded", "The run has done what it should.", ends_the_run=True, notice="succeeded")
+    FAILED = Row(
+        "failed", "The run was given up, and why.", ends_the_run=True, repeats_a_cause=True, notice="failed"
+    )
     KILLED = Row("killed", "The run has ended at the user's word.", ends_the_run=True)
     WARNING = Row(
         "warning", "Something that a person should know of, though the run goes on or has succeeded."
@@ -64,16 +73,23 @@ class NoteKind(Enum):
     )
     ORDER_FAILED = Row("order-failed", "A host could not do what it was told.")
     DECISIONS_STOPPED = Row(
-        "decisions-stopped", "A fault of orch itself: nothing more is decided about this run."
+        "decisions-stopped",
+        "A fault of orch itself: nothing more is decided about this run.",
+        notice="failed",
     )
     RUN_SET_ASIDE = Row(
-        "run-set-aside", "The run cannot be read from the journal: nothing is decided about it."
+        "run-set-aside",
+        "The run cannot be read from the journal: nothing is decided about it.",
+        notice="failed",
+    )
+    NOTICE_FAILED = Row(
+        "notice-failed", "A recipient of `notify:` took no message; it is tried again, or given up."
     )
 
     # hosts
     HOST_UNREACHABLE = Row("host-unreachable", "A host is silent; its tasks may well be training.")
     HOST_BACK = Row("host-back", "A silent host is heard again.")
-    HOST_LOST = Row("host-lost", "A host was silent for too long, and counts as lost.")
+    HOST_LOST = Row("host-lost", "A host was silent for too long, and counts as lost.", notice="host-lost")
     HOST_GONE = Row(
         "host-gone",
         "The user says that a host is gone for good: its tasks count as dead, and no proof is awaited.",
@@ -86,7 +102,9 @@ class NoteKind(Enum):
     HOST_WARNING = Row("host-warning", "Something on a host may end its tasks.")
     SLOW = Row("slow", "A host is slow to let us in.")
     QUARANTINED = Row(
-        "quarantined", "A host has ended too many generations by its own fault: it is given no task."
+        "quarantined",
+        "A host has ended too many generations by its own fault: it is given no task.",
+        notice="quarantined",
     )
     SPARE_UNFIT = Row("spare-unfit", "A spare cannot stand in for another host, and why.")
     MOVED = Row("moved", "A host takes the tasks of another.")
@@ -108,7 +126,9 @@ class NoteKind(Enum):
     TASK_LOST = Row("task-lost", "A task is given up without a record of its end.")
     UNKILLABLE = Row("unkillable", "A process of some run survives SIGKILL; no task is started beside it.")
     STOPPING_INDIVIDUALLY = Row("stopping-alone", "One task is ended; the other tasks continue.")
-    RESTART_INDIVIDUALLY = Row("restart-alone", "One task is restarted; the other tasks continue.")
+    RESTART_INDIVIDUALLY = Row(
+        "restart-alone", "One task is restarted; the other tasks continue.", notice="restarted"
+    )
     RESTART_TOGETHER = Row(
         "restart-together", "A task starts sooner, with the others that the training needs back."
     )
@@ -118,7 +138,7 @@ class NoteKind(Enum):
         is_routine=True,
     )
     STANDBY_LOST = Row("standby-lost", "What was started in advance is gone; the training goes on.")
-    STALLED = Row("stalled", "The position stands still for longer than it ever did.")
+    STALLED = Row("stalled", "The position stands still for longer than it ever did.", notice="stalled")
     STACKS = Row("stacks", "Where every task stood; the stacks are in `data`.")
     MOVES_AGAIN = Row("moves-again", "The position moves again, before anything was stopped.")
 
@@ -151,8 +171,12 @@ class NoteKind(Enum):
         "checkpoint-dir-silent", "The checkpoint directory does not answer; it is waited for."
     )
     CHECKPOINT_DIR_ANSWERS = Row("checkpoint-dir-answers", "The checkpoint directory answers again.")
-    CHECKPOINT_DISK_FULL = Row("checkpoint-disk-full", "The disk of the checkpoint directory is full.")
-    WAITING_FOR_ROOM = Row("waiting-for-room", "The run waits for room in the checkpoint directory.")
+    CHECKPOINT_DISK_FULL = Row(
+        "checkpoint-disk-full", "The disk of the checkpoint directory is full.", notice="disk-full"
+    )
+    WAITING_FOR_ROOM = Row(
+        "waiting-for-room", "The run waits for room in the checkpoint directory.", notice="disk-full"
+    )
     ROOM_AGAIN = Row("room-again", "The checkpoint directory has room again, and the run goes on.")
     ROOM_RETRY = Row("room-retry", "The run tries again whether the checkpoint directory has room.")
 

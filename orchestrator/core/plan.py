@@ -185,6 +185,17 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
+class NotifyPlan:
+    """Who is told of what. The recipients' addresses hold tokens and passwords, and are not here."""
+
+    on: tuple[str, ...]
+    to: tuple[str, ...]
+    """The service of each recipient, such as `ntfy`."""
+    lines: int = 10
+    """How many of a task's last lines a message carries."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that a run needs to know, and nothing that changes while it runs."""
 
@@ -221,6 +232,7 @@ class Plan:
     """By task type: how many must be left when a host is lost and no spare is there. Others are never left out."""
     chaos: bool = False
     """Whether `orch chaos` may hurt it."""
+    notify: NotifyPlan | None = None
     runtime: bool = True
     """False (`runtime: off`): the script is started plain; only its life is watched, not its progress."""
 

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,11 +90,15 @@ class _Stop(Exception):
     """The rest of the document cannot be read."""
 
 
-def parse(text: str) -> tuple[Node | None, list[Diagnostic]]:
+PLAIN_KEYS = frozenset({("run", "notify", "on")})
+"""Places of keys that YAML reads as true or false, and that mean what they say here."""
+
+
+def parse(text: str, *, plain_keys: Collection[Loc] = PLAIN_KEYS) -> tuple[Node | None, list[Diagnostic]]:
     """Return the tree, and what is wrong with it as YAML. There is no tree if the text cannot be read to its end."""
     if found := list(_forbidden_characters(text)):
         return None, found
-    builder = _Builder(text)
+    builder = _Builder(text, plain_keys)
     try:
         return builder.document(), builder.diagnostics
     except _Stop:
@@ -114,9 +118,10 @@ def _forbidden_characters(text: str) -> Iterator[Diagnostic]:
 class _Builder:
     """Builds nodes from the parser's events, and collects diagnostics."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, plain_keys: Collection[Loc]) -> None:
         self.diagnostics: list[Diagnostic] = []
         self._text = text
+        self._plain_keys = plain_keys
         self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
         self._nodes = 0
 
@@ -198,7 +203,7 @@ class _Builder:
             return None
         self._refuse_properties(event, loc, Node(0, 0, None))
         key = str(event.value)
-        if event.implicit[0] and key.lower() in _TRUE | _FALSE:
+        if event.implicit[0] and key.lower() in _TRUE | _FALSE and (*loc, key) not in self._plain_keys:
             reads = "true" if key.lower() in _TRUE else "false"
             sentence = f'without quotes, YAML reads the key {key} as {reads}; write "{key}"'
             self._complain(event, where((*loc, key)), sentence)

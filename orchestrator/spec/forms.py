@@ -14,7 +14,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from orchestrator.core.notices import NOTICES
 from orchestrator.core.strategy import STRATEGIES
+from orchestrator.spec import recipients
 from orchestrator.spec.diagnostics import did_you_mean, shown
 from orchestrator.spec.durations import PATTERN as DURATION_PATTERN
 from orchestrator.spec.durations import as_written, parse_duration
@@ -91,6 +93,17 @@ def path_of(what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def some() -> AfterValidator:
+    """Return a check for a list that has something in it. It is silent where its items are wrong already."""
+
+    def check(value: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not value:
+            raise diagnose("must not be empty")
+        return value
+
+    return AfterValidator(check)
+
+
 def _without_port(hint: str) -> AfterValidator:
     """Refuse `host:port`. An IPv6 address has more than one colon, or brackets."""
 
@@ -125,6 +138,27 @@ def size(min_bytes: int, max_bytes: int) -> _Checked:
 
 
 _N = TypeVar("_N", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class RecipientFile:
+    """A recipient whose URL stands in a file of the user's, as the values of `secrets` do."""
+
+    path: str
+
+
+def checked_recipient(value: object) -> str | RecipientFile:
+    """Return a recipient. No error shows any part of it but the name of the service."""
+    if isinstance(value, dict):
+        path = value.get("file")
+        if set(value) != {"file"} or not isinstance(path, str) or not path.isprintable() or not path:
+            raise diagnose("must be a URL such as ntfy://TOPIC, or {file: PATH}")
+        return RecipientFile(path)
+    if not isinstance(value, str):
+        raise diagnose("must be a URL such as ntfy://TOPIC, or {file: PATH}")
+    if sentence := recipients.refusal(value):
+        raise diagnose(sentence)
+    return value
 
 
 def _between(
@@ -208,6 +242,13 @@ def _standby(value: object) -> str:
         got = "" if isinstance(value, (dict, list)) or value is None else f"; got {shown(value)}"
         raise diagnose(f"must be auto, on or off{got}")
     return str(known)
+
+
+def _notice(value: object) -> str:
+    if value not in NOTICES:
+        got = "" if isinstance(value, (dict, list)) or value is None else f"; got {shown(value)}"
+        raise diagnose(f"must be one of {', '.join(NOTICES)}{got}{did_you_mean(value, NOTICES)}")
+    return str(value)
 
 
 def _relative(value: str) -> str:
@@ -325,6 +366,25 @@ Stall = Annotated[
 Argument = Annotated[str, AfterValidator(_argument)]
 Strategy = Annotated[str, _Checked(_strategy, {"enum": list(STRATEGIES)})]
 OnOff = Annotated[bool, _Checked(_on_off, {"enum": [True, False, "on", "off"]}, instead=True)]
+NoticeKind = Annotated[str, _Checked(_notice, {"enum": list(NOTICES)}, instead=True)]
+Recipient = Annotated[
+    str | RecipientFile,
+    _Checked(
+        checked_recipient,
+        {
+            "anyOf": [
+                {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9+.-]*:"},
+                {
+                    "type": "object",
+                    "properties": {"file": {"type": "string"}},
+                    "required": ["file"],
+                    "additionalProperties": False,
+                },
+            ]
+        },
+        instead=True,
+    ),
+]
 Pattern = Annotated[str, Field(max_length=255), AfterValidator(_pattern)]
 Standby = Annotated[str, _Checked(_standby, {"enum": ["auto", True, False, "on", "off"]}, instead=True)]
 Script = Annotated[str, AfterValidator(_relative)]

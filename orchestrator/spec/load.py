@@ -15,9 +15,10 @@ from pydantic import ValidationError
 from orchestrator.core.errors import SpecError
 from orchestrator.spec.diagnostics import SHOWN_MAX, Diagnostic, Loc, render, where
 from orchestrator.spec.document import Node, parse
-from orchestrator.spec.forms import env_name_diagnostic
-from orchestrator.spec.models import ClusterSpec
+from orchestrator.spec.forms import RecipientFile, env_name_diagnostic
+from orchestrator.spec.models import ClusterSpec, Notify
 from orchestrator.spec.parts import parts_of
+from orchestrator.spec.recipient_files import file_refusal
 from orchestrator.spec.relations import relations
 from orchestrator.spec.sentences import KEY, sentence
 
@@ -57,6 +58,24 @@ def check_spec(path: str | Path) -> tuple[ClusterSpec | None, list[Diagnostic]]:
     return (None, sorted(set(diagnostics))) if diagnostics else (spec, [])
 
 
+def check_own(path: str | Path, base_dir: Path) -> tuple[Notify | None, list[Diagnostic]]:
+    """Return the user's own `notify:`, whose keys stand at the top of a file of its own; or None, and what is wrong."""
+    text, said = _read(path)
+    if text is None:
+        return None, said
+    root, diagnostics = parse(text, plain_keys={("on",)})
+    if root is None:
+        return None, sorted(diagnostics)
+    try:
+        notify = Notify.model_validate(root.data() or {})
+    except ValidationError as error:
+        return None, sorted({*diagnostics, *_told(error, root, within=("run", "notify"))})
+    for number, to in enumerate(notify.to):
+        if isinstance(to, RecipientFile) and (words := file_refusal(to, base_dir)):
+            diagnostics += _diagnostic(root, ("to", number), words)
+    return (None, sorted(set(diagnostics))) if diagnostics else (notify, [])
+
+
 def located(path: str | Path, loc: Loc, words: str) -> str:
     """Return `file:line:column: key: words` for a problem that was found after the file was read."""
     text, said = _read(path)
@@ -66,8 +85,11 @@ def located(path: str | Path, loc: Loc, words: str) -> str:
     return render(str(path), list(_diagnostic(root, loc, words)))
 
 
-def _told(error: ValidationError, root: Node) -> Iterator[Diagnostic]:
-    """Yield pydantic's errors as diagnostics, without the values: a value of env may be secret."""
+def _told(error: ValidationError, root: Node, *, within: Loc = ()) -> Iterator[Diagnostic]:
+    """Yield pydantic's errors as diagnostics, without the values: a value of env may be secret.
+
+    `within` is where the file's content would stand in a cluster spec.
+    """
     found = [(tuple(e["loc"]), e) for e in error.errors(include_url=False, include_input=False)]
     found.sort(key=lambda pair: root.place(pair[0]))
     for number, (loc, about) in enumerate(found):
@@ -75,7 +97,11 @@ def _told(error: ValidationError, root: Node) -> Iterator[Diagnostic]:
         if loc and loc[-1] == KEY:
             loc, of_key = loc[:-1], True
         # finding the word that was meant takes time, and diagnostics beyond SHOWN_MAX are only counted
-        words = sentence(about, root.find(loc)) if number < SHOWN_MAX else "one of many"
+        words = (
+            sentence({**about, "loc": (*within, *about["loc"])}, root.find(loc))
+            if number < SHOWN_MAX
+            else "one of many"
+        )
         yield from _diagnostic(root, loc, words, of_key=of_key)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from orchestrator.core.notices import BY_DEFAULT
 from orchestrator.core.plan import (
     COPY_BYTES_MAX,
     LOG_BYTES_MAX,
@@ -23,12 +24,14 @@ from orchestrator.spec.forms import (
     DataAddress,
     Gpus,
     Name,
+    NoticeKind,
     OnOff,
     Pattern,
     Port,
     Ports,
     ProxyJump,
     Python,
+    Recipient,
     Script,
     Stall,
     Standby,
@@ -39,6 +42,7 @@ from orchestrator.spec.forms import (
     duration,
     path_of,
     size,
+    some,
 )
 
 _HOSTS_MAX = 1000
@@ -158,6 +162,17 @@ class TimingSpec(_Model):
     """How long a task may take to stop before it is killed."""
 
 
+class Notify(_Model):
+    """Who is told of what. Also the content of a file of your own, for all of your runs."""
+
+    on: Annotated[tuple[NoticeKind, ...], Field(strict=False), some()] = BY_DEFAULT
+    """Of which events. Default: failed, stalled, quarantined, succeeded, disk-full."""
+    to: Annotated[tuple[Recipient, ...], Field(strict=False, max_length=20, repr=False), some()]
+    """The recipients: URLs as apprise knows them, such as ntfy://TOPIC, or `{file: PATH}` for a file with one."""
+    lines: Annotated[int, Field(ge=0, le=50)] = 10
+    """How many of a task's last lines a message carries. 0: none leave this machine."""
+
+
 class Run(_Model):
     """What is trained, and how."""
 
@@ -216,6 +231,8 @@ class Run(_Model):
     """How long the run waits for things."""
     on_stall: Literal["restart", "notify"] = "restart"
     """What to do when training makes no progress for stall_after: restart from the checkpoint, or only say so."""
+    notify: Notify | None = None
+    """Who is told when it fails, stalls or succeeds."""
     chaos: Literal["allowed", "refused"] = "refused"
     """Whether `orch chaos` may inject faults into this run."""
     runtime: OnOff = True

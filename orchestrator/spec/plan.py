@@ -11,11 +11,22 @@ from pathlib import Path
 from orchestrator.core.errors import SpecError
 from orchestrator.core.gpu_split import split
 from orchestrator.core.placement import Ask, place
-from orchestrator.core.plan import CheckpointPlan, HostPlan, Options, Plan, RestartPolicy, TaskPlan, Timing
+from orchestrator.core.plan import (
+    CheckpointPlan,
+    HostPlan,
+    NotifyPlan,
+    Options,
+    Plan,
+    RestartPolicy,
+    TaskPlan,
+    Timing,
+)
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.load import load_spec
 from orchestrator.spec.models import ClusterSpec, Host, Run
 from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks, tasks_of
+from orchestrator.spec.recipient_files import urls
+from orchestrator.spec.recipients import services
 from orchestrator.spec.secrets import secret_names, secret_values
 
 
@@ -90,6 +101,7 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
         ),
         timing=_timing(spec),
         replicas_min=_fewest(run, wanted),
+        notify=_notify(run, base_dir),
         runtime=run.runtime,
         chaos=run.chaos == "allowed",
         options=_options(run),
@@ -104,6 +116,19 @@ def _fewest(run: Run, wanted: Iterable[Ask]) -> dict[str, int]:
         for type_, tasks in tasks_of(run).items()
         if tasks.replicas_min is not None and tasks.replicas_min < replicas[type_]
     }
+
+
+def load_recipients(path: str | Path) -> list[str]:
+    """Return the URLs of a cluster.yaml's `notify:`, which the plan does not hold. Raises SpecError."""
+    notify = load_spec(path).run.notify
+    return urls(notify, Path(path).absolute().parent) if notify is not None else []
+
+
+def _notify(run: Run, base_dir: Path) -> NotifyPlan | None:
+    if run.notify is None:
+        return None
+    to = services(urls(run.notify, base_dir))
+    return NotifyPlan(on=run.notify.on, to=to, lines=run.notify.lines)
 
 
 def _options(run: Run) -> Options:

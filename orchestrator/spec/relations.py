@@ -19,9 +19,10 @@ from orchestrator.core.strategy import STRATEGIES, Strategy
 from orchestrator.core.words import counted
 from orchestrator.spec.diagnostics import Loc
 from orchestrator.spec.durations import as_written
-from orchestrator.spec.forms import SPLIT, env_name_diagnostic
+from orchestrator.spec.forms import SPLIT, RecipientFile, env_name_diagnostic
 from orchestrator.spec.models import Run, TimingSpec
 from orchestrator.spec.parts import LOCAL_ADDRESS, Parts, absolute, asks, tasks_of
+from orchestrator.spec.recipient_files import file_refusal
 from orchestrator.spec.secrets import read_secret
 
 Said = Iterator[tuple[Loc, str]]
@@ -47,6 +48,7 @@ def relations(parts: Parts) -> Said:
         _files,
         _checkpoint,
         _env,
+        _notify,
     ):
         yield from check(parts)
 
@@ -365,3 +367,13 @@ def _env(parts: Parts) -> Said:
                 read_secret(written, parts.base_dir)
             except ValueError as error:
                 yield ("run", "secrets", name), str(error)
+
+
+def _notify(parts: Parts) -> Said:
+    """Check the files that hold a recipient's URL."""
+    notify = parts.run.value.notify
+    if notify is None or not parts.run.good("notify"):
+        return
+    for number, to in enumerate(notify.to):
+        if isinstance(to, RecipientFile) and (said := file_refusal(to, parts.base_dir)):
+            yield ("run", "notify", "to", number), said

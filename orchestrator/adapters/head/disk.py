@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+from collections.abc import Iterator
 
-from orchestrator.core.errors import JournalError
+from orchestrator.core.errors import JournalError, OrchestratorError
 from orchestrator.core.words import size
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -39,6 +41,17 @@ def why_reserved(path: str) -> str | None:
     if free >= reserve:
         return None
     return f"{size(free)} are free in {path}, and {size(reserve)} are reserved for the journal"
+
+
+@contextlib.contextmanager
+def told_to_people(path: str) -> Iterator[None]:
+    """Raise what a person must know where `path` cannot be written."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno in NO_SPACE:
+            raise full_error(path) from e
+        raise OrchestratorError(f"{path} cannot be written: {e.strerror}") from e
 
 
 def full_error(path: str) -> JournalError:

@@ -23,7 +23,7 @@ _LINKS_MAX = 40
 class Paths:
     """The head node's files. Only `ensure` creates anything; a reader calls `check` first."""
 
-    def __init__(self, state_dir: str, runtime_dir: str) -> None:
+    def __init__(self, state_dir: str, runtime_dir: str, config_dir: str = "") -> None:
         self.state_dir = os.path.abspath(state_dir)
         self.runtime_dir = os.path.abspath(runtime_dir)
         self.socket = os.path.join(self.runtime_dir, "coordinator.sock")
@@ -33,6 +33,9 @@ class Paths:
         self.coordinator_log = os.path.join(self.state_dir, "coordinator.log")
         self.known_hosts = os.path.join(self.state_dir, "known_hosts")
         self.runs = os.path.join(self.state_dir, "runs")
+        self.notices = os.path.join(self.state_dir, "notices.json")
+        # Empty: this process has no files of the user's own.
+        self.notify = os.path.join(config_dir, "notify.yaml") if config_dir else ""
 
     @staticmethod
     def from_environment(environ: Mapping[str, str] | None = None) -> Paths:
@@ -52,7 +55,8 @@ class Paths:
                 # tempfile.gettempdir() is not used, because importing it would cost every command 8 ms.
                 else os.path.join(_absolute(env.get("TMPDIR")) or "/tmp", f"orch-{os.getuid()}")
             )
-        return Paths(state, runtime)
+        config = _absolute(env.get("XDG_CONFIG_HOME")) or os.path.expanduser("~/.config")
+        return Paths(state, runtime, os.path.join(config, "orch"))
 
     def run_dir(self, run_id: str) -> str:
         """Return the head's directory of one run. Raises ValueError for an id that would leave `runs`."""
@@ -95,6 +99,7 @@ class Paths:
         yield self.runtime_dir, _RUNTIME
         yield self.runs, _STATE
         yield os.path.join(self.state_dir, "secrets"), _STATE
+        yield os.path.join(self.state_dir, "recipients"), _STATE
 
     def check_socket_path(self) -> None:
         """Raise OrchestratorError where the socket's path is longer than the kernel allows."""

@@ -1,4 +1,5 @@
-"""The secret values of active runs, in files of mode 0600 in a directory of mode 0700, apart from the journal.
+"""The secret values of active runs, in files of mode 0600 in a directory of mode 0700, apart from the journal: those of
+the environment of tasks in `secrets`, and those of the recipients of `notify:` in `recipients`, which no task gets.
 
 They must outlive a coordinator, since a later one may have to start the tasks again. They are removed when the run
 has ended.
@@ -17,8 +18,8 @@ from orchestrator.adapters import durable
 class Secrets:
     """Keeps the secrets, in one file per run that has any."""
 
-    def __init__(self, state_dir: str) -> None:
-        self._dir = os.path.join(state_dir, "secrets")
+    def __init__(self, state_dir: str, directory: str = "secrets") -> None:
+        self._dir = os.path.join(state_dir, directory)
 
     def save(self, run_id: str, values: Mapping[str, str]) -> None:
         """Save the secrets of a run durably. Raises OSError where the disk refuses."""

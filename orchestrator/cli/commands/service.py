@@ -31,8 +31,8 @@ def unit_of(request: Request, session: Session) -> Unit:
         "ORCH_STATE_DIR": session.paths.state_dir,
         "ORCH_RUNTIME_DIR": session.paths.runtime_dir,
     }
-    # What this command needed to import its modules, and the directory of local tasks.
-    kept = ("PYTHONPATH", "ORCH_HOST_DIR")
+    # What this command needed to import its modules, the directory of local tasks, and where notify.yaml lies.
+    kept = ("PYTHONPATH", "ORCH_HOST_DIR", "XDG_CONFIG_HOME")
     environment |= {
         name: _absolute(name, session.environ[name]) for name in kept if session.environ.get(name)
     }

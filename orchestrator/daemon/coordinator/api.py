@@ -191,9 +191,9 @@ class _Api:
                 hint="if orch was upgraded, `orch coordinator stop`, then again (tasks go on)",
             ) from e
         secrets = {str(name): str(value) for name, value in (body.get("secrets") or {}).items()}
-        scratch = bool(body.get("from_scratch"))
+        scratch, recipients = bool(body.get("from_scratch")), _texts(body, "recipients")
         run, created = await anyio.to_thread.run_sync(
-            lambda: self._coordinator.submit(plan, secrets, from_scratch=scratch)
+            lambda: self._coordinator.submit(plan, secrets, from_scratch=scratch, recipients=recipients)
         )
         document = {"run_id": run.run_id, "created": created, "phase": run.phase.value}
         return JSONResponse(document, status_code=201 if created else 200)
@@ -229,9 +229,7 @@ class _Api:
 
     async def outputs(self, request: Request) -> JSONResponse:
         body = await _body(request)
-        name, patterns, task = request.path_params["name"], body.get("patterns") or [], body.get("task")
-        if not isinstance(patterns, list) or not all(isinstance(one, str) for one in patterns):
-            raise UsageError("patterns is a list of texts")
+        name, patterns, task = request.path_params["name"], _texts(body, "patterns"), body.get("task")
         return JSONResponse(
             await anyio.to_thread.run_sync(self._coordinator.outputs, name, patterns, task and str(task))
         )
@@ -310,6 +308,13 @@ class _Api:
         await _body(request)  # otherwise the answer would come before the client has sent its whole request
         self._coordinator.loop.stop()
         return JSONResponse({"pid": os.getpid()}, status_code=202)
+
+
+def _texts(body: dict[str, Any], key: str) -> list[str]:
+    found = body.get(key) or []
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise UsageError(f"{key} is a list of texts")
+    return found
 
 
 def _host_of(body: dict[str, Any]) -> str:

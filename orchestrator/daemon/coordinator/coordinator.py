@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator import __version__
@@ -35,6 +35,7 @@ from orchestrator.core.events import (
     FaultInjected,
     KillRequested,
     LimitReached,
+    NoticeFailed,
     UndrainRequested,
 )
 from orchestrator.core.hosts import slots
@@ -49,6 +50,7 @@ from orchestrator.daemon.coordinator.executor import Executor
 from orchestrator.daemon.coordinator.historian import Historian
 from orchestrator.daemon.coordinator.left_files import LeftFiles
 from orchestrator.daemon.coordinator.loop import Loop
+from orchestrator.daemon.coordinator.messenger import Messenger, Place
 from orchestrator.daemon.transfer import outputs, tensorboard
 from orchestrator.daemon.transfer.logcopy import LogCopier
 from orchestrator.daemon.transfer.outputs import Output, Part
@@ -79,6 +81,13 @@ class Coordinator:
         self._left_files = LeftFiles(paths)
         self._accounts = Accounts(paths.journal, paths.run_dir)
         self._historian = Historian(lambda: self.loop.runs, paths.run_dir)
+        self._messenger = Messenger(
+            Place(paths.journal, paths.state_dir, paths.notices, paths.notify),
+            self.owner.id,
+            lambda: self.loop.runs,
+            lambda: self.loop.complaint,
+            self._notice_failed,
+        )
         self._executor = Executor(
             transports,
             bundle.load,
@@ -101,17 +110,20 @@ class Coordinator:
         active = [run.run_id for run in self.loop.runs.values() if not run.phase.is_terminal]
         self._secrets.keep_only([*active, *(one.run_id for one in self._set_aside)])
         for run in self.loop.runs.values():
+            if run.phase.is_terminal:
+                self._messenger.ended(run.run_id)
             names = unproven(run) if run.phase.is_terminal else [host.name for host in run.hosts]
             self._executor.open(run, names)
             if not run.phase.is_terminal:
                 self._left_files.await_end(run.run_id)
                 self._look_after_gone(run)
-
         self._historian.start()
+        self._messenger.start()
 
     def close(self) -> None:
         """End the links and close the journal; tasks go on."""
         self._historian.close()
+        self._messenger.close()
         self._executor.close()
         self.journal.close()
 
@@ -187,19 +199,25 @@ class Coordinator:
             raise UsageError(f"there is no run {name!r}", hint=f"known: {known}" if known else None)
         return found[-1]
 
-    def submit(self, plan: Plan, secrets: Mapping[str, str], *, from_scratch: bool) -> tuple[Run, bool]:
+    def submit(
+        self, plan: Plan, secrets: Mapping[str, str], *, from_scratch: bool, recipients: Sequence[str] = ()
+    ) -> tuple[Run, bool]:
         """Begin a run. (The run, whether it is new): the same plan again is the run that is there.
 
         Refused where another run of that name, or one that holds a GPU that this one wants, has not ended; and where
         one is to start from scratch that is active.
         """
-        return self.loop.call(lambda: self._submit(plan, secrets, from_scratch))  # type: ignore[no-any-return]
+        return self.loop.call(lambda: self._submit(plan, secrets, from_scratch, recipients))  # type: ignore[no-any-return]
 
-    def _submit(self, plan: Plan, secrets: Mapping[str, str], from_scratch: bool) -> tuple[Run, bool]:
+    def _submit(
+        self, plan: Plan, secrets: Mapping[str, str], from_scratch: bool, recipients: Sequence[str]
+    ) -> tuple[Run, bool]:
         runs = list(self.loop.runs.values())
         for run in runs:
             if run.plan == plan and not run.phase.is_terminal:
                 conflicts.refuse_scratch(run, from_scratch=from_scratch)
+                with disk.told_to_people(self.paths.state_dir):
+                    self._messenger.save(run.run_id, recipients)  # their tokens may be new
                 return run, False
         conflicts.refuse_start(plan, runs, {one.name: one.run_id for one in self._set_aside})
         now = time.monotonic()
@@ -208,16 +226,15 @@ class Coordinator:
         directory = self.paths.run_dir(run_id)
         self._left_files.await_end(run_id)
         try:
-            os.makedirs(directory, mode=0o700, exist_ok=True)
-            self._secrets.save(run_id, secrets)
-            self.loop.submit(run)
-        except OSError as e:
-            if e.errno in disk.NO_SPACE:
-                raise disk.full_error(directory) from e
-            raise OrchestratorError(f"{directory} cannot be written: {e.strerror}") from e
+            with disk.told_to_people(directory):
+                os.makedirs(directory, mode=0o700, exist_ok=True)
+                self._secrets.save(run_id, secrets)
+                self._messenger.save(run_id, recipients)
+                self.loop.submit(run)
         finally:
             if run_id not in self.loop.runs:  # nothing of a run that never was stays behind
                 self._secrets.remove(run_id)
+                self._messenger.ended(run_id)
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)
         self._executor.open(run, [host.name for host in run.hosts])
@@ -394,6 +411,11 @@ class Coordinator:
     def _limit_reached(self, run_id: str, host: str, task: TaskId, message: str) -> None:
         self.loop.post(run_id, LimitReached(at=time.monotonic(), host=host, message=message, task=task))
 
+    def _notice_failed(self, run_id: str, recipient: str, problem: str) -> None:
+        log.warning("%s: a message did not reach %s: %s", run_id or "the head node", recipient, problem)
+        if run_id:
+            self.loop.post(run_id, NoticeFailed(time.monotonic(), recipient, problem))
+
     def _changed(self, before: Run, after: Run) -> None:
         """Keep what must be readable without a coordinator."""
         if before.phase is Phase.RUNNING and after.phase is not Phase.RUNNING:
@@ -403,6 +425,7 @@ class Coordinator:
         self._executor.changed(before, after)
         if after.phase.is_terminal and not before.phase.is_terminal:
             self._secrets.remove(after.run_id)
+            self._messenger.ended(after.run_id)
             self._forget_old()
 
     def _forget_old(self) -> None:

@@ -112,7 +112,8 @@ class Loop:
         """When it is tried again; None while the journal can be written."""
         self._stood_at = 0.0
         """Until when the runs know of the time in which nothing could be decided."""
-        self._complained = False
+        self.complaint: str | None = None
+        """Why the journal takes nothing; None while it does."""
         self.ending = False
         """Whether it was told to stop."""
         self.seq = 0
@@ -277,9 +278,9 @@ class Loop:
         self.runs = {**self.runs, after.run_id: after}
         if is_kept:
             self.seq += 1
-            if self._complained:
+            if self.complaint:
                 log.info("the journal can be written again")
-                self._complained = False
+                self.complaint = None
             if isinstance(event, HostReported):
                 self._unread.journaled(after.run_id, event, self._now())
         for note in actions:
@@ -352,9 +353,9 @@ class Loop:
                     if run is not None and run_id not in self.halted:
                         self._decide(run, event)
         except JournalError as e:
-            if not self._complained:
+            if not self.complaint:
                 log.error("%s; what happens is held until it can be", e)
-            self._complained = True
+            self.complaint = e.message
             if self._retry_at is None:
                 self._stood_at = self._now()
                 self._retry_at = self._stood_at + JOURNAL_RETRY_S

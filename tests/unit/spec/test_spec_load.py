@@ -141,7 +141,7 @@ VALUES = {
     "key on": (
         GOOD.replace("name: mnist", "on: mnist\nname: mnist"),
         [
-            "2:1: on: unknown key; known here are version, name, hosts, ssh, run",
+            "2:1: on: unknown key here; it belongs to notify",
             '2:1: on: without quotes, YAML reads the key on as true; write "on"',
         ],
     ),

@@ -1,0 +1,80 @@
+"""Delivers a message through apprise. What it says of a failure holds no part of the recipient's URL."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from urllib.parse import unquote
+
+from orchestrator.core.words import plain
+
+REASON_MAX = 200
+
+MISSING = "the library apprise is not installed here; `pip install 'orch-tf[notify]'` installs it"
+
+_LOUD = ("apprise", "urllib3", "requests", "requests_oauthlib")
+"""What these log shows URLs."""
+
+
+def deliver(url: str, *, title: str, body: str, level: str) -> str | None:
+    """Send a message, within seconds. Return why it did not arrive; None where the service has taken it."""
+    try:
+        import apprise
+    except ImportError:
+        return MISSING
+    with _heard() as heard:
+        try:
+            target = apprise.Apprise.instantiate(url, suppress_exceptions=True)
+            if target is None:
+                return "its URL is none that this apprise understands"
+            # As text, whatever the service could show: what hosts say is to be no markup there. And the service itself
+            # is asked, not `Apprise`, which would do it in another thread; what is said of a failure is known by ours.
+            target.notify_format = apprise.NotifyFormat.TEXT
+            if target.notify(title=title, body=body, notify_type=apprise.NotifyType(level)):
+                return None
+        except Exception as e:  # a plugin's fault is no fault of the run
+            heard.append(f"{type(e).__name__}: {e}")
+    return redacted(heard[-1], url) if heard else "it was not taken, and nothing was said"
+
+
+def redacted(text: str, url: str) -> str:
+    """Return a text without any part of the URL but its service.
+
+    >>> redacted("Failed to send to tok3n at 10.0.0.1: error 404", "json://tok3n@10.0.0.1:81/x?key=404y")
+    'Failed to send to … at …: error 404'
+    """
+    parts: set[str] = set()
+    rest = url.partition("://")[2]
+    for form in (rest, unquote(rest)):
+        parts |= {form, *re.split(r"[/:@?&=#,;+\s]+", form)}
+    for part in sorted((one for one in parts if len(one) >= 3), key=len, reverse=True):
+        text = text.replace(part, "…")
+    return plain(text)[:REASON_MAX]
+
+
+@contextlib.contextmanager
+def _heard() -> Iterator[list[str]]:
+    """Collect what apprise says in this thread of what went wrong, and let none of it reach a log."""
+    said: list[str] = []
+    handler = _Ear(threading.get_ident(), said)
+    for name in _LOUD:
+        logging.getLogger(name).propagate = False
+    logger = logging.getLogger("apprise")
+    logger.addHandler(handler)
+    try:
+        yield said
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Ear(logging.Handler):
+    def __init__(self, thread: int, said: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._thread, self._said = thread, said
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.thread == self._thread:
+            self._said.append(record.getMessage())

@@ -1,0 +1,91 @@
+"""`orch notify test`: send a message to the recipients of a cluster spec, or to one's own."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+import click
+
+from orchestrator.cli.help import Group
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import UsageError
+
+_EXAMPLES = [
+    ("orch notify test cluster.yaml", "Send a message to everybody in its `notify:`"),
+    ("orch notify test", "Send one to the recipients of your own notify.yaml"),
+]
+
+
+@click.group(cls=Group, examples=_EXAMPLES)
+def command() -> None:
+    """Tell people when a run fails, stalls or succeeds: `notify:` in the cluster spec, or a file of your own."""
+
+
+def recipients(file: str | None, session: Session) -> tuple[str, list[str]]:
+    """Return where they stand, and their URLs. Raises SpecError, and UsageError where there are none."""
+    from orchestrator.spec.own_notify import load_own
+    from orchestrator.spec.plan import load_recipients
+
+    if file is not None:
+        found = load_recipients(file)
+        if not found:
+            raise UsageError(f"{file} has no `notify:`", hint="docs/notify.md shows how to write one")
+        return file, found
+    own = session.paths.notify
+    found = list(load_own(own).to)
+    if not found:
+        raise UsageError(
+            f"there is no {own}", hint="write it, or name a cluster spec: `orch notify test cluster.yaml`"
+        )
+    return own, found
+
+
+def run(where: str, urls: list[str], now: str) -> dict[str, Any]:
+    """Send the message to each, one after the other. The document names them by their services."""
+    from orchestrator.adapters.head.delivery import deliver
+    from orchestrator.spec.recipients import services
+
+    head = socket.gethostname()
+    sent = []
+    for name, url in zip(services(urls), urls, strict=True):
+        began = time.monotonic()
+        problem = deliver(
+            url,
+            title=f"orch: a test from {head}",
+            body=f"This is how orch on {head} tells of its runs. Nothing has happened.\n\n{now}",
+            level="info",
+        )
+        took_s = round(time.monotonic() - began, 3)
+        sent.append({"recipient": name, "delivered": problem is None, "problem": problem, "took_s": took_s})
+    return {"schema": 1, "from": where, "recipients": sent}
+
+
+@command.command("test", examples=[*_EXAMPLES, ("orch notify test cluster.yaml --json", "For scripts")])
+@click.argument("file", type=click.Path(), metavar="[FILE]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
+@click.pass_obj
+def test_command(session: Session, file: str | None, as_json: bool) -> int:
+    """Send a test message to each recipient.
+
+    Without FILE those of your own ~/.config/orch/notify.yaml. No coordinator is needed. Exit code 1 where nobody was
+    reached, 4 where only some were.
+    """
+    from datetime import UTC, datetime
+
+    where, urls = recipients(file, session)
+    now = datetime.fromtimestamp(session.time(), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    document = run(where, urls, now)
+    sent = document["recipients"]
+    if as_json:
+        session.put_json(document)
+    else:
+        width = max(len(one["recipient"]) for one in sent)
+        for one in sent:
+            told = "taken" if one["delivered"] else f"not delivered: {one['problem']}"
+            session.put(f"{one['recipient']:<{width}}  {told} ({one['took_s']:.1f} s)")
+    reached = sum(one["delivered"] for one in sent)
+    if reached < len(sent):
+        session.hint("docs/notify.md says what each needs; the URL itself is never shown")
+    return 0 if reached == len(sent) else 4 if reached else 1

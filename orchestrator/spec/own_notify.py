@@ -1,0 +1,50 @@
+"""The user's own `notify:`, a file for all of their runs: read when it is needed, and checked each time."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.core.errors import SpecError
+from orchestrator.spec.diagnostics import render
+from orchestrator.spec.load import check_own
+from orchestrator.spec.recipient_files import urls
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNotify:
+    """Who is told of all runs."""
+
+    on: tuple[str, ...] = ()
+    to: tuple[str, ...] = field(default=(), repr=False)
+    """URLs."""
+    lines: int = 0
+
+
+def load_own(path: str) -> OwnNotify:
+    """Return what stands in the file; nobody, where there is none.
+
+    Raises:
+        SpecError: it cannot be used; one line per diagnostic.
+    """
+    if not path or not os.path.lexists(path):
+        return OwnNotify()
+    try:
+        found = os.stat(path)
+    except OSError as e:
+        raise SpecError(f"{path}:1:1: file: cannot be read: {e.strerror}") from e
+    if found.st_uid != os.geteuid() or (stat.S_ISREG(found.st_mode) and found.st_mode & 0o077):
+        raise SpecError(
+            f"{path}:1:1: file: others may read or own it, and it holds the addresses of recipients",
+            hint=f"chown it to you, and chmod 600 {path}",
+        )
+    base_dir = Path(path).absolute().parent
+    notify, diagnostics = check_own(path, base_dir)
+    if notify is None:
+        raise SpecError(render(path, diagnostics))
+    try:
+        return OwnNotify(notify.on, tuple(urls(notify, base_dir)), notify.lines)
+    except ValueError as e:
+        raise SpecError(f"{path}:1:1: to: {e}") from e

@@ -1,0 +1,82 @@
+"""The recipients of `notify:`: whether their URLs can be used. No message shows a URL.
+
+apprise is imported only where there is a recipient: it is an extra, and takes a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+from orchestrator.spec.diagnostics import did_you_mean
+
+URL_MAX = 2000
+
+_SERVICE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30}):/{0,3}")
+
+INSTALL = "`pip install 'orch-tf[notify]'` installs it"
+
+_ON_THIS_DESKTOP = ("dbus", "qt", "kde", "gnome", "glib", "macosx", "windows", "syslog")
+"""What apprise shows on this machine's screen: the coordinator has none, and would seem to deliver."""
+
+
+def service(url: str) -> str:
+    """Return the service of a URL, which is all of it that is ever shown.
+
+    >>> service("ntfy://my-secret-topic"), service("a token by mistake")
+    ('ntfy', 'unknown')
+    """
+    found = _SERVICE.match(url)
+    return found[1].lower() if found else "unknown"
+
+
+def services(urls: list[str]) -> tuple[str, ...]:
+    """Name the recipients: by their services, and numbered where there are several of one.
+
+    >>> services(["ntfy://a", "slack://b", "ntfy://c"])
+    ('ntfy', 'slack', 'ntfy-2')
+    """
+    seen: dict[str, int] = {}
+    named = []
+    for url in urls:
+        of = service(url)
+        seen[of] = seen.get(of, 0) + 1
+        named.append(of if seen[of] == 1 else f"{of}-{seen[of]}")
+    return tuple(named)
+
+
+def refusal(url: str) -> str | None:
+    """Return why nothing could be sent there, without the URL; None where it can."""
+    if not url.isprintable() or len(url) > URL_MAX or not _SERVICE.match(url):
+        return "must be a URL such as ntfy://TOPIC or slack://…; what is there is not shown, for it may be secret"
+    try:
+        apprise = quiet_apprise()
+    except ImportError:
+        return f"needs the library apprise, which is not installed; {INSTALL}"
+    of = service(url)
+    if of in _ON_THIS_DESKTOP:
+        return f"{of}:// shows a message on this machine's own screen; choose a service that reaches you elsewhere"
+    if apprise.Apprise.instantiate(url, suppress_exceptions=True) is not None:
+        return None
+    known = {name for one in apprise.Apprise().details()["schemas"] for name in _schemes(one)}
+    if of in ("http", "https"):
+        return f"{of}:// is no service; for a webhook write json{'s' if of == 'https' else ''}://HOST/PATH"
+    if of not in known:
+        return f"{of}:// is no service that apprise knows{did_you_mean(of, sorted(known))}"
+    return f"is no complete URL of {of}; see https://appriseit.com/services/ for its form"
+
+
+def _schemes(described: dict[str, Any]) -> set[str]:
+    return {*(described.get("protocols") or ()), *(described.get("secure_protocols") or ())}
+
+
+def quiet_apprise() -> Any:
+    """Import apprise, and keep its own words, which show URLs, out of every log."""
+    import apprise
+
+    logger = logging.getLogger("apprise")
+    logger.propagate = False
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    return apprise

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from orchestrator import __version__
@@ -203,3 +204,21 @@ def _tasks(runs: Mapping[str, Document]) -> list[tuple[list[str], Document]]:
         for name, run in runs.items()
         for task in run.get("tasks") or []
     ]
+
+
+class RunsCollector:
+    """Asks for the status at each scrape; nothing is kept between two."""
+
+    def __init__(self, status: Callable[[], Document | None]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of now."""
+        return families(self._status())
+
+
+def registry(status: Callable[[], Document | None]) -> CollectorRegistry:
+    """Return a registry with the runs, and nothing of this process. `status` returns None while nobody answers."""
+    made = CollectorRegistry(auto_describe=False)
+    made.register(RunsCollector(status))
+    return made

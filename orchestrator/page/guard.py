@@ -2,7 +2,8 @@
 
 Any web page may send requests to 127.0.0.1, and so may any user of this machine; a cookie is sent to all ports of a
 host. So a request is answered where it names one of our hosts, comes from no other site, and has the cookie; and data
-only where it has the key too, which scripts of our own origin alone can read.
+only where it has the key too, which scripts of our own origin alone can read. A Prometheus is no browser: it shows a
+bearer token, which opens the metrics and nothing else.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 TOKEN_LASTS_S = 600.0
 KEY_HEADER = "Orch-Key"
 LOGIN = "/login"
+METRICS = "/metrics"
 
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
 """Any port: `ssh -L` may give another."""
@@ -41,7 +43,9 @@ _HEADERS = {
 class Keys:
     """The secrets of one server: a token that is used once, and what it is given for."""
 
-    def __init__(self, port: int, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, port: int, *, bearer: str = "", now: Callable[[], float] = time.monotonic) -> None:
+        """`bearer` is what a Prometheus shows for the metrics; empty: none may."""
+        self._bearer = bearer
         self.cookie_name = f"orch-{port}"
         self._now = now
         self._cookie = secrets.token_urlsafe(32)
@@ -72,6 +76,11 @@ class Keys:
         """Return whether the request has our cookie."""
         pairs = [part.strip().partition("=") for part in headers.get("cookie", "").split(";")]
         return any(name == self.cookie_name and _same(value, self._cookie) for name, _, value in pairs)
+
+    def has_bearer(self, headers: Headers) -> bool:
+        """Return whether a Prometheus has sent the token that its file holds."""
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        return kind.lower() == "bearer" and _same(token.strip(), self._bearer)
 
     def has_key(self, headers: Headers) -> bool:
         """Return whether a script of ours has sent it."""
@@ -111,6 +120,8 @@ class Guard:
             return _refused(405, "this only reads; `orch ui --actions` allows more")
         if path == LOGIN:
             return self._login(scope)
+        if path == METRICS and self._keys.has_bearer(headers):
+            return None
         if not self._keys.has_cookie(headers):
             return _refused(401, "open the address that `orch ui` has printed in its terminal")
         if path.startswith("/v1/"):

@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, UsageError
 from orchestrator.page.feed import Feed
-from orchestrator.page.guard import Guard, Keys
+from orchestrator.page.guard import METRICS, Guard, Keys
 from orchestrator.page.source import Source
 
 STATIC = os.path.join(os.path.dirname(__file__), "static")
@@ -78,6 +78,17 @@ class Page:
             raise HTTPException(404)
         return JSONResponse(await _thread(read[what]))
 
+    async def metrics(self, request: Request) -> Response:
+        """Tell the numbers of all runs in Prometheus's format."""
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+        from orchestrator.client.exposition import registry
+
+        def told() -> bytes:
+            return generate_latest(registry(self._source.status))
+
+        return Response(await _thread(told), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
     async def stream(self, request: Request) -> Response:
         """Tell what happens, as it happens."""
         if self._feed.is_full:
@@ -108,6 +119,7 @@ def application(source: Source, keys: Keys, *, actions: bool, opened: Callable[[
         Route("/static/{name}", page.file),
         Route("/v1/runs", page.runs),
         Route("/v1/stream", page.stream),
+        Route(METRICS, page.metrics),
         Route("/v1/runs/{run}/{what}", page.document),
     ]
     if actions:

@@ -63,6 +63,13 @@ class Source:
                 run["ended_at"] = account.end if account.is_final else None
         return document
 
+    def status(self) -> dict[str, Any] | None:
+        """Return the status as the coordinator tells it; None while it does not answer."""
+        try:
+            return self.client.get("/v1/status", timeout_s=5.0)
+        except CoordinatorUnreachable:
+            return None
+
     def run_id(self, name: str) -> str:
         """Return the id of a run by its id or its name: the newest. UsageError where there is none."""
         found = [run["run_id"] for run in self.runs()["runs"] if name in (run["run_id"], run["name"])]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from orchestrator.adapters.head.bearer import token_file
 from orchestrator.adapters.head.paths import Paths
 from orchestrator.page import server
 from orchestrator.page.guard import KEY_HEADER, TOKEN_LASTS_S, Keys
@@ -41,7 +42,7 @@ class Served:
         self.api.runs = [run_document()]
         self.listener = server.listen(0)
         self.port = self.listener.getsockname()[1]
-        self.keys = Keys(self.port)
+        self.keys = Keys(self.port, bearer="for-prometheus")
         self.opened = 0
         app = server.application(Source(paths), self.keys, actions=actions, opened=self._opened)
         self.server = server.server(app)
@@ -260,3 +261,33 @@ def test_a_coordinator_that_goes_away_is_said_to_be_so(served: Served) -> None:
     assert kind == "delta"
     assert told["away_since"] >= began - 1
     viewer.connection.close()
+
+
+def test_the_metrics_are_for_the_cookie_or_the_bearer_token_and_the_token_opens_nothing_else(
+    served: Served,
+) -> None:
+    assert served.ask("/metrics").status == 401
+    assert served.ask("/metrics", Authorization="Bearer wrong").status == 401
+    assert served.ask("/metrics", Authorization="Bearer ").status == 401
+    bearer = {"Authorization": "Bearer for-prometheus"}
+    answer = served.ask("/metrics", **bearer)
+    assert answer.status == 200
+    assert (answer.headers["Content-Type"] or "").startswith("text/plain; version=")
+    assert b"orch_coordinator_up 1.0" in answer.body
+    for path in ("/", "/v1/runs", "/v1/stream"):
+        assert served.ask(path, **bearer).status == 401
+    assert served.ask("/metrics", Host="evil.example", **bearer).status == 403
+    mine = served.log_in()
+    assert served.ask("/metrics", Cookie=mine["Cookie"]).status == 200
+    assert served.ask("/metrics", Cookie=mine["Cookie"], Sec_Fetch_Site="cross-site").status == 403
+    served.api.close()
+    assert b"orch_coordinator_up 0.0" in served.ask("/metrics", **bearer).body
+
+
+def test_the_bearer_token_is_drawn_once_and_is_the_users_alone(tmp_path: Path) -> None:
+    token, path = token_file(str(tmp_path))
+    assert len(token) >= 32
+    assert (Path(path).stat().st_mode & 0o777, Path(path).read_text()) == (0o600, token)
+    assert token_file(str(tmp_path)) == (token, path)
+    Path(path).write_text("")
+    assert token_file(str(tmp_path))[0] != ""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,36 +14,22 @@ from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, 
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
-    from prometheus_client.core import Metric
 
 _TIMEOUT_S = 5.0
 """Below Prometheus's own of ten seconds, so that a coordinator that hangs is told as one that does not answer."""
 
 
-class RunsCollector:
-    """Asks the coordinator at each scrape; nothing is kept between two."""
-
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of now."""
-        from orchestrator.client.exposition import families
-
-        try:
-            document = self._environment.client().get("/v1/status", timeout_s=_TIMEOUT_S)
-        except CoordinatorUnreachable:
-            document = None
-        return families(document)
-
-
 def registry(environment: Environment) -> CollectorRegistry:
-    """Return a registry with the runs, and nothing of this process."""
-    from prometheus_client import CollectorRegistry
+    """Return a registry with the runs as the coordinator tells of them."""
+    from orchestrator.client import exposition
 
-    made = CollectorRegistry(auto_describe=False)
-    made.register(RunsCollector(environment))
-    return made
+    def status() -> dict[str, Any] | None:
+        try:
+            return environment.client().get("/v1/status", timeout_s=_TIMEOUT_S)
+        except CoordinatorUnreachable:
+            return None
+
+    return exposition.registry(status)
 
 
 def parse_listen(text: str) -> tuple[str, int]:

@@ -35,7 +35,8 @@ def command(session: Session, port: int, open_: bool, actions: bool) -> int:
     disk while no coordinator runs.
     """
     # The web stack takes as long to import as all of the command line.
-    from orchestrator.page.guard import LOGIN, Keys
+    from orchestrator.adapters.head.bearer import token_file
+    from orchestrator.page.guard import LOGIN, METRICS, Keys
     from orchestrator.page.server import application, listen, serve
     from orchestrator.page.source import Source
 
@@ -43,7 +44,9 @@ def command(session: Session, port: int, open_: bool, actions: bool) -> int:
     session.paths.check()
     listener = listen(port)
     port = int(listener.getsockname()[1])
-    keys = Keys(port)
+    session.paths.ensure()
+    bearer, bearer_path = token_file(session.paths.state_dir)
+    keys = Keys(port, bearer=bearer)
 
     def address() -> str:
         return f"http://127.0.0.1:{port}{LOGIN}?token={keys.new_token()}"
@@ -57,6 +60,7 @@ def command(session: Session, port: int, open_: bool, actions: bool) -> int:
         "The address works once, within ten minutes; Ctrl-C ends the page, and no run. From another machine, first: "
         f"ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}"
     )
+    session.say(f"For Prometheus: http://127.0.0.1:{port}{METRICS} with the bearer token in {bearer_path}")
     if open_:
         import webbrowser
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from orchestrator import __version__
 from orchestrator.adapters import bundle
-from orchestrator.adapters.head import disk, log_pages, run_series
+from orchestrator.adapters.head import disk, log_pages, run_series, telemetry
 from orchestrator.adapters.head.accounts import Accounts
 from orchestrator.adapters.head.journal import Journal, now_utc
 from orchestrator.adapters.head.journal_states import Unreadable
@@ -51,6 +51,7 @@ from orchestrator.daemon.coordinator.historian import Historian
 from orchestrator.daemon.coordinator.left_files import LeftFiles
 from orchestrator.daemon.coordinator.loop import Loop
 from orchestrator.daemon.coordinator.messenger import Messenger, Place
+from orchestrator.daemon.coordinator.tracer import Tracer
 from orchestrator.daemon.transfer import outputs, tensorboard
 from orchestrator.daemon.transfer.logcopy import LogCopier
 from orchestrator.daemon.transfer.outputs import Output, Part
@@ -81,6 +82,7 @@ class Coordinator:
         self._left_files = LeftFiles(paths)
         self._accounts = Accounts(paths.journal, paths.run_dir)
         self._historian = Historian(lambda: self.loop.runs, paths.run_dir)
+        self._tracer = Tracer(self._accounts, lambda: self.loop.runs, is_on=telemetry.is_wanted())
         self._messenger = Messenger(
             Place(paths.journal, paths.state_dir, paths.notices, paths.notify),
             self.owner.id,
@@ -119,11 +121,13 @@ class Coordinator:
                 self._look_after_gone(run)
         self._historian.start()
         self._messenger.start()
+        self._tracer.start()
 
     def close(self) -> None:
         """End the links and close the journal; tasks go on."""
         self._historian.close()
         self._messenger.close()
+        self._tracer.close()
         self._executor.close()
         self.journal.close()
 
@@ -152,7 +156,8 @@ class Coordinator:
         runs = self.loop.runs
         stopped = [halt.sentence(runs[run_id]) for run_id, halt in self.loop.halted.items() if run_id in runs]
         aside = [f"{one.sentence}; {conflicts.WAY_BACK}" for one in self._set_aside]
-        return "; ".join([*([self._warning] if self._warning else []), *aside, *stopped]) or None
+        own = [told for told in (self._warning, self._tracer.problem) if told]
+        return "; ".join([*own, *aside, *stopped]) or None
 
     def status(self, name: str | None) -> dict[str, Any]:
         """Return the document of `orch status`. A name means the newest run of that name; a run id names one run."""
@@ -423,6 +428,7 @@ class Coordinator:
         if after.first_cause != before.first_cause:
             self._logs.put_first_cause(after.run_id, status.first_cause(after))
         self._executor.changed(before, after)
+        self._tracer.changed(before, after)
         if after.phase.is_terminal and not before.phase.is_terminal:
             self._secrets.remove(after.run_id)
             self._messenger.ended(after.run_id)

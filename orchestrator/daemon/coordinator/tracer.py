@@ -1,0 +1,91 @@
+"""Tells OpenTelemetry of the runs' generations, in a thread of its own: no decision waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from orchestrator.adapters.head import telemetry
+from orchestrator.adapters.head.accounts import Accounts
+from orchestrator.core import traces
+from orchestrator.core.model import Phase, Run
+from orchestrator.core.traces import TraceSpan
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 2.0
+"""The history has written by then when the last step was."""
+
+END_WAIT_S = telemetry.TIMEOUT_S + 2.0
+
+
+class Tracer:
+    """Sends what has ended, once; after a failure all that was missed goes with the next."""
+
+    def __init__(
+        self,
+        accounts: Accounts,
+        runs: Callable[[], Mapping[str, Run]],
+        *,
+        is_on: bool,
+        send: Callable[[str, Sequence[TraceSpan]], str | None] = telemetry.send,
+    ) -> None:
+        self._accounts, self._runs, self._send, self._is_on = accounts, runs, send, is_on
+        self._waiting: set[str] = set()
+        self._sent: dict[str, int] = {}
+        self.problem: str | None = None
+        """Why nothing arrives; None while it does."""
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
+
+    def start(self) -> None:
+        """Begin, where it is wanted."""
+        if self._is_on:
+            self._thread.start()
+
+    def changed(self, before: Run, after: Run) -> None:
+        """Remember a run of which a generation, or the whole, has ended. Waits for nothing."""
+        over = after.phase.is_terminal or after.phase is Phase.BACKOFF or after.generation > before.generation
+        if self._is_on and over and (before.phase, before.generation) != (after.phase, after.generation):
+            self._waiting.add(after.run_id)
+
+    def close(self) -> None:
+        """Send what is left, and end within seconds."""
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=END_WAIT_S)
+
+    def _run(self) -> None:
+        while not self._end.wait(LOOK_EVERY_S):
+            self._safely()
+        self._safely()
+
+    def _safely(self) -> None:
+        try:
+            self.look()
+        except Exception:
+            log.exception("a trace has a gap")
+
+    def look(self) -> None:
+        """Send what has ended since."""
+        for run_id in sorted(self._waiting):
+            run, account = self._runs().get(run_id), self._accounts.of(run_id)
+            if run is None or account is None:
+                self._waiting.discard(run_id)
+                continue
+            last, made = traces.spans(
+                run_id, run.plan.name, run.phase.value, account, after=self._sent.get(run_id, -1)
+            )
+            problem = self._send(run_id, made) if made else None
+            if problem != self.problem:
+                log.log(
+                    logging.WARNING if problem else logging.INFO, "%s", problem or "the traces are sent again"
+                )
+            self.problem = problem
+            if problem is not None:
+                return  # it is tried again at the next look
+            self._waiting.discard(run_id)
+            self._sent[run_id] = last
+            if account.is_final:
+                self._sent.pop(run_id)

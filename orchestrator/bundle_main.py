@@ -1,4 +1,4 @@
-"""The bundle's entry point: `python <bundle> run|shim|keeper|relay|…`. Agents are not started this way."""
+"""The bundle's entry point: `python <bundle> run|shim|keeper|relay|pod|…`. Agents are not started this way."""
 
 from __future__ import annotations
 
@@ -32,8 +32,12 @@ def main(argv: list[str]) -> int:
         from orchestrator.daemon.agent.probe import main as probe
 
         return probe(rest) or 0
+    if word == "pod":
+        from orchestrator.daemon.pod.main import main as pod
+
+        return pod(rest) or 0
     sys.stderr.write(
-        "usage: run SCRIPT [ARG…] | shim DIR | keeper ALLOCATION | relay … | checkpoints … | probe\n"
+        "usage: run SCRIPT [ARG…] | shim DIR | keeper ALLOCATION | relay … | checkpoints … | probe | pod\n"
     )
     return 2
 

@@ -29,6 +29,7 @@ CONTENT = (
     "daemon/__init__.py",
     "daemon/agent/*.py",
     "daemon/keeper/*.py",
+    "daemon/pod/*.py",
     "daemon/shim/*.py",
     "adapters/__init__.py",
     "adapters/channel.py",
@@ -38,6 +39,7 @@ CONTENT = (
     "adapters/checkpoints/*.py",
     "protocol/__init__.py",
     "protocol/limits.py",
+    "protocol/pod.py",
     "runtime/**/*.py",
 )
 """The files that hosts need, and no more: every byte is pushed, and each import searches the archive's names."""

@@ -59,6 +59,7 @@ PURPOSES = {
         "coordinator": "Run, start, stop, restart or show the coordinator.",
         "service": "Run the coordinator as a systemd unit.",
         "import": "Write a cluster.yaml from horovodrun, TF_CONFIG or an inventory.",
+        "export": "Write a cluster.yaml as Kubernetes manifests.",
         "schema": "Print the JSON Schema of cluster.yaml, for editors.",
         "completion": "Print the completion script of a shell.",
     },

@@ -1,0 +1,199 @@
+"""`orch export`: write a cluster spec as what another engine reads."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import zipfile
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.help import Group
+from orchestrator.cli.session import Session
+from orchestrator.core.errors import SpecError, UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.core.plan import Plan
+    from orchestrator.spec.kubernetes.wishes import Wishes
+
+_QUANTITY = re.compile(r"[1-9][0-9]*(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+class _Form(click.ParamType[str]):
+    """A text that must fit a pattern as a whole."""
+
+    def __init__(self, name: str, pattern: re.Pattern[str], example: str) -> None:
+        self.name = name
+        self._pattern = pattern
+        self._example = example
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return it, or say how it should look."""
+        if not self._pattern.fullmatch(value):
+            self.fail(f"{value!r} is no {self.name}, such as {self._example}", param, ctx)
+        return value
+
+
+_SIZE = _Form("quantity", _QUANTITY, "2Gi")
+_NAME = _Form("name of RFC 1123", _LABEL, "mnist-data")
+
+
+@click.group(
+    "export",
+    cls=Group,
+    examples=[
+        ("orch export k8s cluster.yaml --image tensorflow/tensorflow:2.19.0 > mnist.yaml", "As a JobSet"),
+        ("orch export k8s cluster.yaml --image mine:1 --kind job", "As a plain Indexed Job"),
+    ],
+)
+def command() -> None:
+    """Write FILE as what another engine reads. Nothing is contacted and nothing is started."""
+
+
+@command.command(
+    "k8s",
+    examples=[
+        ("orch export k8s cluster.yaml --image tensorflow/tensorflow:2.19.0 > mnist.yaml", "As a JobSet"),
+        (
+            "orch export k8s cluster.yaml --image mine:1 --kind job --code /app",
+            "A Job; the image has the code",
+        ),
+        ("orch export k8s cluster.yaml --image mine:1 --claim shared-nfs --json", "On a claim that is there"),
+    ],
+)
+@click.argument("file", type=click.Path(), metavar="FILE")
+@click.option(
+    "--image",
+    required=True,
+    type=_Form("image", _IMAGE, "mine:1"),
+    help="The image that has Python and TensorFlow.",
+)
+@click.option(
+    "--kind",
+    type=click.Choice(["jobset", "job"]),
+    default="jobset",
+    show_default=True,
+    help="A JobSet, or an Indexed Job with a headless Service.",
+)
+@click.option(
+    "--code", "code_dir", help="The directory of the image that has the code. Default: a ConfigMap."
+)
+@click.option("--python", help="The image's Python. Default: `run.python` of the spec, else python3.")
+@click.option("--claim", type=_NAME, help="A PersistentVolumeClaim that is there, for the checkpoints.")
+@click.option("--storage", type=_SIZE, default="20Gi", show_default=True, help="The size of a new claim.")
+@click.option("--shm", type=_SIZE, default="2Gi", show_default=True, help="The size of /dev/shm.")
+@click.option("--cpu", type=_SIZE, help="The CPUs that each pod asks for.")
+@click.option("--memory", type=_SIZE, help="The memory that each pod asks for.")
+@click.option("--namespace", type=_NAME, help="The namespace. Default: kubectl's own.")
+@click.option(
+    "--restarts",
+    type=click.IntRange(0, 10000),
+    default=100,
+    show_default=True,
+    help="How many restarts that are somebody's fault; the entry gives up sooner without progress.",
+)
+@click.option(
+    "--save-wait",
+    type=click.IntRange(0, 86400),
+    default=120,
+    show_default=True,
+    help="How many seconds a pod that must end goes on, for one more checkpoint.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a List as JSON.")
+@click.pass_obj
+def kubernetes(
+    session: Session,
+    file: str,
+    image: str,
+    kind: str,
+    code_dir: str | None,
+    python: str | None,
+    claim: str | None,
+    storage: str,
+    shm: str,
+    cpu: str | None,
+    memory: str | None,
+    namespace: str | None,
+    restarts: int,
+    save_wait: int,
+    as_json: bool,
+) -> int:
+    """Print FILE as a JobSet or Job of Kubernetes.
+
+    Each pod runs our entry: it verifies the checkpoint, fences the generation, watches for stalls and ends with an
+    exit code by which Kubernetes starts it again, or does not. `hosts:` of FILE is not used.
+    """
+    from orchestrator.adapters import bundle
+    from orchestrator.spec.kubernetes import write
+    from orchestrator.spec.kubernetes.manifests import manifests
+    from orchestrator.spec.kubernetes.wishes import Wishes, notes
+    from orchestrator.spec.load import load_spec
+    from orchestrator.spec.plan import load_plan
+
+    plan, _ = load_plan(file)
+    chosen = python or load_spec(file).run.python or "python3"
+    wishes = Wishes(
+        image=image,
+        kind=kind,
+        code_dir=code_dir,
+        python=chosen,
+        claim=claim,
+        storage=storage,
+        shm=shm,
+        cpu=cpu,
+        memory=memory,
+        namespace=namespace,
+        restarts=restarts,
+        save_wait_s=float(save_wait),
+    )
+    _check(file, plan, wishes)
+    code = None if wishes.code_dir else _code(file, plan)
+    found = manifests(plan, wishes, bundle.load().code.data, code)
+    remarks = notes(plan, wishes)
+    session.put((write.as_list(found) if as_json else write.as_yaml(found, remarks)).rstrip("\n"))
+    for remark in remarks[1:]:
+        session.say(f"note: {remark}")
+    return 0
+
+
+def _check(file: str, plan: Plan, wishes: Wishes) -> None:
+    from orchestrator.spec.kubernetes.wishes import refusals
+    from orchestrator.spec.load import located
+
+    if wishes.code_dir is not None and not os.path.isabs(wishes.code_dir):
+        raise UsageError(
+            f"--code {wishes.code_dir} is no absolute path", hint="name the directory in the image"
+        )
+    said = [located(file, loc, words) for loc, words in refusals(plan, wishes.kind)]
+    if said:
+        raise SpecError("\n".join(said))
+
+
+def _code(file: str, plan: Plan) -> bytes:
+    """Return what would be pushed to hosts, as a zip archive that fits into a ConfigMap."""
+    from orchestrator.adapters.head.codetree import manifest
+    from orchestrator.spec.kubernetes.wishes import CONFIG_MAP_BYTES_MAX
+    from orchestrator.spec.load import located
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for entry in manifest(plan.workdir, plan.script, plan.push_bytes_max):
+            info = zipfile.ZipInfo(entry.path, _ZIP_TIME)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = entry.mode << 16
+            with open(os.path.join(plan.workdir, entry.path), "rb") as source:
+                archive.writestr(info, source.read())
+    data = buffer.getvalue()
+    room = CONFIG_MAP_BYTES_MAX - len("code.zip")
+    if len(data) > room:
+        words = f"the code has {len(data):,} bytes as a zip archive, and a ConfigMap holds {room:,}"
+        raise SpecError(
+            located(file, ("run", "workdir"), words),
+            hint="put the code into the image and name its directory with --code, or name data in .orchignore",
+        )
+    return data

@@ -1,0 +1,118 @@
+"""What the end of a task means to Kubernetes, and when a position stands still. No clock, file or process."""
+
+from __future__ import annotations
+
+from orchestrator.protocol import pod
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from orchestrator.protocol.frames import Task
+
+_HOPELESS_KINDS = ("syntax", "import", "unsupported")
+"""Errors of a script that come back with the same code in the same image."""
+
+TERM, STALL, PEERS = "term", "stall", "peers"
+"""Why the entry itself stops a task."""
+
+
+class Outcome:
+    """The exit code of the container, its class, and a sentence for people."""
+
+    __slots__ = ("code", "counts", "kind", "sentence")
+
+    def __init__(self, code: int, kind: str, sentence: str, counts: bool) -> None:
+        self.code = code
+        self.kind = kind
+        self.sentence = sentence
+        self.counts = counts
+        """Whether it is a failure of which so many in a row without a newer checkpoint end the run."""
+
+
+def of(task: Task, stopped: str | None) -> Outcome:
+    """Return what the last TASK of a shim means. `stopped` is why the entry stopped it, if it did."""
+    ended: Any = task["exit"] or {}
+    code, signal, name = ended.get("code"), ended.get("signal"), task["task"]
+    at = "" if task["global_step"] is None else f" at step {task['global_step']}"
+    if code == 0:
+        return Outcome(pod.DONE, "done", f"{name} is done{at}", False)
+    if code == pod.SAVED:
+        return Outcome(pod.SAVED, "saved", f"{name} has saved{at} and asks to be started again", False)
+    if stopped == TERM:
+        return Outcome(pod.STOPPED, "stopped", f"{name} was asked to end{at}", False)
+    if stopped == PEERS:
+        return Outcome(pod.SUPERSEDED, "superseded", f"{name} ends{at}: its generation is over", False)
+    if stopped == STALL:
+        return Outcome(pod.STALLED, "stalled", f"{name} has made no progress{at}", True)
+    error: Any = task["error"] or {}
+    lines = [line for line in ended.get("last_lines", ()) if line.strip()]
+    said = error.get("message") or (lines[-1] if lines else "")
+    why = f": {said}" if said else ""
+    if ended.get("cause") == "start-failed" or error.get("kind") in _HOPELESS_KINDS:
+        return Outcome(pod.HOPELESS, "hopeless", f"{name} cannot run{why}", True)
+    if ended.get("cause") == "oom":
+        return Outcome(137, "out of memory", f"{name} was killed{at}: out of memory", True)
+    if code is not None and code > 0:
+        shown = 1 if code in (*pod.RESERVED, pod.STOPPED) else code
+        return Outcome(shown, "failed", f"{name} failed with exit code {code}{at}{why}", True)
+    number = signal or 0
+    return Outcome(128 + number, "signal", f"{name} was killed by signal {number}{at}{why}", True)
+
+
+class Pace:
+    """When the position last moved, and the longest pause so far, by which the next one is judged."""
+
+    def __init__(self, timing: dict[str, Any]) -> None:
+        self._given = timing.get("stall_after_s")
+        self._floor_s = float(timing["stall_floor_s"])
+        self._factor = float(timing["stall_factor"])
+        self._step: int | None = None
+        self._moved_at = 0.0
+        self._longest_s = 0.0
+
+    def heard(self, step: int | None, at: float) -> None:
+        """Take a report."""
+        if step is None or step == self._step:
+            return
+        if self._step is not None:
+            self._longest_s = max(self._longest_s, at - self._moved_at)
+        self._step, self._moved_at = step, at
+
+    def limit_s(self) -> float:
+        """Return how long the position may stand still."""
+        return (
+            float(self._given)
+            if self._given is not None
+            else max(self._floor_s, self._factor * self._longest_s)
+        )
+
+    def standstill_s(self, at: float) -> float | None:
+        """Return how long it has stood still where that is too long; else None. Before the first step nothing is."""
+        still_s = at - self._moved_at
+        return still_s if self._step is not None and still_s > self.limit_s() else None
+
+
+def give_up(
+    before: dict[str, Any], failed: dict[str, Any] | None, saved_at: float | None, most: int
+) -> tuple[int, str, str | None]:
+    """Return the failures in a row without a newer checkpoint, this failure's mark, and why to give up, if so.
+
+    Args:
+        before: what the generation before was given: its `count`, `mark` and `saved_at`.
+        failed: the end that came first in it; None where none counts.
+        saved_at: when the checkpoint was saved that the next one would start from. Not all tell their step.
+        most: how many of these end the run.
+    """
+    newer = saved_at is not None and saved_at > (before.get("saved_at") or 0.0)
+    if failed is None:
+        return (0 if newer else int(before.get("count", 0))), "", None
+    mark = f"{failed.get('sentence')}"
+    if newer:
+        return 0, mark, None
+    count = int(before.get("count", 0)) + 1
+    if mark and mark == before.get("mark"):
+        return count, mark, f"the same failure twice, and no newer checkpoint: {mark}"
+    if count >= max(1, most):
+        return count, mark, f"{count} failures without a newer checkpoint; the last: {mark}"
+    return count, mark, None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from tests.cluster.cluster import Cluster, wait_until
+from tests.contract.small_disk import mounted
 
 
 def test_a_run_that_came_back_is_seen_afterwards(local_cluster: Cluster) -> None:
@@ -46,3 +48,47 @@ def test_a_run_that_came_back_is_seen_afterwards(local_cluster: Cluster) -> None
     lines = get("logs", level="error", task="worker:1")["lines"]
     assert any("the data ends at step 90" in line["text"] for line in lines)
     assert "of the time counts" in local_cluster.ok("why", "t")
+
+
+def put_aside(cluster: Cluster, run_id: str) -> Path:
+    return cluster.directory / "state" / "runs" / run_id / "history.db.damaged"
+
+
+@pytest.mark.fault(70)
+def test_row_70_a_damaged_history_loses_plots_and_no_run(local_cluster: Cluster) -> None:
+    local_cluster.ok("up", local_cluster.spec("--steps", "400", "--pace", "0.03"))
+    run = local_cluster.wait_step(50)
+    damaged = put_aside(local_cluster, run["run_id"])
+    history = damaged.with_suffix("")
+    wait_until(history.exists, "the history is begun")
+    local_cluster.kill_coordinator()
+    for path in (history, *history.parent.glob("history.db-*")):
+        path.write_bytes(b"this is no database" * 1000)
+    local_cluster.ok("coordinator", "start")
+    wait_until(damaged.exists, "the damaged history is put aside")
+    run = local_cluster.wait_phase("SUCCEEDED")
+    assert (run["restarts"], run["generation"]) == (0, 1)
+
+    def reached() -> float:
+        lines = local_cluster.get(f"/v1/runs/{quote(run['run_id'])}/series", names="loss", x="step")["series"]
+        return float(lines[-1]["x"][-1]) if lines else 0.0
+
+    wait_until(lambda: reached() == 400, "a new one has been begun, and the run's last step is in it")
+
+
+@pytest.mark.fault(70)
+def test_row_70_a_full_disk_loses_plots_and_no_run(local_cluster: Cluster) -> None:
+    runs = local_cluster.directory / "state" / "runs"
+    runs.parent.mkdir(mode=0o700)
+    with mounted(runs, megabytes=4) as disk:
+        runs.chmod(0o700)
+        try:
+            local_cluster.ok("up", local_cluster.spec("--steps", "300", "--pace", "0.02"))
+            local_cluster.wait_step(50)
+            disk.fill()
+            run = local_cluster.wait_phase("SUCCEEDED")
+            assert (run["restarts"], run["generation"], run["global_step"]) == (0, 1, 300)
+            assert "SUCCEEDED" in local_cluster.ok("status", "t")
+            local_cluster.ok("why", "t")
+        finally:
+            local_cluster.close()  # it keeps files open on that disk

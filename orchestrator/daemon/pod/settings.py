@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-_NEEDED = ("name", "chief", "order", "tasks", "python", "script", "ports", "timing")
+_NEEDED = ("name", "chief", "by_index", "tasks", "python", "script", "ports", "timing")
 _PORT = "@PORT@"
 
 
@@ -81,7 +81,7 @@ def _task(document: dict[str, Any], environ: Mapping[str, str]) -> str:
     index = environ.get(pod.INDEX, "")
     if not index.isdecimal():
         raise Unfit(f"{pod.INDEX} is {index!r}: the pod belongs to no Job with `completionMode: Indexed`")
-    order, type_ = document["order"], environ.get(pod.TYPE)
+    order, type_ = document["by_index"], environ.get(pod.TYPE)
     task = f"{type_}:{int(index)}" if type_ else order[int(index)] if int(index) < len(order) else ""
     if task not in document["tasks"]:
         raise Unfit(f"completion index {index} is no task of {document['name']}: it has {', '.join(order)}")

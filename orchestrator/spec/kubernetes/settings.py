@@ -40,7 +40,7 @@ def settings(plan: Plan, wishes: Wishes) -> dict[str, Any]:
         "schema": 1,
         "name": plan.name,
         "chief": str(plan.chief),
-        "order": [str(task) for task in ids],
+        "by_index": [str(task) for task in ids],
         "tasks": {str(task): _task(moved, task, addresses) for task in ids},
         "python": wishes.python,
         "script": plan.script,

@@ -1,4 +1,4 @@
-"""The module for Keras scripts: `from orchestrator.keras import make_parallel`. It imports nothing until it is used."""
+"""The module for Keras scripts: `from orchestrator.keras import Checkpoint`. It imports nothing until it is used."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from orchestrator.runtime.checkpoint import Checkpoint
     from orchestrator.runtime.parallel import make_parallel, multi_gpu_model
 
-__all__ = ["make_parallel", "multi_gpu_model"]
+__all__ = ["Checkpoint", "make_parallel", "multi_gpu_model"]
+
+_HOMES = {"Checkpoint": "checkpoint", "make_parallel": "parallel", "multi_gpu_model": "parallel"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from orchestrator.runtime import parallel
+    from importlib import import_module
 
-    return getattr(parallel, name)
+    return getattr(import_module(f"orchestrator.runtime.{_HOMES[name]}"), name)

@@ -40,6 +40,9 @@ def why(document: Document, paint: Paint, *, width: int | None = None) -> str:
     limited = render.bottleneck_line(document)
     if limited:
         blocks += ["\n".join(render.indent(fold(limited, width and width - 2, indent="  ")))]
+    saving = document.get("saving")
+    if saving and is_known and render.is_active(document):
+        blocks += ["\n".join(render.indent(_wrapped("saves", saving["sentence"], paint, width)))]
     now = "\n".join(render.indent(_now(document, causes, paint, width)))
     if now:
         blocks.insert(1 if not causes else len(blocks), now)

@@ -69,6 +69,7 @@ def run(run: Document, paint: Paint, *, width: int | None = None) -> str:
         times_line(run),
         bottleneck_line(run),
         checkpoint_line(run.get("checkpoint")),
+        saving_line(run),
         standby_line(run.get("standby")),
     )
     for line in filter(None, facts):
@@ -179,6 +180,12 @@ def standby_line(standby: Document | None) -> str:
     if standby.get("memory_bytes"):
         facts.append(size(standby["memory_bytes"]))
     return "standby: " + ", ".join(facts)
+
+
+def saving_line(run: Document) -> str:
+    """Return `saves: every 240 steps (about 55 s): …` of a run that goes on, or nothing."""
+    saving = run.get("saving")
+    return f"saves: {saving['sentence']}" if saving and is_active(run) else ""
 
 
 def checkpoint_line(checkpoint: Document | None) -> str:

@@ -6,7 +6,7 @@ from. Generations that fail in between belong to the same downtime. It is follow
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 
 from orchestrator.core.instants import Instant
@@ -45,55 +45,108 @@ class Downtime:
                 return self
         return None
 
-    def parts(self, stepped_at: Instant) -> dict[str, float]:
-        """Return the seconds of each part, in order: they add up to the whole.
+    def cost(self, stepped_at: Instant, resumed_from: int | None, restored_at: Instant | None = None) -> Cost:
+        """Return what it has cost, with the first new step. The parts add up to the whole.
 
-        >>> parts = Downtime(10.0, 10.5, 120, 2.0, ended_at=11.0, started_at=11.0, released_at=15.0).parts(18.0)
-        >>> list(parts.values())
-        [0.5, 0.5, 0.0, 4.0, 3.0]
+        Args:
+            stepped_at: when that step was made.
+            resumed_from: the step that training went on from.
+            restored_at: when training began, if that is known exactly: the checkpoint is restored then.
+
+        >>> down = Downtime(10.0, 10.5, 120, 2.0, ended_at=11.0, started_at=11.5, released_at=15.0)
+        >>> found = down.cost(18.0, 100, restored_at=16.0)
+        >>> found.detected_s, found.ended_s, found.waited_s, found.started_s, found.restored_s, found.first_step_s
+        (0.5, 0.5, 0.5, 3.5, 1.0, 2.0)
+        >>> found.total_s, found.decided_s, found.steps_lost, found.lost_s, found.training_s
+        (8.0, 1.0, 20, 10.0, 18.0)
         """
         ended_at = self.ended_at if self.ended_at is not None else self.noticed_at
         started_at = self.started_at if self.started_at is not None else ended_at
         released_at = self.released_at if self.released_at is not None else started_at
         instants = [self.failed_at, self.noticed_at, ended_at, started_at, released_at, stepped_at]
-        names = ("detected_s", "ended_s", "waited_s", "started_s", "first_step_s")
         # Two clocks take part, the host's and ours: no part is negative.
-        spans = [max(0.0, later - earlier) for earlier, later in pairwise(instants)]
-        return {name: round(span, 3) for name, span in zip(names, spans, strict=True)}
-
-    def lost_steps(self, resumed_from: int | None) -> int | None:
-        """Return how many steps are trained a second time; None where that cannot be told."""
-        return None if self.step is None else max(0, self.step - (resumed_from or 0))
-
-    def as_data(self, stepped_at: Instant, resumed_from: int | None) -> dict[str, float | int | None]:
-        """Return all of it, as events and `orch why --json` carry it: seconds, and steps."""
-        parts, steps = self.parts(stepped_at), self.lost_steps(resumed_from)
-        lost_s = round(steps / self.steps_per_s, 3) if steps is not None and self.steps_per_s else None
-        return {"total_s": round(sum(parts.values()), 3), **parts, "steps_lost": steps, "lost_s": lost_s}
-
-
-def sentence(told: dict[str, float | int | None]) -> str:
-    """Say where the time went.
-
-    >>> told = Downtime(10.0, 10.5, 120, 2.0, 11.0, 11.0, 15.0).as_data(18.0, 100)
-    >>> sentence(told)
-    '8 s: detected in 0.5 s, ended in 0.5 s, started in 4 s, first new step in 3 s; 20 steps (10 s) are trained again'
-    """
-    said = [
-        f"{name} in {duration(told[key] or 0.0)}"
-        for key, name in (
-            ("detected_s", "detected"),
-            ("ended_s", "ended"),
-            ("started_s", "started"),
-            ("first_step_s", "first new step"),
+        spans = [round(max(0.0, later - earlier), 3) for earlier, later in pairwise(instants)]
+        detected_s, ended_s, waited_s, started_s, rest_s = spans
+        restored_s = None
+        if restored_at is not None:
+            restored_s = round(min(max(0.0, restored_at - released_at), rest_s), 3)
+        steps = None if self.step is None else max(0, self.step - (resumed_from or 0))
+        return Cost(
+            detected_s=detected_s,
+            ended_s=ended_s,
+            waited_s=waited_s,
+            started_s=started_s,
+            restored_s=restored_s,
+            first_step_s=round(rest_s - (restored_s or 0.0), 3),
+            steps_lost=steps,
+            lost_s=round(steps / self.steps_per_s, 3) if steps is not None and self.steps_per_s else None,
         )
-    ]
-    if (told["waited_s"] or 0.0) >= 0.05:
-        said.insert(2, f"waited {duration(told['waited_s'] or 0.0)}")
-    text = f"{duration(told['total_s'] or 0.0)}: {', '.join(said)}"
-    steps, lost_s = told["steps_lost"], told["lost_s"]
-    if not steps:
-        return text
-    worth = f" ({duration(lost_s)})" if lost_s is not None else ""
-    verb = "is" if steps == 1 else "are"
-    return f"{text}; {counted(int(steps), 'step')}{worth} {verb} trained again"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a failure has cost: seconds in which nothing was trained, and steps that are trained again."""
+
+    detected_s: float
+    """Until the coordinator knew."""
+    ended_s: float
+    """Until no task of the generation could live any more."""
+    waited_s: float
+    """Until the next generation was ordered to start: a backoff, a host, room on a disk."""
+    started_s: float
+    """Until all its tasks had joined, and the checkpoint was in place."""
+    restored_s: float | None
+    """Until training began, with what was restored; None where the script does not show that: then in the next one."""
+    first_step_s: float
+    """Until the first new step."""
+    steps_lost: int | None
+    """How many steps are trained a second time; None where that cannot be told."""
+    lost_s: float | None
+    """How long those took, at the pace before the failure."""
+
+    @property
+    def decided_s(self) -> float:
+        """From when the coordinator knew until it ordered the next start."""
+        return round(self.ended_s + self.waited_s, 3)
+
+    @property
+    def total_s(self) -> float:
+        """Without training."""
+        spans = (self.detected_s, self.decided_s, self.started_s, self.restored_s or 0.0, self.first_step_s)
+        return round(sum(spans), 3)
+
+    @property
+    def training_s(self) -> float:
+        """All of it, in seconds of training."""
+        return round(self.total_s + (self.lost_s or 0.0), 3)
+
+    def as_data(self) -> dict[str, float | int | None]:
+        """Return all of it, as events, status and `orch why --json` carry it."""
+        sums = {"decided_s": self.decided_s, "training_s": self.training_s}
+        return {"total_s": self.total_s, **asdict(self), **sums}
+
+    def sentence(self) -> str:
+        """Say where the time went.
+
+        >>> text = Cost(0.5, 0.5, 5.0, 4.0, 1.0, 2.0, 20, 10.0).sentence()
+        >>> text[:73]
+        '13 s: detected in 0.5 s, decided in 5.5 s (of it 5 s of waiting), started'
+        >>> text[73:]
+        ' in 4 s, restored in 1 s, first new step in 2 s; 20 steps (10 s) are trained again: 23 s in all'
+        """
+        waited = f" (of it {duration(self.waited_s)} of waiting)" if self.waited_s >= 0.05 else ""
+        said = [
+            f"detected in {duration(self.detected_s)}",
+            f"decided in {duration(self.decided_s)}{waited}",
+            f"started in {duration(self.started_s)}",
+            *([f"restored in {duration(self.restored_s)}"] if self.restored_s is not None else []),
+            f"first new step in {duration(self.first_step_s)}",
+        ]
+        text = f"{duration(self.total_s)}: {', '.join(said)}"
+        if not self.steps_lost:
+            return text
+        worth, in_all = "", ""
+        if self.lost_s is not None:
+            worth, in_all = f" ({duration(self.lost_s)})", f": {duration(self.training_s)} in all"
+        verb = "is" if self.steps_lost == 1 else "are"
+        return f"{text}; {counted(self.steps_lost, 'step')}{worth} {verb} trained again{in_all}"

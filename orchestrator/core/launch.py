@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.core.plan import Options, Plan, TaskId, TaskPlan
+from orchestrator.core.plan import CheckpointPlan, Options, Plan, TaskId, TaskPlan
 from orchestrator.core.strategy import STRATEGIES, Strategy
 from orchestrator.core.wiring import Addresses
 
@@ -54,7 +54,15 @@ def runtime_options(plan: Plan) -> str:
     chosen = {name: value for name, value in asdict(plan.options).items() if value != defaults[name]}
     if plan.options.tpu is not None:  # TensorFlow would wait for one for many minutes, in silence
         chosen["tpu_wait_s"] = TPU_WAIT_SHARE * plan.timing.start_after_s
-    return json.dumps(strategy_options(STRATEGIES[plan.strategy]) | chosen)
+    return json.dumps(strategy_options(STRATEGIES[plan.strategy]) | chosen | _saving(plan.checkpoint))
+
+
+def _saving(checkpoint: CheckpointPlan | None) -> dict[str, float]:
+    """Return how often to save, where the spec says it: else the runtime finds it."""
+    if checkpoint is None:
+        return {}
+    told = {"save_every_steps": checkpoint.every_steps, "save_every_s": checkpoint.every_s}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def strategy_options(row: Strategy) -> dict[str, Any]:

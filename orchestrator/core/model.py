@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TypeVar, cast
 
 from orchestrator.core.causes import Cause as Cause
+from orchestrator.core.downtime import Cost as Cost
 from orchestrator.core.downtime import Downtime as Downtime
 from orchestrator.core.ends import Exit as Exit
 from orchestrator.core.ends import FirstCause as FirstCause
@@ -34,6 +35,7 @@ from orchestrator.core.placement import assigned
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.core.replacing import replace
 from orchestrator.core.roster import Roster
+from orchestrator.core.saving import Saving as Saving
 
 _PhaseState = TypeVar("_PhaseState", bound=PhaseState)
 
@@ -119,6 +121,10 @@ class Progress:
     """The share of the time that it waits for its next batch; None where that is not measured."""
     peers_share: float | None = None
     """The same of collectives, in which it waits for the other workers."""
+    began_age_s: float | None = None
+    """Since it began, when the shim spoke; None where that is not known exactly."""
+    saving: Saving | None = None
+    """How often it saves, where its runtime decides that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +378,12 @@ class Run:
     standby: Standby = Standby()
     downtime: Downtime | None = None
     """Since training ended, until its first new step; None while it trains."""
+    cost: Cost | None = None
+    """What the last failure has cost, once it trains again."""
+    trained_s: float = 0.0
+    """How long the generations before this one were RUNNING."""
+    failures: int = 0
+    """How many of them ended by a failure."""
     problem: Problem | None = None
     best_step: int | None = None
     """The highest global_step that any generation reported."""

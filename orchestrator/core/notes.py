@@ -204,6 +204,7 @@ class NoteKind(Enum):
     TRANSPARENT_BACKUP = Row("transparent-backup", "What is backed up for a restart.", by_task=True)
     TRANSPARENT_RESUMED = Row("transparent-resumed", "A `fit` goes on from its backup.", by_task=True)
     TRANSPARENT_METRICS = Row("transparent-metrics", "What metrics after a restart are of.", by_task=True)
+    SAVE_ALONE = Row("save-alone", "`runtime.should_save` tells the chief alone to save.", by_task=True)
     PROGRESS_LOST = Row(
         "progress-lost",
         "The script's position cannot be read, so a standstill cannot be noticed.",

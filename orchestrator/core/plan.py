@@ -108,6 +108,9 @@ class CheckpointPlan:
     """False: each host has a directory of its own there, and the head node carries checkpoints between them."""
     copy_bytes_max: int = COPY_BYTES_MAX
     """How large a checkpoint may be that the head node carries."""
+    every_s: float | None = None
+    """How often the runtime saves. None, and no `every_steps`: as often as costs least."""
+    every_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

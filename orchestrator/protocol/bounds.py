@@ -14,6 +14,7 @@ from orchestrator.protocol.limits import (
     NAME_CHARS_MAX,
     PATH_CHARS_MAX,
     SAID_CHARS_MAX,
+    SPAN_MAX_S,
     STACKS_CHARS_MAX,
     STEP_MAX,
     TEXT_CHARS_MAX,
@@ -82,7 +83,7 @@ Percent = Annotated[float, Range(-1e6, 1e6)]
 """100 is one core, so a task may have thousands. Below 0 for a moment after a child process has ended."""
 Pace = Annotated[float, Range(0, 1e18)]
 Share = Annotated[float, Range(0, 1)]
-Seconds = Annotated[float, Range(0, 1e12)]
+Seconds = Annotated[float, Range(0, SPAN_MAX_S)]
 UnixTime = Annotated[float, Range(-6e10, 2.5e11)]
 """From the year 69 to 9892: dates that Python can show."""
 MetricName = Annotated[str, Length(METRIC_CHARS_MAX)]

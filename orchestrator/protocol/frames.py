@@ -170,6 +170,20 @@ class Began(TypedDict):
     """0: the step is exact. Else it was told by the script's first two reports, which are so many steps apart."""
 
 
+class Saving(TypedDict):
+    """How often a task saves, and why: what its runtime has decided with its last save."""
+
+    every_steps: Step
+    every_s: NotRequired[Seconds]
+    """Missing where the spec gives a number of steps."""
+    cost_s: NotRequired[Seconds]
+    """How long a save holds the training up. Missing until there was one."""
+    failure_s: Seconds
+    """The mean time between failures that is expected."""
+    why: Kind
+    """`least`: both together cost least. `share`, `writing`, `shortest`, `longest`: the limit that was met. `spec`."""
+
+
 class Task(TypedDict):
     """All that is known of one task in one generation."""
 
@@ -185,6 +199,9 @@ class Task(TypedDict):
     step_age_s: NotRequired[Seconds | None]
     """Time since `global_step` changed."""
     began: NotRequired[Began | None]
+    began_age_s: NotRequired[Seconds | None]
+    """Time since training began: what was to be restored is. null: not known, or not exactly."""
+    saving: NotRequired[Saving | None]
     epoch: NotRequired[Step | None]
     """The training epoch."""
     steps_total: NotRequired[Step | None]
@@ -348,6 +365,7 @@ class StepLine(TypedDict):
     age_s: NotRequired[Seconds]
     """Time since the step was made."""
     began: NotRequired[Began]
+    saving: NotRequired[Saving]
     epoch: NotRequired[Step]
     total: NotRequired[Step]
     """The step at which the training ends."""

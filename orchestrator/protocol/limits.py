@@ -31,6 +31,9 @@ STACKS_CHARS_MAX = 1 << 20
 STEP_MAX = 10**15
 """The limit of `global_step` and of the training epoch. Only a script that counts nanoseconds exceeds it."""
 
+SPAN_MAX_S = 1e12
+"""The limit of a duration."""
+
 COUNT_MAX = (1 << 63) - 1
 
 CONTROLS = (

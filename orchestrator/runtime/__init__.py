@@ -2,6 +2,7 @@
 
 from orchestrator import runtime
 runtime.report(step, loss=loss)        # for custom loops; `model.fit` reports by itself
+if runtime.should_save(): save()       # as often as costs least; in all processes at the same step
 runtime.on_stop(save_something_small)  # called before orch stops the training
 runtime.checkpoint_dir()               # this generation's own directory
 """
@@ -12,15 +13,21 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
+    from orchestrator.protocol.frames import Saving
+    from orchestrator.runtime.link import Link
     from orchestrator.runtime.measured import Measuring
     from orchestrator.runtime.progress import Progress
     from orchestrator.runtime.proving import Proving
 
 _progress: Progress | None = None
 _measuring: Measuring | Proving | None = None
+_link: Link | None = None
+_options: Mapping[str, Any] = {}
+_strategy: Any = None
+"""The script's MultiWorkerMirroredStrategy."""
 _stop_hooks: list[Callable[[], object]] = []
 
 
@@ -39,6 +46,30 @@ def report(step: int, *, total: int | None = None, **metrics: Any) -> None:
         _progress.report(step, metrics)
     if _measuring is not None:
         _measuring.report(step, metrics)
+
+
+def tell_saving(saving: Saving) -> None:
+    """Report how often this task saves, with its next step."""
+    if _progress is not None:
+        _progress.saving = saving
+
+
+def should_save(*, agree: Callable[[float], float] | None = None) -> bool:
+    """Return whether a loop is to save now. Call it once in each step, in all processes that train together.
+
+        if runtime.should_save():
+            manager.save(checkpoint_number=step)
+
+    How often is `checkpoint: {every: …}` of the spec; `auto` finds what costs least from how long your saves take.
+    All processes get the same answer at the same step. They agree through MultiWorkerMirroredStrategy, Horovod,
+    torch.distributed or JAX, whichever the script has begun to use. Where it uses none, the chief alone gets True.
+
+    Args:
+        agree: returns rank 0's number in every process, for a library that is none of these.
+    """
+    from orchestrator.runtime import loops
+
+    return loops.should_save(agree)
 
 
 def on_stop(hook: Callable[[], object]) -> None:

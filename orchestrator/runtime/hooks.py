@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.runtime.link import Link
     from orchestrator.runtime.progress import Progress
 
+MIRRORED_WORKERS = "tensorflow.python.distribute.collective_all_reduce_strategy"
 KERAS3 = "keras.src.backend.tensorflow.trainer"
 KERAS3_CORE = "keras.src.backend.tensorflow.core"
 KERAS3_JAX = "keras.src.backend.jax.trainer"
@@ -46,13 +47,29 @@ def install(link: Link, progress: Progress) -> None:
 
         keras3_central.patch(module, link)
 
+    def remember_strategy(module: ModuleType) -> None:
+        _remember(module.CollectiveAllReduceStrategy)
+
     patches: dict[str, Callable[[ModuleType], None]] = {
+        MIRRORED_WORKERS: remember_strategy,
         KERAS3: patch_keras3,
         KERAS3_CORE: patch_keras3_core,
         KERAS3_JAX: patch_keras3_jax,
     }
     patches.update(dict.fromkeys(KERAS2, patch_keras2))
     when_imported(patches)
+
+
+def _remember(strategy: Any) -> None:
+    """Keep the script's newest strategy of this class: its workers agree through it when to save."""
+    init = strategy.__init__
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        runtime._strategy = self
+
+    strategy.__init__ = __init__
 
 
 def when_imported(patches: dict[str, Callable[[ModuleType], None]]) -> None:
@@ -119,6 +136,9 @@ def wrap_fit(trainer: Any, library: str, progress: Progress, *, counted: bool = 
         if runtime._measuring is not None:
             base = sys.modules[f"{library}.src.callbacks"].Callback
             return runtime._measuring.fit(fit, self, base, args, kwargs)
+        checkpoint = sys.modules.get("orchestrator.runtime.checkpoint")
+        if checkpoint is not None:  # the script has made one
+            return checkpoint.fit(fit, self, library, args, kwargs)
         return fit(self, *args, **kwargs)
 
     trainer.fit = fit_with_progress

@@ -67,6 +67,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         from orchestrator.runtime.proving import Proving
 
         proving = runtime._measuring = Proving(wanted["prove"], batch=wanted.get("batch") or "global")
+    runtime._link, runtime._options = link, wanted
     options.choose_keras(wanted)
     own = part.of(wanted)
     if link.attached:

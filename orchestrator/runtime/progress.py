@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from orchestrator.protocol.frames import StepLine
+    from orchestrator.protocol.frames import Saving, StepLine
     from orchestrator.runtime.link import Link
 
 INTERVAL_S = 0.25
@@ -39,6 +39,8 @@ class Progress:
         self.total: Any = None
         """The step at which the training ends; None where nobody has said so."""
         self.epochs: int | None = None
+        self.saving: Saving | None = None
+        """How often it saves; sent with each step once it is decided."""
         self._began: tuple[int, int] | None = None
         """Where training began, and how many steps that may be off; sent with each step."""
         self._first: int | None = None
@@ -122,6 +124,8 @@ class Progress:
             message["epoch"] = int(epoch)
         if self.total is not None:
             message["total"] = int(self.total)
+        if self.saving is not None:
+            message["saving"] = self.saving
         if self.epochs is not None:
             message["epochs"] = self.epochs
         values = {}

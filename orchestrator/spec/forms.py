@@ -251,6 +251,28 @@ def _notice(value: object) -> str:
     return str(value)
 
 
+_STEPS_PATTERN = r"^[1-9][0-9]{0,11} ?steps?$"
+_STEPS = re.compile(r"([1-9][0-9]{0,11}) ?steps?", re.ASCII)
+
+
+def _every(value: object) -> float | int | str:
+    """Parse `auto`, a time (a float, in seconds), or `500 steps` (an integer). A bare number could be either."""
+    if value == "auto":
+        return "auto"
+    if isinstance(value, str) and (found := _STEPS.fullmatch(value)):
+        return int(found[1])
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise diagnose(f"must have a unit: {value}s or {value} steps")
+    try:
+        seconds = parse_duration(value)
+    except ValueError:
+        got = "" if isinstance(value, (dict, list)) or value is None else f"; got {shown(value)}"
+        raise diagnose(
+            f"must be auto, a time such as 10m, or a number of steps such as 500 steps{got}"
+        ) from None
+    return _between(1.0, 7 * 86400.0, seconds, parse_duration, as_written)
+
+
 def _relative(value: str) -> str:
     steps = value.split("/")
     if not value or value.startswith(("-", "/", "~")) or ".." in steps or not value.isprintable():
@@ -387,4 +409,12 @@ Recipient = Annotated[
 ]
 Pattern = Annotated[str, Field(max_length=255), AfterValidator(_pattern)]
 Standby = Annotated[str, _Checked(_standby, {"enum": ["auto", True, False, "on", "off"]}, instead=True)]
+Every = Annotated[
+    float | int | str,
+    _Checked(
+        _every,
+        {"anyOf": [{"const": "auto"}, {"type": "string", "pattern": _STEPS_PATTERN}, _DURATION_FORMS[1]]},
+        instead=True,
+    ),
+]
 Script = Annotated[str, AfterValidator(_relative)]

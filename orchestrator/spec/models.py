@@ -22,6 +22,7 @@ from orchestrator.spec.forms import (
     Address,
     Argument,
     DataAddress,
+    Every,
     Gpus,
     Name,
     NoticeKind,
@@ -127,6 +128,10 @@ class Checkpoint(_Model):
     """How many generations' directories are kept."""
     shared: bool = True
     """False: each host has its own directory there, and checkpoints are transferred through the head node."""
+    every: Every = "auto"
+    """How often `transparent`, `orchestrator.keras.Checkpoint()` and `runtime.should_save()` save: a time such as 10m,
+    `500 steps`, or `auto`: as often as costs least, by the measured cost of a save and the failures that the run has
+    seen, and at most 1 % of the time."""
     copy_limit: Annotated[int, size(1, 10**15)] = COPY_BYTES_MAX
     """The largest checkpoint that is transferred through the head node, such as 50GB."""
 

@@ -88,6 +88,8 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
                 run.checkpoint.keep,
                 run.checkpoint.shared,
                 run.checkpoint.copy_limit,
+                every_s=run.checkpoint.every if isinstance(run.checkpoint.every, float) else None,
+                every_steps=run.checkpoint.every if isinstance(run.checkpoint.every, int) else None,
             )
             if run.checkpoint
             else None

@@ -338,6 +338,11 @@ def _checkpoint(parts: Parts) -> Said:
     if run.checkpoint is None or not parts.run.good("checkpoint"):
         return
     loc: Loc = ("run", "checkpoint", "dir")
+    if not run.runtime and "every" in run.checkpoint.model_fields_set:
+        yield (
+            ("run", "checkpoint", "every"),
+            "needs the runtime, which is off: the script itself decides when to save",
+        )
     if not run.checkpoint.shared and "evaluator" in (run.tasks or {}):
         yield (
             ("run", "checkpoint", "shared"),

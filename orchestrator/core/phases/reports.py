@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from orchestrator.core import downtime
 from orchestrator.core.actions import StopTask
 from orchestrator.core.diagnosis import cause
 from orchestrator.core.events import HostReported, TaskReport
@@ -229,15 +228,16 @@ def _recovered(turn: Turn, chief: Task, step: int) -> None:
     if run.downtime is None or run.phase is not Phase.RUNNING or step <= (resumed_from or 0):
         return
     stepped_at = turn.at - chief.progress.step_age_s - chief.progress.heartbeat_age_s
-    told = run.downtime.as_data(stepped_at, resumed_from)
-    found = run.first_cause
+    began_age_s = chief.progress.began_age_s
+    restored_at = None if began_age_s is None else turn.at - began_age_s - chief.progress.heartbeat_age_s
+    cost = run.downtime.cost(stepped_at, resumed_from, restored_at)
+    told, found = cost.as_data(), run.first_cause
     if found is not None:
-        found = replace(found, cost=downtime.sentence(told))
-    turn.set(downtime=None, first_cause=found)
+        found = replace(found, cost=cost.sentence())
+    turn.set(downtime=None, first_cause=found, cost=cost)
     why = {"first_cause": cause.as_data(found, told)} if found else {}
-    turn.note(
-        NoteKind.TRAINS_AGAIN, f"trains again after {downtime.sentence(told)}", None, downtime=told, **why
-    )
+    sentence = f"trains again after {cost.sentence()}"
+    turn.note(NoteKind.TRAINS_AGAIN, sentence, None, downtime=told, **why)
 
 
 def _follow_pace(turn: Turn, step: int) -> None:

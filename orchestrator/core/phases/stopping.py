@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from orchestrator.core.actions import CloseHost, StopTask, SweepHost
 from orchestrator.core.causes import Blame, Cause
@@ -73,10 +74,20 @@ def stop_all(
     begins_at = turn.at if force_at is None else max(turn.at, force_at)
     stopping = Stopping(intent=intent, force_at=force_at, deadline_at=begins_at + grace + patience_s)
     down = turn.run.downtime or _downtime(turn)
-    turn.enter(stopping, reason, rest=rest, first_cause=found, downtime=down)
+    seen = _seen(turn, found)
+    turn.enter(stopping, reason, rest=rest, first_cause=found, downtime=down, **seen)
     turn.note(NoteKind.STOPPING, reason, ended, **(_why(turn.run) if intent is Intent.RESCHEDULE else {}))
     if force_at is None:
         order_stop(turn, grace)
+
+
+def _seen(turn: Turn, found: FirstCause | None) -> dict[str, Any]:
+    """Return what the run has seen of failures, with this end: how often to save follows from it."""
+    run = turn.run
+    if run.phase is not Phase.RUNNING:
+        return {}
+    is_failure = found is not None and found.cause.row.blame is not Blame.NOBODY
+    return {"trained_s": run.trained_s + turn.at - run.since_at, "failures": run.failures + is_failure}
 
 
 def _downtime(turn: Turn) -> Downtime | None:

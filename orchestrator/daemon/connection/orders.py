@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from orchestrator.core import launch
+from orchestrator.core import launch, saving
 from orchestrator.core.actions import (
     ReleaseTask,
     SeedCheckpoint,
@@ -139,13 +139,17 @@ def release(run: Run, action: ReleaseTask) -> Order[orders.Nothing]:
     seed = run.seed if launch.has_scratch(placed, action.task) else None
     shared = run.plan.checkpoint is None or run.plan.checkpoint.shared
     # A standby was started before the restart that it is for.
-    restarts = {"ORCH_RESTARTS": str(_restarts(run, action.task))}
+    failure_s = saving.failure_s(run.trained_s, run.failures, len(run.assignees))
+    seen = {
+        "ORCH_RESTARTS": str(_restarts(run, action.task)),
+        "ORCH_FAILURE_EVERY_S": f"{failure_s:.0f}",
+    }
     return RELEASE(
         {
             **of_run(run),
             "generation": action.generation,
             "task": str(action.task),
-            "env": restarts | launch.wiring(placed, action.addresses, action.task),
+            "env": seen | launch.wiring(placed, action.addresses, action.task),
             "seed": (seed.path if shared else seed.copy or None) if seed is not None else None,
         }
     )

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from orchestrator.core.causes import REPORTED, Cause
 from orchestrator.core.events import CheckpointVerified, HostReported, TaskReport
-from orchestrator.core.model import Exit, GpuLoad, Problem, Progress, Seed, Swept, Unkillable
+from orchestrator.core.model import Exit, GpuLoad, Problem, Progress, Saving, Seed, Swept, Unkillable
 from orchestrator.core.plan import TaskId
 from orchestrator.core.words import duration
 from orchestrator.protocol import frames, orders
@@ -109,6 +109,8 @@ def _progress(told: frames.Task) -> Progress:
         step_age_s=told.get("step_age_s") or 0.0,
         began_step=began["step"] if began else None,
         began_stride=began["stride"] if began else 0,
+        began_age_s=told.get("began_age_s"),
+        saving=_saving(told.get("saving")),
         epoch=told.get("epoch"),
         steps_total=told.get("steps_total"),
         epochs=told.get("epochs"),
@@ -122,6 +124,18 @@ def _progress(told: frames.Task) -> Progress:
         log_dropped_bytes=told.get("log_dropped_bytes", 0),
         heartbeat_age_s=told.get("heartbeat_age_s", 0.0),
         runtime_age_s=told.get("runtime_age_s"),
+    )
+
+
+def _saving(told: frames.Saving | None) -> Saving | None:
+    if told is None:
+        return None
+    return Saving(
+        every_steps=told["every_steps"],
+        every_s=told.get("every_s"),
+        cost_s=told.get("cost_s"),
+        failure_s=told["failure_s"],
+        why=told["why"],
     )
 
 

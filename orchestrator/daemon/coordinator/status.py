@@ -58,6 +58,7 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
         "metrics": dict(chief.progress.metrics),
         "checkpoint": _checkpoint(run, now),
         "seed": {"global_step": run.seed.global_step, "source": run.seed.source} if run.seed else None,
+        "saving": saving(run),
         "standby": _standby(run, now),
         "first_cause": first_cause(run),
         "warnings": list(run.warnings),
@@ -125,8 +126,16 @@ def _goodput(account: Account | None) -> dict[str, Any]:
 
 
 def first_cause(run: Run) -> dict[str, object] | None:
-    """Return what ended the last generation that failed."""
-    return cause.as_data(run.first_cause) if run.first_cause else None
+    """Return what ended the last generation that failed, and what that cost once the run trains again."""
+    if run.first_cause is None:
+        return None
+    return cause.as_data(run.first_cause, run.cost.as_data() if run.cost and run.first_cause.cost else None)
+
+
+def saving(run: Run) -> dict[str, Any] | None:
+    """Return how often the chief saves, and why; None where its runtime does not decide that, or not yet."""
+    found = run.task(run.chief).progress.saving
+    return {**asdict(found), "sentence": found.sentence()} if found is not None else None
 
 
 def _reason(run: Run, now: float, halted: Halts) -> Reason:
@@ -164,6 +173,7 @@ def why_document(
         "schema": SCHEMA,
         **_headline(run, now, halted),
         **_goodput(account),
+        "saving": saving(run),
         "first_causes": list(latest.values()),
     }
 

@@ -13,6 +13,7 @@ from orchestrator.protocol.limits import (
     METRICS_MAX,
     SAID_CHARS_MAX,
     SAID_MAX,
+    SPAN_MAX_S,
     STEP_MAX,
     TEXT_CHARS_MAX,
 )
@@ -21,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.protocol.frames import Began, ExitCause, Left, Said, SweptBy, Task, TaskExit
+    from orchestrator.protocol.frames import Began, ExitCause, Left, Said, Saving, SweptBy, Task, TaskExit
 
 PACE_WINDOW_S = 20.0
 _POINTS_MAX = 128
@@ -65,6 +66,8 @@ def blank_task(start: dict[str, Any]) -> Task:
         "global_step": None,
         "step_age_s": None,
         "began": None,
+        "began_age_s": None,
+        "saving": None,
         "epoch": None,
         "steps_total": None,
         "epochs": None,
@@ -122,6 +125,8 @@ class Progress:
     def __init__(self) -> None:
         self.global_step: int | None = None
         self.began: Began | None = None
+        self.began_at: float | None = None
+        self.saving: Saving | None = None
         self.epoch: int | None = None
         self.steps_total: int | None = None
         self.epochs: int | None = None
@@ -167,7 +172,10 @@ class Progress:
         if step != self.global_step:
             self.moved_at = at - _age_s(message)
         self.global_step = step
-        self.began = self.began or _began(message.get("began"))
+        if self.began is None:
+            self.began = _began(message.get("began"))
+            self.began_at = at - _age_s(message) if self.began and not self.began["stride"] else None
+        self.saving = _saving(message.get("saving")) or self.saving
         epoch, metrics = message.get("epoch"), message.get("metrics")
         self.epoch = epoch if _is_step(epoch) else self.epoch
         total, epochs = message.get("total"), message.get("epochs")
@@ -199,6 +207,8 @@ class Progress:
         heartbeat_at = self.heartbeat_at if attached else None
         task["global_step"] = self.global_step
         task["began"] = self.began
+        task["began_age_s"] = None if self.began_at is None else round(at - self.began_at, 3)
+        task["saving"] = self.saving
         task["epoch"] = self.epoch
         task["steps_total"] = self.steps_total
         task["epochs"] = self.epochs
@@ -287,6 +297,30 @@ def _began(told: Any) -> Began | None:
     if not isinstance(told, dict) or not _is_step(told.get("step")) or not _is_step(told.get("stride")):
         return None
     return {"step": told["step"], "stride": told["stride"]}
+
+
+def _saving(told: Any) -> Saving | None:
+    """Return how often the task saves, if the runtime has said so as it should."""
+    if (
+        not isinstance(told, dict)
+        or not _is_step(told.get("every_steps"))
+        or not _is_span(told.get("failure_s"))
+    ):
+        return None
+    found: Saving = {
+        "every_steps": told["every_steps"],
+        "failure_s": told["failure_s"],
+        "why": str(told.get("why", ""))[:KIND_CHARS_MAX],
+    }
+    if _is_span(told.get("every_s")):
+        found["every_s"] = told["every_s"]
+    if _is_span(told.get("cost_s")):
+        found["cost_s"] = told["cost_s"]
+    return found
+
+
+def _is_span(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= SPAN_MAX_S
 
 
 def _said(value: Any) -> Said:

@@ -37,7 +37,8 @@ def install(setting: Setting) -> None:
     if library == "keras":
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
         owner = trainer.TensorFlowTrainer
-        replay.install_keras3(owner, trainer.TFEpochIterator)
+        replay.build_without_data(owner)
+        replay.install_keras3(trainer.TFEpochIterator)
     else:
         import importlib
 
@@ -95,7 +96,7 @@ def _fit(fit: Callable[..., Any], model: Any, kwargs: dict[str, Any], setting: S
         setting.said("batch", "a batch of the script is global: it is split among the replicas")
     directory = backup.folder(setting.checkpoint_dir, setting.fits) if setting.checkpoint_dir else None
     if setting.library == "tf_keras":
-        _build(model, kwargs.get("x"), setting)
+        build(model, kwargs.get("x"), setting)
     course = replay.Course(int(kwargs.get("initial_epoch") or 0))
     saver = Saver(setting, directory, course, int(kwargs.get("epochs", 1)))
     kwargs["callbacks"] = _with_saver(kwargs.get("callbacks"), saver, setting)
@@ -154,7 +155,7 @@ def _arrays(x: Any) -> bool:
     return hasattr(x, "shape") or isinstance(x, (list, tuple, dict))
 
 
-def _build(model: Any, x: Any, setting: Setting) -> None:
+def build(model: Any, x: Any, setting: Setting) -> None:
     """Build a subclassed model of tf_keras before training, so that its weights exist and can be restored."""
     import numpy as np
     import tensorflow as tf

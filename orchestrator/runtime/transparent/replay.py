@@ -43,6 +43,10 @@ class Course:
         if self._handler is None:
             self._handler = handler
 
+    def example(self) -> Any:
+        """Return zeros in the shape of a batch of Keras 3; None where the shape is unknown."""
+        return _example(self._handler) if self._handler is not None else None
+
     def leap(self, epoch: int, batch: int) -> None:
         """Continue at this epoch and batch when Keras next iterates over the data."""
         self.epoch, self.batch = epoch, batch
@@ -63,8 +67,8 @@ class Course:
         return self.epoch - self.first_epoch
 
 
-def install_keras3(trainer: Any, epoch_iterator: Any) -> None:
-    """Patch TFEpochIterator, which makes the iterators and counts the steps, and the building of the model.
+def build_without_data(trainer: Any) -> None:
+    """Have Keras 3 build the model from zeros, and not from a batch.
 
     Under a strategy, Keras builds the model from a first batch. Reading that batch advances the state of the shuffle,
     and the script would see its data in another order than without a strategy.
@@ -78,6 +82,10 @@ def install_keras3(trainer: Any, epoch_iterator: Any) -> None:
         build(self, iterator=iterator, data_batch=data_batch)
 
     trainer._maybe_symbolic_build = _maybe_symbolic_build
+
+
+def install_keras3(epoch_iterator: Any) -> None:
+    """Patch TFEpochIterator, which makes the iterators and counts the steps."""
     create, enumerate_steps = epoch_iterator.__init__, epoch_iterator._enumerate_iterator
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:

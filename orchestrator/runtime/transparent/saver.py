@@ -1,10 +1,12 @@
-"""The callback that restores the backup when training begins, and saves one after each epoch and at intervals within.
+"""The callback that restores the backup when training begins, and saves one at intervals and at the end.
 
-All workers save at the same steps, since reading a variable may need all of them. Only the chief writes.
+All workers save at the same steps, since reading a variable may need all of them. Only the chief writes, from a copy in
+memory and beside the training.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 
@@ -17,12 +19,6 @@ if TYPE_CHECKING:
 
     from orchestrator.runtime.transparent.replay import Course
     from orchestrator.runtime.transparent.setting import Setting
-
-SAVE_INTERVAL_S = 30.0
-"""The approximate interval within an epoch. This much work is lost at most in a kill."""
-
-FIRST_PACE_STEPS = 10
-"""After this many steps the pace is known well enough to choose the number of steps between saves."""
 
 _REMEMBERED = ("wait", "best", "best_epoch", "cooldown_counter", "epochs_since_last_save")
 
@@ -38,11 +34,10 @@ class Saver:
         self._epoch = course.first_epoch
         self._restored: tuple[dict[str, Any], backup.Position] | None = None
         self._metrics: dict[str, Any] | None = None
-        self._every = setting.save_every
-        self._steps = 0
+        self._is_due = False
+        """A save is due, and waits for the end of the epoch."""
         self._counted = 0
         """How many batches of this epoch are in the count of steps."""
-        self._since = 0.0
         self.others: list[Any] = []
         """The script's own callbacks."""
 
@@ -56,7 +51,7 @@ class Saver:
         saver = self
 
         def on_train_begin(callback: Any, *_: Any, **_logs: Any) -> None:
-            saver._begin(callback.model)
+            saver._begin(callback.model, callback.params)
 
         def on_epoch_begin(callback: Any, epoch: int, *_: Any, **_logs: Any) -> None:
             saver._begin_epoch(callback.model, epoch)
@@ -65,7 +60,8 @@ class Saver:
             saver._end_batch(callback.model, batch)
 
         def on_epoch_end(callback: Any, epoch: int, *_: Any, **_logs: Any) -> None:
-            saver._save(callback.model, epoch + 1, 0)
+            if saver._is_due or epoch + 1 >= saver._epochs:
+                saver._save(callback.model, epoch + 1, 0)
 
         def on_train_end(callback: Any, *_: Any, **_logs: Any) -> None:
             saver._end(callback.model)
@@ -78,7 +74,8 @@ class Saver:
         base = sys.modules[f"{self._setting.library}.src.callbacks"].Callback
         return type("OrchBackup", (base,), methods)()
 
-    def _begin(self, model: Any) -> None:
+    def _begin(self, model: Any, params: Any) -> None:
+        self._epochs = int((params or {}).get("epochs") or self._epochs)
         found = backup.read(self._directory) if self._directory else None
         position = found[1] if found else backup.Position(self._course.first_epoch, 0)
         self._agree(position)
@@ -105,11 +102,12 @@ class Saver:
 
     def _restore(self, model: Any, values: dict[str, Any]) -> None:
         """Restore what is there. An optimizer of a train_step, say, is built only when that is traced."""
+        self._setting.prepare(model, self._course)
         groups, late = self._setting.groups_of(model), []
         for name in backup.groups_in(values):
             if name == "metrics":
                 continue
-            if backup.fits(groups, values, name) or self._setting.library == "tf_keras":
+            if backup.fits(groups, values, name) or not self._setting.restores_late:
                 backup.assign(groups, values, name)
             else:
                 late.append(name)
@@ -137,7 +135,6 @@ class Saver:
     def _begin_epoch(self, model: Any, epoch: int) -> None:
         self._epoch = epoch
         self._counted = 0
-        self._since = time.monotonic()
         restored, self._restored = self._restored, None
         if restored is not None and epoch == restored[1].epoch and restored[1].batch:
             # The epoch's metrics continue from the batches before the kill, but Keras has just reset them. tf_keras
@@ -156,33 +153,34 @@ class Saver:
             self._setting.said("metrics", "figures of the epoch that was interrupted are of its rest only")
 
     def _end_batch(self, model: Any, batch: int) -> None:
-        self._setting.steps += batch + 1 - self._counted
-        self._counted = batch + 1
+        steps, self._counted = batch + 1 - self._counted, batch + 1
+        self._setting.steps += steps
         if self._directory is None:
             return
         if self._metrics is not None:
             self._restore_metrics(model)
-        self._steps += 1
-        if self._every is None:
-            if self._steps == FIRST_PACE_STEPS:
-                self._every = self._agreed_pace()
-                self._steps = 0
+        if not self._setting.cadence.step(steps):
             return
-        if self._steps >= self._every and batch + 1 != self._course.steps:
+        if batch + 1 == self._course.steps:
+            self._is_due = True
+        else:
             self._save(model, self._epoch, batch + 1)
-
-    def _agreed_pace(self) -> int:
-        pace_s = self._mean((time.monotonic() - self._since) / FIRST_PACE_STEPS)
-        return max(1, int(SAVE_INTERVAL_S / max(pace_s, 1e-6)))
 
     def _save(self, model: Any, epoch: int, batch: int) -> None:
         if self._directory is None:
             return
-        self._steps = 0
-        values = backup.collect(self._setting.groups_of(model), self._setting.steps)
-        if not self._setting.chief:
-            return
-        position = backup.Position(epoch, batch, self._setting.steps)
+        self._is_due = False
+        setting, began_at = self._setting, time.monotonic()
+        setting.writer.wait()
+        steps = setting.steps_of(model)
+        values = backup.collect(setting.groups_of(model), steps)
+        if setting.chief:
+            position = self._position(model, backup.Position(epoch, batch, steps))
+            setting.writer.write(functools.partial(backup.write, self._directory, values, position))
+        setting.cadence.saved(time.monotonic() - began_at, setting.writer.took_s)
+
+    def _position(self, model: Any, position: backup.Position) -> backup.Position:
+        """Add what the callbacks remember."""
         position.history = {k: [float(n) for n in v] for k, v in model.history.history.items()}
         position.history_epochs = [int(each) for each in model.history.epoch]
         for callback in self.others:
@@ -190,7 +188,7 @@ class Saver:
             numbers = {n: float(v) if n == "best" else v for n, v in kept.items() if v is not None}
             if numbers and type(callback).__module__.partition(".")[0] == self._setting.library:
                 position.callbacks[type(callback).__name__] = numbers
-        backup.write(self._directory, values, position)
+        return position
 
     def _end(self, model: Any) -> None:
         if self._setting.library == "keras":
@@ -198,3 +196,4 @@ class Saver:
         # EarlyStopping may end a fit before its last epoch. The backup must say that this fit has finished.
         if self._directory is not None and self._epoch + 1 < self._epochs and self._restored is None:
             self._save(model, self._epochs, 0)
+        self._setting.writer.wait()

@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
+from orchestrator import runtime
+from orchestrator.runtime.cadence import Cadence, Wish
 from orchestrator.runtime.transparent.backup import steps_saved, variables_of
+from orchestrator.runtime.transparent.strategy import told_by_chief
+from orchestrator.runtime.writer import Writer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.runtime.transparent.noise import Noise
+    from orchestrator.runtime.transparent.replay import Course
     from orchestrator.runtime.transparent.said import Said
+
+
+STOP_WAIT_S = 1.5
+"""How long a stop waits for a save that is being written."""
 
 
 class Setting:
     """The settings that all fits of a process share."""
 
     def __init__(
-        self, library: str, strategy: Any, options: dict[str, Any], said: Said, chief: bool, noise: Noise
+        self,
+        library: str,
+        strategy: Any,
+        options: dict[str, Any],
+        said: Said,
+        chief: bool,
+        noise: Noise | None = None,
     ) -> None:
         self.library = library
         self.strategy = strategy
         self.said = said
         self.chief = chief
         self.per_replica = options.get("batch") == "per_replica"
-        self.save_every = int(options["save_every_steps"]) if options.get("save_every_steps") else None
+        # One for all fits: what a save costs is known once the first fit has saved.
+        self.cadence = Cadence(
+            Wish.read(options), functools.partial(told_by_chief, strategy, chief), runtime.tell_saving
+        )
+        self.writer = Writer()
+        runtime.on_stop(functools.partial(self.writer.wait, STOP_WAIT_S))
         self.checkpoint_dir = os.environ.get("ORCH_CHECKPOINT_DIR") or None
+        self.restores_late = library == "keras"
+        """Whether what is not built when training begins can be restored once its first step is traced."""
         self.fits = 0
         self.inside = False
         self.noise = noise
@@ -35,10 +58,20 @@ class Setting:
         self.steps_before = steps_saved(self.checkpoint_dir) if self.checkpoint_dir else 0
         """The steps of the newest backup, until the fit that has none: fits before it train nothing."""
 
+    def prepare(self, model: Any, course: Course) -> None:
+        """Build what is to be restored, as far as that is possible."""
+
     def count_steps(self) -> int:
         """Return the steps of the script, which never become fewer."""
         return max(self.steps, self.steps_before)
 
     def groups_of(self, model: Any) -> dict[str, list[Any]]:
         """Return all variables to save, by group."""
-        return {**variables_of(model), "noise": self.noise.variables()}
+        return {
+            **variables_of(model),
+            **({"noise": self.noise.variables()} if self.noise is not None else {}),
+        }
+
+    def steps_of(self, model: Any) -> int:  # noqa: ARG002 - a script's own steps are those of its optimizer
+        """Return the position to save."""
+        return self.steps

@@ -46,6 +46,12 @@ def mean_over_workers(strategy: Any, number: float) -> float:
     return float(_mean(tf.constant(number, tf.float64)))
 
 
+def told_by_chief(strategy: Any, chief: bool, number: float) -> float:
+    """Return the chief's number in every worker. All must call this."""
+    workers = workers_of(strategy)
+    return mean_over_workers(strategy, number * workers if chief else 0.0) if workers > 1 else number
+
+
 _mean: Any = None
 """The function of `mean_over_workers`, traced once."""
 

@@ -62,6 +62,12 @@ def test_a_standby_is_started_for_its_own_generation_and_told_of_restarts_with_i
     assert "ORCH_STANDBY" not in orders.start(run, StartTask("a", W0, 7), {}).fields["env"]
     addresses = {W0: "10.0.0.1:20001", W1: "10.0.0.2:20001"}
     assert orders.release(run, ReleaseTask("a", W0, 7, addresses)).fields["env"]["ORCH_RESTARTS"] == "2"
+    seen = replace(run, trained_s=3600.0, failures=4)
+    every_s = [
+        orders.release(each, ReleaseTask("a", W0, 7, addresses)).fields["env"]["ORCH_FAILURE_EVERY_S"]
+        for each in (run, seen)
+    ]
+    assert every_s == ["302400", f"{(0.1 * 302400 + 3600) / 4.1:.0f}"]
 
 
 def test_who_is_not_the_chief_has_its_own_copy_of_the_checkpoint() -> None:

@@ -243,3 +243,32 @@ def test_where_training_began_is_kept_as_it_was_said_first(told: object, kept: o
     assert progress.began == kept
     progress.heard({"step": 160, "began": {"step": 159, "stride": 0}}, 2.0)
     assert progress.began == (kept or {"step": 159, "stride": 0})
+
+
+def test_how_often_it_saves_is_taken_only_as_it_should_be() -> None:
+    progress = Progress()
+    saving: dict[str, Any] = {
+        "every_steps": 7,
+        "failure_s": 60.0,
+        "why": "share",
+        "every_s": 2.5,
+        "cost_s": 0.02,
+    }
+    progress.heard({"step": 1, "saving": saving}, 1.0)
+    assert said(progress, 1.0)["saving"] == {**saving}
+    wrong: list[Any] = [[], {}, {**saving, "every_steps": -1}, {**saving, "failure_s": float("nan")}]
+    for told in [*wrong, {**saving, "failure_s": "x"}]:
+        progress.heard({"step": 2, "saving": told}, 2.0)
+        assert said(progress, 2.0)["saving"] == {**saving}
+    progress.heard({"step": 3, "saving": {**saving, "cost_s": -1.0, "every_s": True, "why": "x" * 1000}}, 3.0)
+    assert said(progress, 3.0)["saving"] == {"every_steps": 7, "failure_s": 60.0, "why": "x" * 64}
+
+
+def test_when_training_began_is_known_only_where_it_is_exact() -> None:
+    exact = Progress()
+    exact.heard({"step": 40, "began": {"step": 40, "stride": 0}}, 10.0)
+    exact.heard({"step": 41, "began": {"step": 40, "stride": 0}}, 12.0)
+    assert said(exact, 13.0)["began_age_s"] == 3.0
+    inexact = Progress()
+    inexact.heard({"step": 41, "began": {"step": 40, "stride": 1}}, 10.0)
+    assert said(inexact, 13.0)["began_age_s"] is None

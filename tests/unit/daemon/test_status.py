@@ -12,6 +12,7 @@ from orchestrator.core.diagnosis import cause
 from orchestrator.core.model import (
     Cause,
     Checkpoint,
+    Cost,
     Exit,
     Facts,
     FirstCause,
@@ -21,6 +22,7 @@ from orchestrator.core.model import (
     Problem,
     Progress,
     Run,
+    Saving,
     Seed,
     Standby,
     Swept,
@@ -262,3 +264,32 @@ def test_the_standby_of_a_run() -> None:
     assert [one["state"] for one in told] == ["starting", "ready", "ending"]
     assert (told[1]["generation"], told[1]["age_s"], told[1]["memory_bytes"]) == (3, 20.0, 600 << 20)
     assert told[1]["tasks"][1] == {"task": "worker:1", "host": "b", "phase": "READY", "pid": 4242}
+
+
+def test_how_often_a_run_saves_and_what_a_failure_cost() -> None:
+    run = a_run()
+    assert status.run_document(run, now=NOW)["saving"] is None
+    chief = run.task(run.chief)
+    saving = Saving(240, 302400.0, "least", 55.0, 0.005)
+    cost = Cost(0.5, 0.4, 0.1, 4.0, 1.0, 2.0, 20, 10.0)
+    found = FirstCause(run.chief, 1, Cause.SIGNAL, "it was killed", cost=cost.sentence())
+    run = replace(
+        run.with_task(replace(chief, progress=Progress(saving=saving))), first_cause=found, cost=cost
+    )
+    shown = json.loads(json.dumps(status.run_document(run, now=NOW)))
+    assert shown["saving"] == {
+        "every_steps": 240,
+        "every_s": 55.0,
+        "cost_s": 0.005,
+        "failure_s": 302400.0,
+        "why": "least",
+        "sentence": saving.sentence(),
+    }
+    told = shown["first_cause"]["downtime"]
+    parts = ("detected", "decided", "started", "restored", "first_step")
+    assert told["total_s"] == sum(told[f"{part}_s"] for part in parts)
+    assert told["training_s"] == told["total_s"] + told["lost_s"]
+    why = status.why_document(run, [], now=NOW)
+    assert why["saving"] == shown["saving"]
+    assert why["first_causes"][0]["downtime"] == told
+    assert status.first_cause(replace(run, first_cause=replace(found, cost="")))["downtime"] is None  # type: ignore[index]

@@ -202,7 +202,8 @@ def test_a_resumed_epoch_trains_what_the_interrupted_one_had_left(steps_per_epoc
     class Iterator(Keras3Iterator):
         pass
 
-    transparent_replay.install_keras3(Trainer, Iterator)
+    transparent_replay.build_without_data(Trainer)
+    transparent_replay.install_keras3(Iterator)
     with Course(0) as course:
         iterator = Iterator(epochs, steps_per_epoch)
         Iterator([["validation"]])

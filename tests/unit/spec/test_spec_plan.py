@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.errors import SpecError
-from orchestrator.core.launch import environment
+from orchestrator.core.launch import environment, runtime_options
 from orchestrator.core.placement import assigned, has_room
 from orchestrator.core.plan import CheckpointPlan, HostPlan, RestartPolicy, TaskId, TaskPlan, Timing
 from orchestrator.spec.models import ClusterSpec
@@ -153,3 +154,50 @@ def test_unequal_hosts_are_split_into_workers_that_see_equally_many_gpus_each_it
     }
     assert seen == {"worker:0": "0,1,2,3", "worker:1": "4,5,6,7"}, "the spare holds both of what it replaces"
     assert has_room(plan, "a", "c")
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds", "steps"),
+    [
+        ("auto", None, None),
+        ("10m", 600.0, None),
+        ("90 s", 90.0, None),
+        ("500 steps", None, 500),
+        ("1step", None, 1),
+    ],
+)
+def test_how_often_to_save_is_a_time_or_steps_or_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, seconds: float | None, steps: int | None
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ml")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").touch()
+    text = FULL.replace("keep: 4", f"keep: 4, every: {written}").replace("runtime: off", "runtime: on")
+    (tmp_path / "cluster.yaml").write_text(text)
+    plan, _ = load_plan(tmp_path / "cluster.yaml")
+    assert plan.checkpoint == CheckpointPlan("/shared/mnist", 4, every_s=seconds, every_steps=steps)
+    told = json.loads(runtime_options(plan))
+    assert (told.get("save_every_s"), told.get("save_every_steps")) == (seconds, steps)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("500", "must have a unit: 500s or 500 steps"),
+        ("often", "must be auto, a time such as 10m, or a number of steps such as 500 steps; got 'often'"),
+        ("10ms", "must be between 1s and 168h; got 10ms"),
+        (
+            "0 steps",
+            "must be auto, a time such as 10m, or a number of steps such as 500 steps; got '0 steps'",
+        ),
+        ("10m}\n  runtime: off\n  env: {A: B", "needs the runtime, which is off"),
+    ],
+)
+def test_a_wrong_way_to_say_how_often_is_refused(tmp_path: Path, written: str, said: str) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").touch()
+    text = FULL.replace("keep: 4", f"keep: 4, every: {written}").replace("  runtime: off\n", "", 1)
+    (tmp_path / "cluster.yaml").write_text(text.replace('  env: {TF_CPP_MIN_LOG_LEVEL: "1"}\n', ""))
+    with pytest.raises(SpecError, match=r"run\.checkpoint\.every: ") as caught:
+        load_plan(tmp_path / "cluster.yaml")
+    assert said in str(caught.value)

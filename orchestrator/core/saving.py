@@ -1,0 +1,76 @@
+"""How often a failure is expected, and how often a run saves, in words.
+
+The interval is computed where a save is measured, in the task (`runtime/interval.py`); how often failures come only the
+coordinator has seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.core.words import duration
+
+HOST_FAILURE_S = 7 * 86400.0
+"""The prior: how often a host is expected to end a generation, before anything was seen of this run. Machines that
+nobody watches are rebooted, run out of memory and lose their network more often than their hardware fails."""
+
+PRIOR_WEIGHT = 0.1
+"""The prior counts as much as a tenth of a failure: the first one that is seen says more than it."""
+
+_WHY = {
+    "share": "more often would take more than 1 % of the time",
+    "writing": "more often would keep the disk busy",
+    "shortest": "more often would gain nothing",
+    "longest": "less often would risk too much",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """How often a task saves, and why."""
+
+    every_steps: int
+    failure_s: float
+    """The mean time between failures that is expected."""
+    why: str
+    """`least`, or the limit that was met, or `spec`."""
+    every_s: float | None = None
+    cost_s: float | None = None
+    """How long a save holds the training up."""
+
+    def sentence(self) -> str:
+        """Say how often, and why.
+
+        >>> Saving(240, 302400.0, "least", 55.0, 0.005).sentence()
+        'every 240 steps (about 55 s): a save holds the training up for 5 ms, and a failure is expected every 3 d 12 h'
+        >>> Saving(500, 302400.0, "spec", None, 0.5).sentence()
+        'every 500 steps, as the spec says; a save holds the training up for 0.5 s'
+        """
+        about = f" (about {duration(self.every_s)})" if self.every_s is not None else ""
+        steps = "every step" if self.every_steps == 1 else f"every {self.every_steps} steps"
+        cost = ""
+        if self.cost_s is not None:
+            shown = duration(self.cost_s) if self.cost_s >= 0.1 else f"{self.cost_s * 1000:.2g} ms"
+            cost = f"a save holds the training up for {shown}"
+        if self.why == "spec":
+            return f"{steps}{about}, as the spec says" + (f"; {cost}" if cost else "")
+        because = f", and a failure is expected every {duration(self.failure_s)}"
+        limit = f"; {_WHY[self.why]}" if self.why in _WHY else ""
+        return f"{steps}{about}: {cost}{because}{limit}"
+
+
+def failure_s(trained_s: float, failures: int, hosts: int) -> float:
+    """Return the mean time between failures that is expected of a run.
+
+    Args:
+        trained_s: how long it has trained, in all generations.
+        failures: how many it has seen.
+        hosts: how many hosts hold its tasks.
+
+    >>> [round(failure_s(0.0, 0, hosts) / 86400, 1) for hosts in (1, 2, 64)]
+    [7.0, 3.5, 0.1]
+    >>> round(failure_s(3600.0, 4, 2) / 3600, 1)
+    2.3
+    """
+    prior_s = HOST_FAILURE_S / max(hosts, 1)
+    return (PRIOR_WEIGHT * prior_s + trained_s) / (PRIOR_WEIGHT + failures)

@@ -1,0 +1,50 @@
+"""Writes saves beside the training: what was copied in memory goes to the disk in a thread.
+
+One save at a time: who saves again while the last one is being written waits for it. What goes wrong in the thread is
+raised where the training would have met it, at the next save or at the end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Writer:
+    """The thread, while there is something to write."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self.took_s = 0.0
+        """How long the last save was written; 0 before the first one."""
+
+    def write(self, work: Callable[[], None]) -> None:
+        """Do this work beside the training, after the work before. Raises what that has raised."""
+        self.wait()
+        # Not a daemon: a script that ends meanwhile is waited for, and its last save is kept.
+        self._thread = threading.Thread(target=self._run, args=(work,), name="orch-save")
+        self._thread.start()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        began_at = time.monotonic()
+        try:
+            work()
+        except BaseException as e:
+            self._error = e
+        self.took_s = time.monotonic() - began_at
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until all is on the disk. Raises what the work has raised."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                return
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error

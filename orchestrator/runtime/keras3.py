@@ -2,11 +2,12 @@
 
 Two functions of Keras's TensorFlow trainer are wrong. `_maybe_symbolic_build` reduces a batch that is spread over
 several workers, only to learn its shape. `reduce_per_replica` averages the metrics over an axis that scalars do not
-have. Both are replaced for several workers only; everything else runs Keras's own code.
+have. Both are replaced for several workers only.
 
 With steps_per_execution, Keras makes the step a tf.function that is called in a TensorFlow loop. A collective in it
 never gets its key, because the key is captured when the function is called, and a loop's body cannot pass that on.
 There, Keras's code is run with a `tf.function` that leaves the step alone, so that it is traced as part of the loop.
+MirroredStrategy reduces by collectives too, and gets the same.
 
 Keras 3 also lets each worker keep its own moving averages in BatchNormalization, so the workers' models differ
 although their trained weights are equal. They are averaged after each epoch, in one message for all layers; tf_keras
@@ -44,7 +45,7 @@ def patch(trainer: ModuleType, link: Link) -> None:
         say = _once(lambda: _say(link, version))
         _patch_build(trainer, say)
         _patch_reduce(trainer)
-        _patch_several_steps(trainer)
+        _patch_several_steps(trainer, _once(lambda: _say_mirrored(link, version)))
         _average_statistics_after_epochs(trainer)
     else:
         _refuse(trainer, version, link)
@@ -109,13 +110,20 @@ class _StepInline:
         return self._tf.function(function, **options)
 
 
-def _patch_several_steps(trainer: Any) -> None:
+def _mirrored(strategy: Any) -> bool:
+    return type(strategy).__name__ == "MirroredStrategy" and strategy.num_replicas_in_sync > 1
+
+
+def _patch_several_steps(trainer: Any, say: Callable[[], None]) -> None:
     original = trainer.TensorFlowTrainer._make_function
 
     def _make_function(self: Any, step_function: Any) -> Any:
         strategy = self._distribute_strategy
-        if strategy is None or not multi_worker(strategy) or self.steps_per_execution == 1:
+        collective = strategy is not None and (multi_worker(strategy) or _mirrored(strategy))
+        if not collective or self.steps_per_execution == 1:
             return original(self, step_function)
+        if _mirrored(strategy):
+            say()
         seen = {**vars(trainer), "tf": _StepInline(trainer.tf)}
         inlined = types.FunctionType(original.__code__, seen, closure=original.__closure__)
         return inlined(self, step_function)
@@ -215,6 +223,11 @@ def _say(link: Link, version: str) -> None:
         f"Keras {version} was patched for MultiWorkerMirroredStrategy "
         "(model.fit fails there without it: keras-team/keras#20585)"
     )
+    link.say("keras3-patched", message)
+
+
+def _say_mirrored(link: Link, version: str) -> None:
+    message = f"Keras {version} was patched for MirroredStrategy (steps_per_execution fails there without it)"
     link.say("keras3-patched", message)
 
 

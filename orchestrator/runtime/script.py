@@ -226,7 +226,12 @@ def last_line(error: BaseException) -> str:
         return (lines or [type(error).__name__])[-1][:_MESSAGE_MAX]
     if lines[0].endswith("in user code:"):
         return _of_user_code(lines)[:_MESSAGE_MAX]
-    telling = [line for line in lines if line[:1].strip() and not line.startswith("Detected at ")]
+    # Of "2 root error(s) found." the indented line with the first one says what it is.
+    telling = [
+        line
+        for line in lines
+        if (line[:1].strip() and not line.startswith("Detected at ")) or line.startswith("  (0) ")
+    ]
     return " ".join(line.strip() for line in telling)[:_MESSAGE_MAX]
 
 

@@ -343,6 +343,28 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         Cause.SCRIPT,
+        ("`merge_call` called while defining a new graph or a tf.function",),
+        "gradients are reduced within a condition, which TensorFlow's strategies refuse: Keras 3 writes one for "
+        "`gradient_accumulation_steps`, and for LossScaleOptimizer and mixed_float16 under CentralStorageStrategy",
+        "`transparent: true` under `mirrored` or `multi_worker_mirrored` trains the same script",
+    ),
+    Signature(
+        Cause.SCRIPT,
+        (r"You must feed a value for placeholder tensor '[^']*cond/[^']*Placeholder\w*' with dtype int32",),
+        "a step that reduces gradients lies in a condition, since variables are made in the first step",
+        "in the strategy's scope and before `fit`: `optimizer.build(variables)` for each optimizer of the model's own",
+    ),
+    Signature(
+        Cause.SCRIPT,
+        (
+            r"Trying to access resource .+ located in device \S+ from device",
+            "Collectives are not yet implemented for CPU devices",
+        ),
+        "XLA does not compile a step that several CPU replicas take together",
+        "`jit_compile=False`, which `compile` takes",
+    ),
+    Signature(
+        Cause.SCRIPT,
         ("PermissionError", r"\[Errno 13\]", "PermissionDeniedError", "PERMISSION_DENIED:"),
         "the user of the task may not read or write that path",
         "`ls -ld` it on {host} as the user of `ssh:`; hosts may have other user ids on a shared file system",

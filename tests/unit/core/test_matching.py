@@ -21,6 +21,31 @@ ERRORS = "tensorflow.python.framework.errors_impl"
 CUDA = "2024-03-05 10:00:01.000001: E tensorflow/compiler/xla/stream_executor/cuda/cuda_driver.cc:1011]"
 
 TEXTS: list[tuple[str, Cause, str]] = [
+    (
+        "RuntimeError: Exception encountered when calling Cond.call(). \x1b[1m`merge_call` called while defining a new "
+        "graph or a tf.function. This can often happen if the function `fn` passed to `strategy.run()` contains",
+        Cause.SCRIPT,
+        "gradient_accumulation_steps",
+    ),
+    (
+        f"{ERRORS}.InvalidArgumentError: Graph execution error: 2 root error(s) found. (0) INVALID_ARGUMENT:  You must "
+        "feed a value for placeholder tensor 'StatefulPartitionedCall/cond/else/_37/cond/Placeholder_1' with dtype "
+        "int32",
+        Cause.SCRIPT,
+        "variables are made in the first step",
+    ),
+    (
+        f"{ERRORS}.UnimplementedError: Graph execution error: Collectives are not yet implemented for CPU devices when "
+        "compiling with XLA. Attempted to compile a collective running on/job:worker/replica:0/task:0/device:CPU:0.",
+        Cause.SCRIPT,
+        "XLA does not compile",
+    ),
+    (
+        f"{ERRORS}.InvalidArgumentError: Graph execution error: Trying to access resource kernel/replica_1/27 located "
+        "in device /job:localhost/task:0/device:CPU:1 from device /job:localhost/task:0/device:CPU:0",
+        Cause.SCRIPT,
+        "XLA does not compile",
+    ),
     (f"{ERRORS}.UnknownError: Could not start gRPC server", Cause.PORT, "took the task's port"),
     ("OSError: [Errno 98] Address already in use", Cause.PORT, "belongs to another"),
     (

@@ -102,6 +102,28 @@ def test_one_process_runs_keras_own_code_with_any_version(
     assert link.messages == []
 
 
+class MirroredStrategy:
+    """As TensorFlow's shows itself, on this many devices."""
+
+    def __init__(self, replicas: int) -> None:
+        self.num_replicas_in_sync = replicas
+        self.extended = SimpleNamespace(_in_multi_worker_mode=lambda: False)
+
+
+@pytest.mark.parametrize(("replicas", "said"), [(1, 0), (2, 1)])
+def test_several_steps_under_mirrored_are_patched_once_where_there_are_several_replicas(
+    keras_version: Any, capsys: pytest.CaptureFixture[str], replicas: int, said: int
+) -> None:
+    keras_version.__version__ = "3.15.1"
+    module = trainer_module()
+    keras3.patch(module, Link(None))
+    model = module.TensorFlowTrainer(MirroredStrategy(replicas))
+    assert [model._make_function("step"), model._make_function("step")] == ["step", "step"]
+    model.steps_per_execution = 1
+    assert model._make_function("step") == "step"
+    assert capsys.readouterr().err.count("was patched for MirroredStrategy") == said
+
+
 def test_concat_and_first_stay_keras_own_also_with_several_workers(keras_version: Any) -> None:
     keras_version.__version__ = "3.15.1"
     module = trainer_module()

@@ -231,6 +231,19 @@ def test_a_child_of_the_script_cannot_hold_or_use_the_line(task: Start) -> None:
     assert len(run.out.split(",")) <= 4  # stdin, stdout, stderr, and that of the listing
 
 
+def test_of_several_root_errors_of_a_graph_the_first_is_told() -> None:
+    text = (
+        "Graph execution error:\n\nDetected at node cond/Placeholder_1 defined at (most recent call last):\n"
+        '  File "/runs/train.py", line 9, in <module>\n\n2 root error(s) found.\n'
+        "  (0) INVALID_ARGUMENT:  You must feed a value\n\t [[{{node cond/Placeholder_1}}]]\n"
+        "  (1) INVALID_ARGUMENT:  You must feed a value\n0 successful operations."
+    )
+    told = last_line(RuntimeError(text))
+    assert told.endswith(
+        "2 root error(s) found. (0) INVALID_ARGUMENT:  You must feed a value 0 successful operations."
+    )
+
+
 def test_an_error_in_a_graph_is_told_with_its_place_in_the_script() -> None:
     """TensorFlow's text of an error that was raised while it traced a script's code, as it is printed."""
     text = (

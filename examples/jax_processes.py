@@ -3,7 +3,8 @@
 orch gives every process its rank, the number of ranks, and the address of rank 0, which is what
 `keras.distribution.initialize` needs. `--layout data` keeps the whole model on each device and splits the batch.
 `--layout model` splits the kernels of the dense layers and gives each device the whole batch, for models that are too
-large for one device.
+large for one device. `--layout both` does both, on a mesh of two rows of devices: the batch is split over the rows, and
+the kernels over the devices of each.
 
 Rank 0 saves, and all ranks restore: every task's ORCH_CHECKPOINT_DIR starts with what rank 0 saved last.
 
@@ -32,13 +33,21 @@ def distribution(layout: str):
     devices = keras.distribution.list_devices()
     if layout == "data":
         return keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
-    mesh = keras.distribution.DeviceMesh((1, len(devices)), ["batch", "model"], devices)
+    rows = 2 if layout == "both" else 1
+    mesh = keras.distribution.DeviceMesh((rows, len(devices) // rows), ["batch", "model"], devices)
     cut = keras.distribution.LayoutMap(mesh)
     # Regular expressions for whole paths. A variable that none matches is not split, and there is no warning.
     cut[".*/wide/kernel"] = (None, "model")  # by columns,
     cut[".*/wide/bias"] = ("model",)
     cut[".*/narrow/kernel"] = ("model", None)  # then by rows: nothing is sent between the two
     return keras.distribution.ModelParallel(layout_map=cut, batch_dim_name="batch", auto_shard_dataset=False)
+
+
+def my_rows(examples: int) -> list[int]:
+    """Return the examples of the rows of the mesh in which this process has devices; the rows take turns."""
+    local, columns = jax.local_device_count(), max(1, jax.device_count() // 2)
+    rows = {(RANK * local + device) // columns for device in range(local)}
+    return [i for i in range(examples) if i % 2 in rows]
 
 
 def build() -> keras.Model:
@@ -99,7 +108,7 @@ class Checkpoints(keras.callbacks.Callback):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layout", choices=["data", "model"], default="data")
+    parser.add_argument("--layout", choices=["data", "model", "both"], default="data")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=64, help="of all processes together")
     args = parser.parse_args()
@@ -114,7 +123,9 @@ def main() -> None:
     steps = len(order) // args.batch
     order = order[: steps * args.batch]
     # A rank reads its part of each batch if the batch is split, and all of it if the model is split.
-    mine = slice(RANK, None, WORLD_SIZE) if args.layout == "data" else slice(None)
+    mine = {"data": slice(RANK, None, WORLD_SIZE), "model": slice(None), "both": my_rows(len(order))}[
+        args.layout
+    ]
     x, y = (digits.data[order][mine] / 16.0).astype("float32"), digits.target[order][mine].astype("int32")
 
     model = build()

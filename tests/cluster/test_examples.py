@@ -1,8 +1,8 @@
 """Every spec that users are shown and that runs on one machine, to its end: `orch up cluster_specs/X.yaml --wait`.
 
 Not here, since other tests run them: local.yaml (`make demo`), parameter_server.yaml (test_tensorflow.py),
-curves.yaml (test_curves.py),
-jax_processes.yaml's script (test_jax.py), horovod.yaml (`make test-horovod`), tpu.yaml's script (contract tests).
+curves.yaml (test_curves.py), jax_processes.yaml's and jax_mesh.yaml's script (test_jax.py), horovod.yaml
+(`make test-horovod`), tpu.yaml's script (contract tests).
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ ROWS: list[tuple[str, str, str]] = [
     ("fault_tolerance", "--epochs 2", r"the best model: 0\.\d+ in best\.keras"),
     ("data_pipeline", "--images 256 --epochs 1", r"auto_shard_policy FILE: 8 files, 2 worker\(s\)"),
     ("model_parallel", "--steps 40", r"done at step 40, loss 0\."),
+    ("model_parallel_three", "--parts 3 --steps 40", r"done at step 40, loss 0\."),
+    ("model_and_data_parallel", "--steps 60", r"done at step 60, .* upper halves differ by 0"),
     ("big_dense", "--steps 1 --batch 8", r"\d+ % of a step with 2 workers is communication"),
     ("checkpoint_manager", "--steps 40 --save-every 20", r"evaluated at step 40, accuracy 0\."),
     ("tf_keras_backup", "--epochs 2", r"done at step 58"),
@@ -41,8 +43,8 @@ ROWS: list[tuple[str, str, str]] = [
 ]
 """A spec, arguments that make it short, and what it says in the end."""
 
-LONG = {"digits_single", "checkpoint_manager", "tf_keras_backup", "model_checkpoint"}
-"""Their scripts are run by other tests too."""
+LONG = {"model_parallel", "digits_single", "checkpoint_manager", "tf_keras_backup", "model_checkpoint"}
+"""Their scripts are run by other tests too, or by the spec with more devices."""
 
 
 @pytest.fixture(scope="module")

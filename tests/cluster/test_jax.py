@@ -14,8 +14,11 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(180)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS = 28  # of an epoch
-PART = {"data": "(64, 256)", "model": "(64, 128)"}
+PART = {"data": "(64, 256)", "model": "(64, 128)", "both": "(64, 128)"}
 """What each device holds of the first kernel, which is (64, 256)."""
+RANKS = {"data": 2, "model": 2, "both": 1}
+FLAGS = {"both": {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}}
+"""As in jax_mesh.yaml: one process with four devices. Several processes with several CPUs each may stop in gloo."""
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +28,16 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 
-@pytest.mark.parametrize("layout", PART)
+@pytest.mark.parametrize("layout", ["data", pytest.param("model", marks=pytest.mark.long), "both"])
 def test_ranks_of_jax_train_and_a_killed_one_takes_all_back_to_rank_0s_checkpoint(
     local_cluster: Cluster, compiled: dict[str, str], layout: str
 ) -> None:
     cluster, epochs = local_cluster, 40
-    env = {"KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "2", **compiled}
+    env = {"KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "2", **compiled, **FLAGS.get(layout, {})}
+    ranks = RANKS[layout]
     spec = cluster.spec(
         *("--layout", layout, "--epochs", str(epochs)),
+        tasks=ranks,
         strategy="processes",
         script="jax_processes.py",
         workdir=str(EXAMPLES),
@@ -41,7 +46,7 @@ def test_ranks_of_jax_train_and_a_killed_one_takes_all_back_to_rank_0s_checkpoin
     )
     cluster.ok("up", spec, timeout=60)
     before = cluster.wait_step(2 * STEPS, timeout=90)
-    os.kill(before["tasks"][1]["pid"], signal.SIGKILL)
+    os.kill(before["tasks"][-1]["pid"], signal.SIGKILL)
     run = cluster.wait_phase("SUCCEEDED", "FAILED", timeout=120)
     ended = (run["phase"], run["restarts"], run["global_step"])
     assert ended == ("SUCCEEDED", 1, epochs * STEPS), cluster.ok("logs", "t", "--tail", "60")
@@ -49,8 +54,8 @@ def test_ranks_of_jax_train_and_a_killed_one_takes_all_back_to_rank_0s_checkpoin
     given = resumed["data"]["global_step"]
     assert given >= STEPS
     log = cluster.ok("logs", "t")
-    for rank in range(2):
+    for rank in range(ranks):
         for start in (0, given):
-            began = f"rank {rank} of 2: 2 devices, {PART[layout]} of the kernel (64, 256) on each"
-            assert f"{began}, starts at step {start}\n" in log
+            began = f"rank {rank} of {ranks}: {max(2, 4 // ranks)} devices, {PART[layout]} of the kernel (64, 256)"
+            assert f"{began} on each, starts at step {start}\n" in log
         assert f"rank {rank} is done at step {epochs * STEPS}\n" in log

@@ -97,6 +97,8 @@ class HostReported:
     dir_free_bytes: int | None = None
     unkillable: tuple[Unkillable, ...] = ()
     gpu_loads: tuple[GpuLoad, ...] = ()
+    gpu_faults: tuple[tuple[int, int | None], ...] = ()
+    """(index, Xid) of the GPUs that have gone wrong since the agent began; no Xid: it has disappeared."""
 
 
 @dataclass(frozen=True, slots=True)

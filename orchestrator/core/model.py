@@ -263,6 +263,16 @@ class GpuLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuFault:
+    """What has gone wrong with a GPU, and in which generation that was first told."""
+
+    index: int
+    xid: int | None
+    """None: it has disappeared."""
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """What we believe of a host of this run."""
 
@@ -301,6 +311,7 @@ class Host:
     dir_low_at: Instant | None = None
     """Since when its disk has been full; None where it is not."""
     gpu_loads: tuple[GpuLoad, ...] = ()
+    gpu_faults: tuple[GpuFault, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,8 @@ class NoteKind(Enum):
         "host-refused", "A host cannot serve the run until a person acts.", gives_a_reason=True
     )
     HOST_WARNING = Row("host-warning", "Something on a host may end its tasks.")
+    GPU_LOST = Row("gpu-lost", "A GPU is not told of any more; its index is in `data`.")
+    GPU_XID = Row("gpu-xid", "The driver complains of a GPU; index and Xid are in `data`.")
     SLOW = Row("slow", "A host is slow to let us in.")
     QUARANTINED = Row(
         "quarantined",

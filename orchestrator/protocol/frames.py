@@ -250,6 +250,14 @@ class GpuLoad(TypedDict):
     power_w: Percent | None
 
 
+class GpuFault(TypedDict):
+    """What has gone wrong with a GPU since the agent began."""
+
+    index: Annotated[int, Range(0, 63)]
+    xid: Annotated[int, Range(0, 9999)] | None
+    """What the driver has complained of; null: the GPU has disappeared."""
+
+
 class Sample(TypedDict):
     """The load of a host."""
 
@@ -259,6 +267,7 @@ class Sample(TypedDict):
     disk_free_bytes: FreeBytes | None
     gpus: NotRequired[Annotated[list[GpuLoad], Length(64)]]
     """What nvidia-smi says every five seconds, where there is one."""
+    gpu_faults: NotRequired[Annotated[list[GpuFault], Length(128)]]
     psutil: PsutilFrom
     """Where psutil came from; `none`: the numbers are those of /proc."""
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.core.causes import Blame, Cause
-from orchestrator.core.diagnosis import matching
+from orchestrator.core.diagnosis import gpu_faults, matching
 from orchestrator.core.model import Exit, FirstCause, Follower, Injected, Link, Run, Task, TaskPhase
 from orchestrator.core.plan import TaskId
 from orchestrator.core.words import duration, plain, size
@@ -186,6 +186,8 @@ def completed(run: Run, found: FirstCause) -> FirstCause:
     fell = [t for t in others if t.exit and t.exit.cause.row.blame is Blame.PEER]
     means, advice = matching.of_class(found.cause, host=host or "the host")
     means, advice = found.means or means, found.advice or advice
+    if first is not None and (told := gpu_faults.of_task(run, first)) is not None:
+        means, advice = told
     if first is not None and (injected := _injected(first, found.cause)) is not None:
         means, advice = f"injected by orch chaos: {injected.fault}", "nothing"
     return replace(

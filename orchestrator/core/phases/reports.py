@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core.actions import StopTask
-from orchestrator.core.diagnosis import cause
+from orchestrator.core.diagnosis import cause, gpu_faults
 from orchestrator.core.events import HostReported, TaskReport
 from orchestrator.core.hosts import checkpoint_dir, host_state
 from orchestrator.core.launch import GENERATION_TOLD_MAX
@@ -117,6 +117,7 @@ def _hear(turn: Turn, host: Host, event: HostReported) -> None:
     if was_cut_off and turn.run.phase is Phase.RUNNING and not host_state.is_cut_off(turn.run):
         turn.set_phase(connected_again_at=turn.at)
     checkpoint_dir.heard(turn, host, event)
+    gpu_faults.heard(turn, turn.run.host(host.name), event.gpu_faults)
 
 
 def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:

@@ -121,6 +121,7 @@ class Host:
             free = None
         return {
             "gpus": self._gpus.latest() if self._gpus is not None else [],
+            "gpu_faults": self._gpus.faults() if self._gpus is not None else [],
             "cpu_percent": cpu,
             "memory_percent": memory,
             "memory_available_bytes": _memory().get(b"MemAvailable"),

@@ -55,6 +55,7 @@ def host_reported(
         memory_percent=sample["memory_percent"],
         memory_available_bytes=sample.get("memory_available_bytes"),
         gpu_loads=tuple(GpuLoad(**load) for load in sample.get("gpus", ())),
+        gpu_faults=tuple((one["index"], one["xid"]) for one in sample.get("gpu_faults", ())),
         dir_silent_s=directory["silent_s"] if directory is not None else 0.0,
         dir_free_bytes=directory["free_bytes"] if directory is not None else None,
         unkillable=unkillable(sample["unkillable"]),

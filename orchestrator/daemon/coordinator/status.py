@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from orchestrator.core import bottleneck
-from orchestrator.core.diagnosis import cause
+from orchestrator.core.diagnosis import cause, gpu_faults
 from orchestrator.core.diagnosis.describe import Reason, reason
 from orchestrator.core.goodput import Account
 from orchestrator.core.hosts import host_state
@@ -259,6 +259,10 @@ def _host(run: Run, host: Host, now: float) -> dict[str, Any]:
         "cpu_percent": host.cpu_percent,
         "memory_percent": host.memory_percent,
         "gpus": [asdict(load) for load in host.gpu_loads],
+        "gpu_faults": [
+            {"index": fault.index, "xid": fault.xid, "sentence": gpu_faults.sentence(host.name, fault)}
+            for fault in host.gpu_faults
+        ],
         "checkpoint_dir_silent_s": host.dir_silent_s,
     }
 

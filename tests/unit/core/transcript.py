@@ -69,6 +69,7 @@ class Transcript:
         self.available_bytes: int | None = 64 << 30
         self.size: int | None = None
         self.unkillable: dict[str, tuple[Unkillable, ...]] = {}
+        self.gpu_faults: dict[str, tuple[tuple[int, int | None], ...]] = {}
 
     def play(self) -> tuple[str, str]:
         """Return the text of the file, and the text with the core's answers."""
@@ -111,6 +112,13 @@ class Transcript:
             ids = [TaskId.parse(name) for name in options["tasks"].split(",")]
             placed = tuple(TaskPlan(task, host) for task, host in zip(ids, hosts, strict=True))
             plan = replace(plan, strategy=options.get("strategy", plan.strategy), tasks=placed)
+        if "gpus" in options:  # of each host and its task
+            gpus = tuple(range(int(options["gpus"])))
+            plan = replace(
+                plan,
+                hosts=tuple(replace(host, gpus=gpus) for host in plan.hosts),
+                tasks=tuple(replace(task, gpus=gpus) for task in plan.tasks),
+            )
         from_scratch = options.get("from_scratch") == "yes"
         self.run = new_run("t-20260101-1", plan, epoch=1, at=0.0, from_scratch=from_scratch)
         self.reports = {host.name: {} for host in plan.hosts}
@@ -265,6 +273,9 @@ class Transcript:
                 known.pop(change[1:], None)
             elif name == "memory":
                 memory_percent = float(told)
+            elif name.startswith("gpu"):  # gpu1=79, an Xid; gpu1=gone: what has gone wrong there, from now on
+                fault = int(name[3:]), None if told == "gone" else int(told)
+                self.gpu_faults[host] = (*self.gpu_faults.get(host, ()), fault)
             else:
                 report = self._task_report(at, name, told.split(","))
                 if f"{name}+" in known and known[f"{name}+"].generation == report.generation:
@@ -277,6 +288,7 @@ class Transcript:
             memory_percent=memory_percent,
             memory_available_bytes=self.available_bytes,
             unkillable=self.unkillable.get(host, ()),
+            gpu_faults=self.gpu_faults.get(host, ()),
         )
 
     def _directory(self, at: float, host: str, told: dict[str, str]) -> ev.HostReported:

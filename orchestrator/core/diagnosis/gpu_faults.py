@@ -1,0 +1,89 @@
+"""GPUs that disappear, and what their driver complains of (Xids): what is noted, and where it is why a task ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from orchestrator.core.causes import Blame
+from orchestrator.core.model import GpuFault, Host, Run, Task
+from orchestrator.core.notes import NoteKind
+from orchestrator.core.turn import Turn
+
+FAULTS_MAX = 64
+"""Of one host; a host may tell of any number."""
+
+
+class Xid(NamedTuple):
+    """What a number of the driver's means."""
+
+    means: str
+    advice: str = ""
+    """Empty: the script may well have done it, so it explains no end by itself."""
+
+
+_REBOOT = (
+    "reboot {host}; if it happens again there, have the GPU looked at, and leave it out of `gpus:` until then"
+)
+
+XIDS: Mapping[int, Xid] = {
+    13: Xid("a program's error on the GPU"),
+    31: Xid("a program's access to memory that it does not have"),
+    43: Xid("a program was stopped on the GPU"),
+    45: Xid("what was left of a program was cleared away"),
+    48: Xid("an error in its memory that cannot be corrected", _REBOOT),
+    61: Xid("a fault of its own controller", _REBOOT),
+    62: Xid("a fault of its own controller", _REBOOT),
+    63: Xid("a row of its memory is replaced by another"),
+    64: Xid("a row of its memory cannot be replaced by another", _REBOOT),
+    74: Xid("an error of an NVLink", _REBOOT),
+    79: Xid("it has fallen off the bus", _REBOOT),
+    92: Xid("many errors in its memory that were corrected"),
+    94: Xid("an error in its memory, contained to one program", _REBOOT),
+    95: Xid("an error in its memory that is not contained", _REBOOT),
+    119: Xid("its system processor does not answer", _REBOOT),
+    120: Xid("a fault of its system processor", _REBOOT),
+}
+"""After NVIDIA's list of Xid errors."""
+
+_GONE = Xid("it has disappeared from nvidia-smi", _REBOOT)
+
+
+def _about(fault: GpuFault) -> Xid:
+    return _GONE if fault.xid is None else XIDS.get(fault.xid, Xid("see NVIDIA's list of Xid errors"))
+
+
+def sentence(host: str, fault: GpuFault) -> str:
+    """Return what has gone wrong with the GPU."""
+    number = f" (Xid {fault.xid})" if fault.xid is not None else ""
+    return f"GPU {fault.index} of {host}: {_about(fault).means}{number}"
+
+
+def heard(turn: Turn, host: Host, told: Sequence[tuple[int, int | None]]) -> None:
+    """Take in what the host tells of its GPUs. Each fault is noted once, of the GPUs that the run may use."""
+    ours = set(turn.run.plan.host(host.name).gpus)
+    known = {(fault.index, fault.xid): fault for fault in host.gpu_faults}
+    now = tuple(
+        known.get(one) or GpuFault(*one, turn.run.generation) for one in dict.fromkeys(told) if one[0] in ours
+    )[:FAULTS_MAX]
+    if now == host.gpu_faults:
+        return
+    turn.set_host(host, gpu_faults=now)
+    for fault in now:
+        if (fault.index, fault.xid) not in known and not turn.run.phase.is_terminal:
+            kind = NoteKind.GPU_LOST if fault.xid is None else NoteKind.GPU_XID
+            data = {"host": host.name, "index": fault.index, "xid": fault.xid}
+            turn.note(kind, sentence(host.name, fault), None, **data)
+
+
+def of_task(run: Run, task: Task) -> tuple[str, str] | None:
+    """Return what a fault of a GPU of this task means for its end, and the way out; None where there is none."""
+    ended = task.exit
+    if ended is None or ended.cause.row.blame in (Blame.NOBODY, Blame.PEER):
+        return None
+    own = run.plan.task(task.id).gpus if run.plan.task(task.id).host == task.host else ()
+    for fault in run.host(task.host).gpu_faults:
+        about = _about(fault)
+        if about.advice and fault.index in own and fault.generation == task.generation:
+            return sentence(task.host, fault), about.advice.format(host=task.host)
+    return None

@@ -24,6 +24,10 @@ def main(argv: list[str]) -> int:
         from orchestrator.daemon.keeper.relay import main as relay
 
         return relay(rest)
+    if word == "dial":
+        from orchestrator.daemon.keeper.dial import main as dial
+
+        return dial(rest)
     if word == "checkpoints":
         from orchestrator.adapters.checkpoints import checkpoints_main
 
@@ -37,7 +41,8 @@ def main(argv: list[str]) -> int:
 
         return pod(rest) or 0
     sys.stderr.write(
-        "usage: run SCRIPT [ARG…] | shim DIR | keeper ALLOCATION | relay … | checkpoints … | probe | pod\n"
+        "usage: run SCRIPT [ARG…] | shim DIR | keeper ALLOCATION | relay … | dial SOCKET | checkpoints … | probe | pod
+"
     )
     return 2
 

@@ -5,6 +5,7 @@ A command's module is imported only when the command is called: `orch status` is
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -59,7 +60,7 @@ PURPOSES = {
         "coordinator": "Run, start, stop, restart or show the coordinator.",
         "service": "Run the coordinator as a systemd unit.",
         "import": "Write a cluster.yaml from horovodrun, TF_CONFIG or an inventory.",
-        "export": "Write a cluster.yaml as Kubernetes manifests.",
+        "export": "Write a cluster.yaml as Kubernetes manifests or as a Slurm script.",
         "schema": "Print the JSON Schema of cluster.yaml, for editors.",
         "completion": "Print the completion script of a shell.",
     },
@@ -76,6 +77,25 @@ _EXAMPLES = (
 
 _ACTS = ("up", "kill", "drain", "undrain", "recover", "gc", "chaos", "trust")
 """Commands that change something, and may not have finished when their output could not be written."""
+
+_ABOUT_RUNS = (
+    *(
+        "status",
+        "top",
+        "why",
+        "logs",
+        "hosts",
+        "events",
+        "stacks",
+        "replay",
+        "fetch",
+        "tensorboard",
+        "report",
+        "ui",
+    ),
+    *("kill", "drain", "undrain", "ckpt", "chaos", "metrics"),
+)
+"""Commands that mean a run, which may be one on Slurm."""
 
 INTERRUPTED = 130
 STDOUT_CLOSED = 141
@@ -146,6 +166,7 @@ def cli() -> None:
 def run(argv: Sequence[str], session: Session) -> int:
     """Run one command line, and return its exit code. The only place where errors become text."""
     try:
+        _choose_job(argv, session)
         code = cli.main(list(argv), prog_name="orch", standalone_mode=False, obj=session)
     except SpecError as e:
         # One diagnostic per line, `file:line:column: …`, as compilers print them and editors read them.
@@ -170,6 +191,16 @@ def run(argv: Sequence[str], session: Session) -> int:
     except (InvariantViolated, Exception) as e:
         return _say_bug(session, e)
     return code if isinstance(code, int) else 0
+
+
+def _choose_job(argv: Sequence[str], session: Session) -> None:
+    """Let the command speak with the coordinator in a Slurm job, where it means a run that is there."""
+    if argv and argv[0] in _ABOUT_RUNS and os.path.isdir(os.path.join(session.paths.state_dir, "slurm")):
+        from orchestrator.client.on_slurm import chosen
+
+        found = chosen(session, list(argv[1:]))
+        if found is not None:
+            session.paths = found
 
 
 def _without_stdout(argv: Sequence[str], session: Session, reason: str | None) -> int:

@@ -10,6 +10,9 @@ from orchestrator.adapters.head.client import Client
 from orchestrator.adapters.head.paths import Paths
 from orchestrator.core.errors import CoordinatorUnreachable
 
+ALLOCATION = "ORCH_ALLOCATION"
+"""Set within a job's batch step, where the coordinator's socket is near."""
+
 
 class Environment:
     """The environment of a client in a program. The command line's session is another, which speaks on stderr."""
@@ -17,11 +20,20 @@ class Environment:
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self.environ = dict(os.environ) if environ is None else environ
         self.paths = Paths.from_environment(self.environ)
+        self._job_client: Client | None = None
 
     def client(self) -> Client:
         """Return a client of the coordinator of these paths. It connects with the first request."""
         self.paths.check_socket_path()
         self.paths.check()
+        if ALLOCATION not in self.environ and os.path.exists(self.paths.job):
+            from orchestrator.adapters.slurm import client, job
+
+            found = job.read(self.paths.state_dir)
+            if found is not None:
+                if self._job_client is None:
+                    self._job_client = client.JobClient(self.paths, found)
+                return self._job_client
         return Client(self.paths.socket, state_dir=self.paths.state_dir)
 
     def say(self, text: str) -> None:

@@ -418,3 +418,21 @@ Every = Annotated[
     ),
 ]
 Script = Annotated[str, AfterValidator(_relative)]
+
+
+SlurmWord = Annotated[
+    str,
+    _text(
+        r"[A-Za-z0-9_][A-Za-z0-9_.,:@+-]*",
+        "must be one word of letters, digits and . , : @ + - _, as Slurm names it",
+        max_length=128,
+    ),
+]
+
+SlurmOption = Annotated[
+    str,
+    _text(
+        r"--[a-z][a-z0-9-]*(=[A-Za-z0-9_.,:/@%+*=\[\]-]+)?",
+        "must be a long option of sbatch, as --name or --name=value, without spaces and quotes",
+    ),
+]

@@ -34,6 +34,8 @@ from orchestrator.spec.forms import (
     Python,
     Recipient,
     Script,
+    SlurmOption,
+    SlurmWord,
     Stall,
     Standby,
     Strategy,
@@ -105,6 +107,29 @@ class Ssh(_Model):
     """A bastion in front of the hosts, as [user@]host[:port]. One hop."""
     port: Port | None = None
     """The port of the hosts' sshd. Default: that of ~/.ssh/config, then 22."""
+
+
+class Slurm(_Model):
+    """What is asked of Slurm, by `orch up --on slurm`."""
+
+    nodes: Annotated[int, Field(ge=1, le=_HOSTS_MAX)] | None = None
+    """How many nodes hold tasks. In place of `hosts`; with `hosts`, as many are taken as there are hosts."""
+    spares: Annotated[int, Field(ge=0, le=_HOSTS_MAX)] = 0
+    """How many more nodes are taken, each of which holds no task until another is lost."""
+    gpus_per_node: Annotated[int, Field(ge=0, le=GPUS_MAX)] = 0
+    """How many GPUs each node gives. With `hosts`: as many as the host with the most."""
+    slots: Annotated[int, Field(ge=1, le=256)] = 1
+    """How many tasks a node may hold."""
+    partition: SlurmWord | None = None
+    """The partition. Default: the cluster's."""
+    account: SlurmWord | None = None
+    """The account to charge. Default: yours."""
+    time: SlurmWord | None = None
+    """The time limit, as Slurm writes it: 12:00:00, 2-00:00:00. Two minutes before it, the run saves."""
+    requeue: bool = False
+    """Whether the job is queued again after a time limit, a preemption or a lost batch host, and the run continued."""
+    options: Annotated[tuple[SlurmOption, ...], Field(strict=False, max_length=50)] = ()
+    """Further options of sbatch, such as --qos=long or --constraint=a100."""
 
 
 class Tasks(_Model):
@@ -251,8 +276,10 @@ class ClusterSpec(_Model):
     """The version of this format."""
     name: Name
     """The run's name."""
-    hosts: Annotated[list[Host], Field(min_length=1, max_length=_HOSTS_MAX)]
-    """The machines. Tasks are placed in this order."""
+    hosts: Annotated[list[Host], Field(min_length=1, max_length=_HOSTS_MAX)] = []
+    """The machines. Tasks are placed in this order. On Slurm, `slurm: {nodes: …}` may stand in their place."""
+    slurm: Slurm | None = None
+    """What `orch up --on slurm` asks of Slurm."""
     ssh: Ssh = Ssh()
     """How hosts are reached."""
     run: Run

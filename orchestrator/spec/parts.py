@@ -17,8 +17,12 @@ from pydantic import BaseModel, ValidationError
 from orchestrator.core.placement import Ask
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.diagnostics import closest
+<<<<<<< HEAD
 from orchestrator.spec.forms import SPLIT
 from orchestrator.spec.models import Host, Restart, Run, Ssh, Tasks, TaskType, TimingSpec
+=======
+from orchestrator.spec.models import Host, Restart, Run, Slurm, Ssh, Tasks, TaskType, TimingSpec
+>>>>>>> 420c664 (orch up --on slurm: a job's batch step has the keepers and the coordinator, and the login node speaks with it)
 
 LOCAL_ADDRESS = "127.0.0.1"
 
@@ -30,6 +34,7 @@ _PLACEHOLDERS: Mapping[type[BaseModel], Mapping[str, Any]] = {
     Host: {"name": "unnamed"},
     Run: {"strategy": next(iter(STRATEGIES)), "script": "unnamed", "tasks": {}},
     Ssh: {},
+    Slurm: {},
     TimingSpec: {},
     Restart: {},
 }
@@ -52,6 +57,11 @@ class Parts:
     """All parts of a spec, as far as they can be read."""
 
     hosts: tuple[Part[Host], ...]
+    """Those of the file, or the nodes that Slurm is asked for."""
+    slurm: Part[Slurm] | None
+    has_hosts: bool
+    is_empty: bool
+    """The document is no mapping: all is said with that."""
     ssh: Part[Ssh]
     run: Part[Run]
     timing: Part[TimingSpec]
@@ -71,8 +81,14 @@ def parts_of(data: Any, base_dir: Path) -> Parts:
     """Return the parts of any document."""
     root = _mapping(data)
     hosts, run = root.get("hosts"), _mapping(root.get("run"))
+    slurm = _part(Slurm, root["slurm"]) if root.get("slurm") is not None else None
+    nodes = nodes_of(slurm.value) if slurm is not None and not hosts else ()
+    found = tuple(_part(Host, host) for host in hosts) if isinstance(hosts, list) else ()
     return Parts(
-        hosts=tuple(_part(Host, host) for host in hosts) if isinstance(hosts, list) else (),
+        hosts=found or tuple(Part(node, frozenset()) for node in nodes),
+        slurm=slurm,
+        has_hosts="hosts" in root,
+        is_empty=not root,
         ssh=_part(Ssh, root.get("ssh", {})),
         run=_part(Run, root.get("run")),
         timing=_part(TimingSpec, run.get("timing", {})),
@@ -106,6 +122,20 @@ def _meant(model: type[BaseModel], bad: frozenset[str]) -> frozenset[str]:
     if len(unknown) > _UNKNOWN_MAX:
         return frozenset(model.model_fields)
     return frozenset(meant for key in unknown if (meant := closest(key, model.model_fields)))
+
+
+def nodes_of(slurm: Slurm) -> tuple[Host, ...]:
+    """Return the nodes that are asked for as hosts. Their names are known only once Slurm has chosen them."""
+    gpus = tuple(range(slurm.gpus_per_node))
+    return tuple(
+        Host.model_construct(
+            name=f"node-{i + 1}",
+            gpus=gpus,
+            slots=slurm.slots,
+            spare=i >= (slurm.nodes or 0),
+        )
+        for i in range((slurm.nodes or 0) + slurm.spares)
+    )
 
 
 def asks(run: Run) -> Iterator[Ask]:

@@ -15,6 +15,7 @@ from orchestrator.core.gpu_split import split
 from orchestrator.core.launch import ports_needed
 from orchestrator.core.placement import COMPUTING_TYPES, Ask, place
 from orchestrator.core.plan import HostPlan, Plan, TaskPlan
+from orchestrator.core.sbatch import why_not
 from orchestrator.core.strategy import STRATEGIES, Strategy
 from orchestrator.core.words import counted
 from orchestrator.spec.diagnostics import Loc
@@ -34,6 +35,7 @@ _ONE_ONLY = ("chief", "evaluator")
 def relations(parts: Parts) -> Said:
     """Yield everything that is wrong between values."""
     for check in (
+        _machines_somewhere,
         _names,
         _machines,
         _local_hosts,
@@ -51,6 +53,24 @@ def relations(parts: Parts) -> Said:
         _notify,
     ):
         yield from check(parts)
+
+
+def _machines_somewhere(parts: Parts) -> Said:
+    """Check that there are hosts, or nodes in their place, and not both."""
+    slurm = parts.slurm
+    if parts.is_empty:
+        return
+    if parts.has_hosts:
+        if slurm is not None and slurm.value.nodes is not None and slurm.good("nodes"):
+            yield ("slurm", "nodes"), "as many nodes are taken as there are hosts; leave one of the two out"
+    elif slurm is None:
+        yield ("hosts",), "is missing: the machines"
+    elif slurm.good("nodes") and slurm.value.nodes is None:
+        yield ("slurm", "nodes"), "is missing: how many nodes hold tasks, since there are no hosts"
+    if slurm is not None and slurm.good("options"):
+        for i, option in enumerate(slurm.value.options):
+            if (reason := why_not(option)) is not None:
+                yield ("slurm", "options", i), reason
 
 
 def _names(parts: Parts) -> Said:

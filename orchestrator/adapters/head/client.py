@@ -44,9 +44,13 @@ class Client:
         """Ask for a change, and return its answer."""
         return self._ask("POST", path, json.dumps(body or {}).encode(), timeout_s)
 
+    def _connection(self, patience_s: float) -> http.client.HTTPConnection:
+        """Return a connection for one request."""
+        return _UnixConnection(self.socket_path, patience_s)
+
     def _ask(self, method: str, target: str, body: bytes | None, timeout_s: float | None) -> dict[str, Any]:
         patience_s = self.timeout_s if timeout_s is None else timeout_s
-        connection = _UnixConnection(self.socket_path, patience_s)
+        connection = self._connection(patience_s)
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if self.state_dir is not None:
             headers[STATE_DIR_HEADER] = quote(self.state_dir)

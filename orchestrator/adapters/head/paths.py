@@ -32,6 +32,8 @@ class Paths:
         self.journal = os.path.join(self.state_dir, "journal.db")
         self.coordinator_log = os.path.join(self.state_dir, "coordinator.log")
         self.known_hosts = os.path.join(self.state_dir, "known_hosts")
+        self.bundle = os.path.join(self.state_dir, "orch.pyz")
+        self.job = os.path.join(self.state_dir, "job.json")
         self.runs = os.path.join(self.state_dir, "runs")
         self.notices = os.path.join(self.state_dir, "notices.json")
         # Empty: this process has no files of the user's own.

@@ -14,6 +14,7 @@ from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
 from orchestrator.cli.watching import Watch
+from orchestrator.client.choice import find_or_newest, runs_of
 from orchestrator.client.submit import Submitted
 from orchestrator.client.submit import submit as submit_file
 from orchestrator.client.waiting import wait_for_the_outputs
@@ -36,10 +37,13 @@ class Request:
     as_json: bool = False
     take_over: bool = False
     yes: bool = False
+    engine: str | None = None
 
 
 def submit(request: Request, session: Session, client: Client) -> Submitted:
     """Submit the plan of the file; with --take-over end first what another head node drives."""
+    if request.engine == "slurm":
+        return _submit_to_slurm(request, session)
 
     def before(coordinator: Mapping[str, Any], plan: Plan) -> None:
         from orchestrator.cli.handover import say_other_version
@@ -49,6 +53,21 @@ def submit(request: Request, session: Session, client: Client) -> Submitted:
             _take_over(request, session, coordinator, plan)
 
     return submit_file(request.file, session, client, from_scratch=request.from_scratch, before=before)
+
+
+def _submit_to_slurm(request: Request, session: Session) -> Submitted:
+    from orchestrator.client import on_slurm
+
+    found, created = on_slurm.submit(request.file, session, from_scratch=request.from_scratch)
+    session.say(
+        f"job {found.id} {'is submitted' if created else 'has this run already; nothing has changed'}"
+    )
+    on_slurm.of_run(session, found.name)
+    if request.until == "accepted":
+        return Submitted(f"job {found.id}", found.name, created)
+    on_slurm.wait_for_nodes(found, session)
+    newest = find_or_newest(runs_of(session.client()), found.name)
+    return Submitted(str(newest["run_id"]), found.name, created)
 
 
 def _take_over(request: Request, session: Session, coordinator: Mapping[str, Any], plan: Plan) -> None:
@@ -65,8 +84,8 @@ def _take_over(request: Request, session: Session, coordinator: Mapping[str, Any
 
 def run(request: Request, session: Session) -> dict[str, Any]:
     """Submit and wait. Return the run's last status with `created`; for `accepted` only its ids."""
-    client = session.client()
-    submitted = submit(request, session, client)
+    submitted = submit(request, session, session.client())
+    client = session.client()  # that of the job, where there is one
     document = {"run_id": submitted.run_id, "name": submitted.name, "created": submitted.created}
     if not submitted.created:
         session.say(f"{submitted.run_id} is already running with this plan; nothing has changed")
@@ -139,6 +158,7 @@ def exit_code(document: Mapping[str, Any]) -> int:
         ("orch up cluster.yaml --follow", "Start the run, and show its progress and logs; Ctrl-C detaches"),
         ("orch up cluster.yaml --wait --timeout 12h", "Wait for the outcome, for scripts"),
         ("orch up cluster.yaml --dry-run", "Show the plan only"),
+        ("orch up cluster.yaml --on slurm --follow", "Submit a job to Slurm, and train on its nodes"),
         ("orch up cluster.yaml --take-over", "End the same run of another head node, and start it from here"),
     ],
 )
@@ -154,6 +174,12 @@ def exit_code(document: Mapping[str, Any]) -> int:
     help="End what another head node drives under this name or in this checkpoint directory, after showing it.",
 )
 @click.option("--yes", is_flag=True, help="With --take-over: do not ask.")
+@click.option(
+    "--on",
+    "engine",
+    type=click.Choice(["slurm"]),
+    help="Take nodes from Slurm, as many as the file has hosts or `slurm: {nodes: …}` says.",
+)
 @click.option("--timeout", type=DURATION, help="Stop waiting after this time, with exit code 7.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one document at the end instead of the run's id."
@@ -169,6 +195,7 @@ def command(
     from_scratch: bool,
     take_over: bool,
     yes: bool,
+    engine: str | None,
     timeout: float | None,
     as_json: bool,
 ) -> int:
@@ -187,7 +214,9 @@ def command(
 
         return show(file, session, as_json=as_json)
     until: Until = "end" if wait else "follow" if follow else "accepted" if detach else "running"
-    request = Request(file, until, from_scratch, timeout, as_json, take_over=take_over, yes=yes)
+    request = Request(
+        file, until, from_scratch, timeout, as_json, take_over=take_over, yes=yes, engine=engine
+    )
     document = run(request, session)
     if as_json:
         session.put_json(document)

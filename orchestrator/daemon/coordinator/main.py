@@ -14,6 +14,7 @@ from orchestrator import __version__
 from orchestrator.adapters.head.notify import Notifier
 from orchestrator.adapters.head.paths import Paths
 from orchestrator.adapters.local import LocalTransport
+from orchestrator.adapters.slurm.transport import slurm_transport
 from orchestrator.adapters.ssh.transport import SshTransport
 from orchestrator.adapters.transport import Transport
 from orchestrator.daemon.coordinator import api
@@ -26,11 +27,18 @@ log = logging.getLogger(__name__)
 LOG_FILE_BYTES = 8 << 20
 """The size at which the coordinator's own log is rotated; three older files are kept."""
 
+ALLOCATION_VARIABLE = "ORCH_ALLOCATION"
+"""Set where an engine lends this machine too. Its SIGTERM is a warning, and the run must be brought to its end."""
+
 
 def transports(paths: Paths) -> dict[str, Transport]:
     """Return the transports by the name that a host's spec uses."""
     paths.check()  # known_hosts lies there
-    return {"ssh": SshTransport(Path(paths.known_hosts)), "local": LocalTransport()}
+    return {
+        "ssh": SshTransport(Path(paths.known_hosts)),
+        "local": LocalTransport(),
+        "slurm": slurm_transport(paths.bundle),
+    }
 
 
 def run(paths: Paths, *, after: int | None = None) -> int:
@@ -48,6 +56,8 @@ def run(paths: Paths, *, after: int | None = None) -> int:
     server = api.Server(coordinator)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: coordinator.loop.stop())
+    if os.environ.get(ALLOCATION_VARIABLE):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     log.info("coordinator %s: pid %s, epoch %s", __version__, os.getpid(), coordinator.epoch)
     coordinator.take_up()
     server.start()

@@ -131,7 +131,7 @@ VALUES = {
     "unknown key": (changed("gpus", "gpu"), ["4:39: hosts[0].gpu: unknown key; did you mean `gpus`?"]),
     "unknown key far from all": (
         GOOD + "zzz: 1\n",
-        ["10:1: zzz: unknown key; known here are version, name, hosts, ssh, run"],
+        ["10:1: zzz: unknown key; known here are version, name, hosts, slurm, ssh, run"],
     ),
     "key of another place": (
         GOOD + "heartbeat: 1s\n",
@@ -141,7 +141,11 @@ VALUES = {
     "key on": (
         GOOD.replace("name: mnist", "on: mnist\nname: mnist"),
         [
+<<<<<<< HEAD
             "2:1: on: unknown key here; it belongs to notify",
+=======
+            "2:1: on: unknown key; known here are version, name, hosts, slurm, ssh, run",
+>>>>>>> 420c664 (orch up --on slurm: a job's batch step has the keepers and the coordinator, and the login node speaks with it)
             '2:1: on: without quotes, YAML reads the key on as true; write "on"',
         ],
     ),
@@ -683,7 +687,7 @@ def test_our_own_names_are_refused_in_the_environment(folder: Path, name: str) -
 def test_a_thousand_mistakes_are_counted_not_listed(folder: Path) -> None:
     found = diagnostics(folder, GOOD + "".join(f"x{number}: 1\n" for number in range(1000)))
     assert len(found) == 51
-    assert found[0] == "10:1: x0: unknown key; known here are version, name, hosts, ssh, run"
+    assert found[0] == "10:1: x0: unknown key; known here are version, name, hosts, slurm, ssh, run"
     assert found[-1] == "60:1: and 950 more diagnostics"
 
 

@@ -1,0 +1,266 @@
+"""The batch step of a Slurm job: keepers on its nodes, the coordinator here, and the run, to its end.
+
+Slurm starts it, by the script of `orch up --on slurm`. It may lose its coordinator and starts another one; it loses
+nothing else, since the keepers are the parents of all tasks. Of the engine it tells the coordinator two facts only:
+that hosts will be taken away, and that those of an earlier start of the job are gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.adapters import durable
+from orchestrator.adapters.slurm import commands
+from orchestrator.adapters.slurm.job import runtime_dir
+from orchestrator.adapters.slurm.transport import slurm_transport, step
+from orchestrator.client.choice import is_active, runs_of
+from orchestrator.client.environment import Environment
+from orchestrator.client.killing import order
+from orchestrator.client.starting import coordinator_command, spawn
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.plan import HostPlan, Plan
+
+READY_S = 60.0
+"""How long a node may take to start its keeper. One that takes longer is a spare at best."""
+
+LINGER_S = 5.0
+"""How long the coordinator still answers when the run has ended: somebody may wait for that."""
+
+_LOOK_S = 0.5
+_AGAIN_S = 2.0
+
+
+class Keepers:
+    """The keeper steps, one per node, each started again when it has ended."""
+
+    def __init__(
+        self, hosts: list[HostPlan], bundle: str, say: queue.Queue[tuple[str, dict[str, Any]]]
+    ) -> None:
+        self._bundle = bundle
+        self._say = say
+        self._ending = False
+        for host in hosts:
+            threading.Thread(target=self._keep, args=(host,), daemon=True).start()
+
+    def _keep(self, host: HostPlan) -> None:
+        words = step(host, "--unbuffered", "--input=none")
+        command = [*words, "--", host.python, "-I", "-S", self._bundle, "keeper", host.allocation]
+        while not self._ending:
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as child:
+                assert child.stdout is not None
+                for line in child.stdout:
+                    with contextlib.suppress(ValueError):
+                        found = json.loads(line)
+                        if isinstance(found, dict):
+                            self._say.put((host.name, found))
+            time.sleep(_AGAIN_S)
+
+    def stop(self) -> None:
+        """Start none again."""
+        self._ending = True
+
+
+class Batch:
+    """One start of the job."""
+
+    def __init__(self, state_dir: str) -> None:
+        job_id = os.environ["SLURM_JOB_ID"]
+        self.allocation = f"{job_id}.{os.environ.get('SLURM_RESTART_COUNT') or 0}"
+        self.state_dir = state_dir
+        os.environ["ORCH_STATE_DIR"] = state_dir
+        os.environ["ORCH_RUNTIME_DIR"] = runtime_dir(self.allocation)
+        os.environ["ORCH_ALLOCATION"] = self.allocation
+        self.environment = Environment()
+        self.environment.paths.ensure()
+        self.client = self.environment.client()
+        self.job_id = job_id
+        self.says: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+        self.leaving: dict[str, str] = {}
+        self.wish: dict[str, Any] = durable.read_json(state_dir, "submitted.json") or {}
+        self._coordinator: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        """Bring the run to its end, and return the job's exit code."""
+        from pydantic import TypeAdapter
+
+        plan = TypeAdapter(Plan).validate_python(self.wish["plan"])
+        python = next(host.python for host in plan.hosts)
+        names = commands.hostnames(os.environ["SLURM_JOB_NODELIST"])
+        nodes = [
+            HostPlan(name, "slurm", name, name, python=python, allocation=self.allocation) for name in names
+        ]
+        keepers = Keepers(nodes, self.environment.paths.bundle, self.says)
+        gpus = self._await_keepers(nodes)
+        plan = placed(plan, [node for node in nodes if node.name in gpus] or nodes, nodes, gpus)
+        self._ensure_coordinator()
+        self._end_earlier()
+        body = {
+            "plan": TypeAdapter(Plan).dump_python(plan, mode="json"),
+            "secrets": self.wish.get("secrets") or {},
+            "from_scratch": bool(self.wish.get("from_scratch")) and self.allocation.endswith(".0"),
+        }
+        say(f"starting {plan.name} on {', '.join(names)}")
+        run_id = str(self.client.post("/v1/runs", body)["run_id"])
+        ended = self._follow(run_id)
+        say(f"{run_id}: {ended.get('phase')}: {ended.get('reason')}")
+        time.sleep(LINGER_S if not self.leaving else 0.0)
+        keepers.stop()
+        self._end_all(nodes)
+        if self.leaving and self.wish.get("requeue") and ended.get("phase") == "KILLED":
+            say("the job is queued again, and the run continues from its last checkpoint")
+            commands.call("scontrol", "requeue", self.job_id)
+            time.sleep(60.0)
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(self.state_dir, "submitted.json"))
+        return 0 if ended.get("phase") == "SUCCEEDED" else 1
+
+    def _await_keepers(self, nodes: list[HostPlan]) -> dict[str, tuple[int, ...] | None]:
+        """Return the GPUs that the keepers see, by node, of those that are ready in time."""
+        found: dict[str, tuple[int, ...] | None] = {}
+        give_up_at = time.monotonic() + READY_S
+        while len(found) < len(nodes) and (left_s := give_up_at - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                name, said = self.says.get(timeout=left_s)
+                if "ready" in said:
+                    found[name] = seen_gpus(said.get("gpus"))
+                elif "leaving" in said:
+                    self.leaving[name] = str(said["leaving"])
+        for node in nodes:
+            if node.name not in found:
+                say(f"{node.name} has no keeper after {READY_S:.0f} s: it is used last")
+        return found
+
+    def _ensure_coordinator(self) -> None:
+        """Start a coordinator where ours has ended, and wait until it answers."""
+        if self._coordinator is not None and self._coordinator.poll() is None:
+            return
+        if self._coordinator is not None:
+            say(f"the coordinator ended with {self._coordinator.returncode}; another one takes up the run")
+        self._coordinator = spawn(coordinator_command(), self.environment)
+        for _ in range(300):
+            with contextlib.suppress(OrchestratorError):
+                self.client.get("/v1/coordinator", timeout_s=5.0)
+                return
+            time.sleep(0.1)
+        say("the coordinator does not answer")
+
+    def _end_earlier(self) -> None:
+        """End what an earlier start of the job has left in the journal: its nodes are not ours any more."""
+        for run in runs_of(self.client):
+            if not is_active(run):
+                continue
+            say(f"{run['run_id']} was of an earlier allocation, which is gone")
+            for name in [str(host["name"]) for host in run["hosts"]]:
+                with contextlib.suppress(OrchestratorError):
+                    self.client.post(f"/v1/runs/{run['run_id']}/drain", {"host": name, "gone": True})
+            order(self.client, run, force=True)
+            self._await_end(str(run["run_id"]), 30.0)
+
+    def _follow(self, run_id: str) -> dict[str, Any]:
+        """Look after coordinator and run until the run has ended."""
+        killed = False
+        while True:
+            self._ensure_coordinator()
+            with contextlib.suppress(OrchestratorError):
+                document = self.client.get("/v1/status")
+                durable.write_json(os.path.join(self.state_dir, "status.json"), document, durable=False)
+                ended = next(
+                    (r for r in document["runs"] if r["run_id"] == run_id and not is_active(r)), None
+                )
+                if ended is not None:
+                    return dict(ended)
+                if self.leaving and not killed:
+                    killed = self._leave(run_id)
+            with contextlib.suppress(queue.Empty):
+                name, said = self.says.get(timeout=_LOOK_S)
+                if "leaving" in said:
+                    self.leaving[name] = str(said["leaving"])
+                elif "ready" in said:
+                    say(f"{name} has a keeper again")
+
+    def _leave(self, run_id: str) -> bool:
+        """Save and stop: Slurm warns all nodes of a job at once, so there is nowhere to go."""
+        why = "the time limit is near" if "USR1" in self.leaving.values() else "Slurm takes the nodes away"
+        say(f"{why}: the run saves and stops")
+        self.client.post(f"/v1/runs/{run_id}/kill", {"force": False})
+        return True
+
+    def _await_end(self, run_id: str, seconds: float) -> None:
+        give_up_at = time.monotonic() + seconds
+        while time.monotonic() < give_up_at:
+            if not any(is_active(run) for run in runs_of(self.client) if run["run_id"] == run_id):
+                return
+            time.sleep(_LOOK_S)
+
+    def _end_all(self, nodes: list[HostPlan]) -> None:
+        """End coordinator and keepers: a keeper ignores Slurm's warning, and would hold the job for KillWait."""
+        if self._coordinator is not None:
+            self._coordinator.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._coordinator.wait(10.0)
+        transport = slurm_transport(self.environment.paths.bundle)
+        for node in nodes:
+            with contextlib.suppress(OrchestratorError, OSError):
+                transport.open(node, "kill -KILL $PPID").close()
+        shutil.rmtree(self.environment.paths.runtime_dir, ignore_errors=True)
+
+
+def seen_gpus(value: object) -> tuple[int, ...] | None:
+    """Return the GPUs of CUDA_VISIBLE_DEVICES; None where they are not told by numbers."""
+    words = [word for word in str(value or "").split(",") if word]
+    return tuple(map(int, words)) if all(word.isdecimal() for word in words) else None
+
+
+def placed(
+    plan: Plan, ready: list[HostPlan], nodes: list[HostPlan], gpus: dict[str, tuple[int, ...] | None]
+) -> Plan:
+    """Return the plan with its hosts replaced by the nodes: those that are ready first, since spares come last."""
+    order_of = [*ready, *(node for node in nodes if node not in ready)]
+    wanted = sorted(plan.hosts, key=lambda host: host.spare)
+    by_name: dict[str, HostPlan] = {}
+    for host, node in zip(wanted, order_of, strict=False):
+        seen = gpus.get(node.name)
+        has = seen[: len(host.gpus)] if seen is not None and len(seen) >= len(host.gpus) else host.gpus
+        by_name[host.name] = replace(
+            node, python=host.python, gpus=has, slots=host.slots, spare=host.spare, spec=host.spec
+        )
+
+    def moved(task_gpus: tuple[int, ...], host: str) -> tuple[int, ...]:
+        old = plan.host(host).gpus
+        return tuple(by_name[host].gpus[old.index(gpu)] for gpu in task_gpus)
+
+    tasks = tuple(
+        replace(task, host=by_name[task.host].name, gpus=moved(task.gpus, task.host)) for task in plan.tasks
+    )
+    return replace(plan, hosts=tuple(by_name[host.name] for host in plan.hosts), tasks=tasks)
+
+
+def say(text: str) -> None:
+    """Write to the job's log."""
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} orch: {text}", flush=True)
+
+
+def main(argv: list[str]) -> int:
+    """Run the batch step. `argv`: the run's directory."""
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # the keepers hear them, and say so
+    try:
+        return Batch(argv[0]).run()
+    except OrchestratorError as e:
+        say(f"error: {e.message}" + (f"; {e.hint}" if e.hint else ""))
+        return e.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

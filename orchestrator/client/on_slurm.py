@@ -1,0 +1,113 @@
+"""Submit a run to Slurm, wait for its nodes, and find the runs that are there."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from orchestrator.adapters import durable
+from orchestrator.adapters.head.paths import Paths
+from orchestrator.adapters.slurm import commands, job
+from orchestrator.client.environment import Environment
+from orchestrator.core.errors import CoordinatorUnreachable, Refused, UsageError
+from orchestrator.core.plan import Plan
+from orchestrator.core.sbatch import Wish, batch_script
+
+_LOOK_S = 0.5
+
+
+def wish_and_plan(file: str) -> tuple[Wish, Plan, dict[str, str]]:
+    """Return what the file asks of Slurm, its plan, and its secrets. Raises SpecError."""
+    from orchestrator.spec.plan import load_plan, wish_of
+
+    plan, secrets = load_plan(file)
+    return wish_of(file, plan), plan, secrets
+
+
+def script_of(file: str, environment: Environment) -> str:
+    """Return the batch script of a file, as it would be submitted from here."""
+    wish, plan, _ = wish_and_plan(file)
+    return batch_script(
+        wish, python=sys.executable, state_dir=job.directory(environment.paths.state_dir, plan.name)
+    )
+
+
+def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[job.Job, bool]:
+    """Submit the run of a file. (The job, whether it is new): a job that is queued or runs is left as it is."""
+    from pydantic import TypeAdapter
+
+    wish, plan, secrets = wish_and_plan(file)
+    _check(plan)
+    state_dir = job.directory(environment.paths.state_dir, plan.name)
+    before = job.read(state_dir)
+    if before is not None and job.end_of(before) is None:
+        if from_scratch:
+            raise Refused(f"job {before.id} has the run {plan.name}", hint=f"`orch kill {plan.name}` ends it")
+        return before, False
+    paths = job.prepare(state_dir)
+    what = {
+        "plan": TypeAdapter(Plan).dump_python(plan, mode="json"),
+        "secrets": secrets,
+        "from_scratch": from_scratch,
+        "requeue": wish.requeue,
+    }
+    durable.write_json(os.path.join(state_dir, "submitted.json"), what)
+    script = os.path.join(state_dir, "batch.sh")
+    durable.write(script, batch_script(wish, python=sys.executable, state_dir=state_dir).encode(), mode=0o700)
+    job_id = commands.call("sbatch", "--parsable", script).strip().partition(";")[0]
+    made = job.Job(job_id, plan.name, sys.executable, environment.time())
+    durable.write_json(paths.job, made.to_json())
+    return made, True
+
+
+def wait_for_nodes(found: job.Job, environment: Environment) -> None:
+    """Wait until the job's coordinator has the run, and say meanwhile why it is not there yet."""
+    for why in job.watch(found):
+        environment.say(f"job {found.id} waits for its nodes: {why}")
+    while True:
+        try:
+            if environment.client().get("/v1/status").get("runs"):
+                return
+        except CoordinatorUnreachable:
+            ended = job.end_of(found)
+            if ended is not None:
+                raise CoordinatorUnreachable(
+                    f"job {found.id} has ended ({ended}) before the run began",
+                    hint=f"its log: {environment.paths.state_dir}/batch.log",
+                ) from None
+        environment.pause(_LOOK_S)
+
+
+def _check(plan: Plan) -> None:
+    for host in plan.hosts:
+        if host.transport == "local" and len(plan.hosts) > 1:
+            raise UsageError(
+                f"{host.name} has `transport: local`, and Slurm gives nodes",
+                hint="leave it out, or write `slurm: {nodes: …}` in place of `hosts:`",
+            )
+
+
+def chosen(environment: Environment, words: list[str]) -> Paths | None:
+    """Return the directory of the run that a command line means, if that is one on Slurm.
+
+    A word that names such a run means it; without one, the only run on Slurm that has not ended.
+    """
+    known = job.names(environment.paths.state_dir)
+    named = [name for name in known for word in words if word == name or word.startswith(f"{name}-20")]
+    if not named and not any(os.path.exists(path) for path in (environment.paths.socket,)):
+        named = [name for name in known if _is_active(job.directory(environment.paths.state_dir, name))]
+    if len(set(named)) != 1:
+        return None
+    return Paths(job.directory(environment.paths.state_dir, named[0]), environment.paths.runtime_dir)
+
+
+def _is_active(state_dir: str) -> bool:
+    found = job.read(state_dir)
+    return found is not None and job.end_of(found) is None
+
+
+def of_run(environment: Environment, name: str) -> Environment:
+    """Return the same environment with the paths of a run on Slurm."""
+    state_dir = job.directory(environment.paths.state_dir, name)
+    environment.paths = Paths(state_dir, environment.paths.runtime_dir)
+    return environment

@@ -78,6 +78,16 @@ def wait_for_nodes(found: job.Job, environment: Environment) -> None:
         environment.pause(_LOOK_S)
 
 
+def cancel_waiting(environment: Environment) -> bool:
+    """Cancel the job of these paths where it has no nodes yet. Return whether that was so."""
+    found = job.read(environment.paths.state_dir)
+    if found is None or job.waiting(found) is None:
+        return False
+    commands.call("scancel", found.id)
+    environment.say(f"job {found.id} had no nodes yet; it is cancelled")
+    return True
+
+
 def _check(plan: Plan) -> None:
     for host in plan.hosts:
         if host.transport == "local" and len(plan.hosts) > 1:

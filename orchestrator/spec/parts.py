@@ -17,12 +17,8 @@ from pydantic import BaseModel, ValidationError
 from orchestrator.core.placement import Ask
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.diagnostics import closest
-<<<<<<< HEAD
 from orchestrator.spec.forms import SPLIT
-from orchestrator.spec.models import Host, Restart, Run, Ssh, Tasks, TaskType, TimingSpec
-=======
 from orchestrator.spec.models import Host, Restart, Run, Slurm, Ssh, Tasks, TaskType, TimingSpec
->>>>>>> 420c664 (orch up --on slurm: a job's batch step has the keepers and the coordinator, and the login node speaks with it)
 
 LOCAL_ADDRESS = "127.0.0.1"
 

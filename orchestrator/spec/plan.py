@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.core.errors import SpecError
-<<<<<<< HEAD
 from orchestrator.core.gpu_split import split
 from orchestrator.core.placement import Ask, place
 from orchestrator.core.plan import (
@@ -22,21 +21,13 @@ from orchestrator.core.plan import (
     TaskPlan,
     Timing,
 )
-from orchestrator.core.strategy import STRATEGIES
-from orchestrator.spec.load import load_spec
-from orchestrator.spec.models import ClusterSpec, Host, Run
-from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks, tasks_of
-from orchestrator.spec.recipient_files import urls
-from orchestrator.spec.recipients import services
-=======
-from orchestrator.core.placement import place
-from orchestrator.core.plan import CheckpointPlan, HostPlan, Options, Plan, RestartPolicy, Timing
 from orchestrator.core.sbatch import Wish
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.load import load_spec
 from orchestrator.spec.models import ClusterSpec, Host, Run, Slurm
 from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks, nodes_of, tasks_of
->>>>>>> 420c664 (orch up --on slurm: a job's batch step has the keepers and the coordinator, and the login node speaks with it)
+from orchestrator.spec.recipient_files import urls
+from orchestrator.spec.recipients import services
 from orchestrator.spec.secrets import secret_names, secret_values
 
 
@@ -120,7 +111,6 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
     )
 
 
-<<<<<<< HEAD
 def _fewest(run: Run, wanted: Iterable[Ask]) -> dict[str, int]:
     """Return by type how many tasks must be left, where that is fewer than all."""
     replicas = {ask.type: ask.replicas for ask in wanted}
@@ -142,7 +132,8 @@ def _notify(run: Run, base_dir: Path) -> NotifyPlan | None:
         return None
     to = services(urls(run.notify, base_dir))
     return NotifyPlan(on=run.notify.on, to=to, lines=run.notify.lines)
-=======
+
+
 def wish_of(path: str | Path, plan: Plan) -> Wish:
     """Return what the file asks of Slurm for its plan. Raises SpecError."""
     slurm = load_spec(path).slurm or Slurm()
@@ -156,7 +147,6 @@ def wish_of(path: str | Path, plan: Plan) -> Wish:
         options=slurm.options,
         requeue=slurm.requeue,
     )
->>>>>>> 420c664 (orch up --on slurm: a job's batch step has the keepers and the coordinator, and the login node speaks with it)
 
 
 def _options(run: Run) -> Options:

@@ -17,6 +17,13 @@ from tests.slurm.lab import SlurmLab
 
 WORKDIR = Path(__file__).parent.parent / "cluster" / "workdir"
 
+_NVIDIA_SMI = """#!/bin/sh
+case "$1" in
+  --query-gpu=uuid) echo GPU-1; echo GPU-2;;
+  --query-gpu=*) exit 9;;
+esac
+"""
+
 
 class Login:
     """A home directory that all nodes share, and `orch` in it."""
@@ -35,9 +42,15 @@ class Login:
             "ORCH_STATE_DIR": str(self.state),
             "ORCH_RUNTIME_DIR": str(directory / "rt"),
             "PYTHONPATH": str(Path(__file__).parent.parent.parent),
-            "CUDA_VISIBLE_DEVICES": "",
         }
-        self.environ.pop("CUDA_VISIBLE_DEVICES")
+
+    def show_gpus(self) -> None:
+        """Put an nvidia-smi on the path that shows two GPUs: terminals stand in for their device files only."""
+        tool = self.directory / "bin" / "nvidia-smi"
+        tool.parent.mkdir()
+        tool.write_text(_NVIDIA_SMI)
+        tool.chmod(0o755)
+        self.environ["PATH"] = f"{tool.parent}:{os.environ['PATH']}"
 
     def spec(
         self, *args: str, nodes: int = 2, spares: int = 0, gpus: int = 0, script: str = "fake_trainer.py",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.commands import export_slurm
 from orchestrator.cli.help import Group
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import SpecError, UsageError
@@ -49,10 +50,14 @@ _NAME = _Form("name of RFC 1123", _LABEL, "mnist-data")
     examples=[
         ("orch export k8s cluster.yaml --image tensorflow/tensorflow:2.19.0 > mnist.yaml", "As a JobSet"),
         ("orch export k8s cluster.yaml --image mine:1 --kind job", "As a plain Indexed Job"),
+        ("orch export slurm cluster.yaml", "As a batch script of Slurm"),
     ],
 )
 def command() -> None:
     """Write FILE as what another engine reads. Nothing is contacted and nothing is started."""
+
+
+command.add_command(export_slurm.command)
 
 
 @command.command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,8 @@ class Result:
 
 def run(request: Request, session: Session) -> Result:
     """Order the kills, and wait for the end of each run. Raises WaitTimedOut."""
+    if _cancelled_before_it_began(session):
+        return Result((), ())
     client = session.client()
     chosen = _chosen(request, runs_of(client))
     already = tuple(found for found in chosen if not render.is_active(found))
@@ -49,6 +52,15 @@ def run(request: Request, session: Session) -> Result:
         session.say("\nDetached; the kill continues. `orch status` shows what it waits for")
         raise
     return Result(ended, already)
+
+
+def _cancelled_before_it_began(session: Session) -> bool:
+    """Cancel the job of a run on Slurm that still waits for its nodes, and say so."""
+    if not os.path.exists(session.paths.job):
+        return False
+    from orchestrator.client.on_slurm import cancel_waiting
+
+    return cancel_waiting(session)
 
 
 def _chosen(request: Request, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -141,11 +141,7 @@ VALUES = {
     "key on": (
         GOOD.replace("name: mnist", "on: mnist\nname: mnist"),
         [
-<<<<<<< HEAD
             "2:1: on: unknown key here; it belongs to notify",
-=======
-            "2:1: on: unknown key; known here are version, name, hosts, slurm, ssh, run",
->>>>>>> 420c664 (orch up --on slurm: a job's batch step has the keepers and the coordinator, and the login node speaks with it)
             '2:1: on: without quotes, YAML reads the key on as true; write "on"',
         ],
     ),

@@ -170,6 +170,30 @@ def shown(rows: Sequence[Row], session: Session) -> str:
     return "\n".join([*aligned, "", *bars])
 
 
+def _check_plot(path: str) -> None:
+    """Raise UsageError where the plot could not be written: before hours of measuring, and not after them."""
+    if not path.endswith(".svg"):
+        raise UsageError(
+            f"--plot writes SVG; got {path}",
+            hint="name a file that ends with .svg: browsers show it, and `rsvg-convert` or Inkscape make a PNG of it",
+        )
+    directory = Path(path).absolute().parent
+    if not directory.is_dir():
+        raise UsageError(f"--plot {path}: there is no directory {directory}")
+
+
+def _draw(path: str, rows: Sequence[Row], name: str, session: Session) -> None:
+    from orchestrator.cli.scale_plot import svg
+    from orchestrator.core.scaling import verdict
+
+    try:
+        Path(path).write_text(svg(rows, name, verdict(rows)), encoding="utf-8")
+    except OSError as e:  # what was measured is worth more than its plot
+        session.warn(f"{path}: {e.strerror}")
+    else:
+        session.say(f"Plot: {path}")
+
+
 def _or_dash(value: float | None, form: str) -> str:
     return form.format(value) if value is not None else "-"
 
@@ -179,6 +203,7 @@ def _or_dash(value: float | None, form: str) -> str:
     examples=[
         ("orch scale cluster.yaml --replicas 1,2,4,8", "Compare four sizes, of 200 steps each"),
         ("orch scale cluster.yaml --replicas 1,2 --steps 50 --json", "Print the figures, for scripts"),
+        ("orch scale cluster.yaml --replicas 1,2,4 --plot scaling.svg", "Draw it: a browser shows the file"),
     ],
 )
 @click.argument("file", type=click.Path(), metavar="FILE")
@@ -188,10 +213,18 @@ def _or_dash(value: float | None, form: str) -> str:
     "--warmup", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Steps before."
 )
 @click.option("--timeout", "timeout_s", type=DURATION, default="1h", help="Of each size.")
+@click.option("--plot", type=click.Path(), metavar="FILE.svg", help="Draw the table into this file too.")
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def command(
-    session: Session, file: str, sizes: str, steps: int, warmup: int, timeout_s: float, as_json: bool
+    session: Session,
+    file: str,
+    sizes: str,
+    steps: int,
+    warmup: int,
+    timeout_s: float,
+    plot: str | None,
+    as_json: bool,
 ) -> int:
     """Train the script of FILE with each number of replicas in turn, and print what more of them gain.
 
@@ -206,7 +239,11 @@ def command(
         request = Request(file, tuple(sizes_of(sizes)), steps, warmup, timeout_s)
     except ValueError as e:
         raise UsageError(str(e)) from None
+    if plot is not None:
+        _check_plot(plot)
     rows = table(run(request, session))
+    if plot is not None:
+        _draw(plot, rows, Path(file).name, session)
     if as_json:
         session.put_json({"schema": 1, "sizes": [asdict(row) for row in rows], "verdict": verdict(rows)})
         return 0

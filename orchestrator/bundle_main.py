@@ -41,8 +41,8 @@ def main(argv: list[str]) -> int:
 
         return pod(rest) or 0
     sys.stderr.write(
-        "usage: run SCRIPT [ARG…] | shim DIR | keeper ALLOCATION | relay … | dial SOCKET | checkpoints … | probe | pod
-"
+        "usage: run SCRIPT [ARG…] | shim DIR | keeper ALLOCATION | relay … | dial SOCKET"
+        " | checkpoints … | probe | pod\n"
     )
     return 2
 

@@ -19,6 +19,7 @@ from orchestrator.core.plan import (
     SUMMARY_BYTES_MAX,
 )
 from orchestrator.spec.forms import (
+    GPUS_MAX,
     Address,
     Argument,
     DataAddress,

@@ -17,7 +17,7 @@ from orchestrator.adapters.checkpoints import safe
 from orchestrator.adapters.host import codestore
 from orchestrator.daemon.connection import conversation, crew, link
 from orchestrator.daemon.coordinator import executor
-from orchestrator.daemon.transfer import checkpoints
+from orchestrator.daemon.transfer import checkpoints, journey
 from orchestrator.daemon.transfer import queue as transfer_queue
 from tests.sim.heap import Heap
 
@@ -27,6 +27,7 @@ PLAYED: tuple[ModuleType, ...] = (
     crew,
     executor,
     checkpoints,
+    journey,
     transfer_queue,
     safe,
     codestore,

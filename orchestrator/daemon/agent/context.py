@@ -7,13 +7,15 @@ if TYPE_CHECKING:
     from orchestrator.daemon.agent.directories import Directories
     from orchestrator.daemon.agent.host import Host
     from orchestrator.daemon.agent.jobs import Jobs
+    from orchestrator.daemon.agent.streams import Loop
     from orchestrator.daemon.agent.tasks import Tasks
 
 
 class Context:
     """The agent's parts. It is created once, and never changed."""
 
-    def __init__(self, host: Host, jobs: Jobs, tasks: Tasks, directories: Directories) -> None:
+    def __init__(self, loop: Loop, host: Host, jobs: Jobs, tasks: Tasks, directories: Directories) -> None:
+        self.loop = loop
         self.host = host
         self.jobs = jobs
         self.tasks = tasks

@@ -44,7 +44,7 @@ class Agent:
         self._host = Host(host_dir, bundle, request)
         self._tasks = Tasks(self._loop, self._jobs, host_dir, self._mark, self._forward)
         self._directories = Directories(self._loop, self._jobs, host_dir)
-        context = Context(self._host, self._jobs, self._tasks, self._directories)
+        context = Context(self._loop, self._host, self._jobs, self._tasks, self._directories)
         self._orders = Orders(context, self._output)
         self._decoder = Decoder()
         self._heartbeat_s = float(request["heartbeat_s"])
@@ -67,6 +67,7 @@ class Agent:
             if self._changed:
                 self._report()
         self._jobs.end()
+        self._orders.end()
 
     def _heartbeat(self, rhythm: int) -> None:
         if rhythm != self._rhythm:

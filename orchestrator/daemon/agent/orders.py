@@ -14,7 +14,8 @@ from orchestrator.adapters.checkpoints import ABOUT as CHECKPOINT_VERBS
 from orchestrator.adapters.host import codestore, files, hostdir, hostlog
 from orchestrator.adapters.host.hostdir import HostFault
 from orchestrator.daemon.agent import faults, machine, runs, start, sweep
-from orchestrator.daemon.agent.jobs import RAW, Result, answer_of
+from orchestrator.daemon.agent.jobs import Result, answer_of
+from orchestrator.daemon.agent.reader import Reader
 from orchestrator.daemon.agent.reply import Reply
 
 TYPE_CHECKING = False
@@ -50,7 +51,13 @@ class Orders:
         self._directories = context.directories
         self._output = output
         self._blobs = codestore.Receiver(self._host.host_dir)
+        self._reader: Reader | None = None
         self._chunks = codestore.Receiver(os.path.join(self._host.host_dir, "checkpoints"))
+
+    def end(self) -> None:
+        """End what reads for the head. The agent ends."""
+        if self._reader is not None:
+            self._reader.end()
 
     def handle(self, order: dict[str, Any], blob: bytes) -> None:
         """Do an order, fenced: of an older coordinator it is refused, in this one place."""
@@ -201,13 +208,15 @@ class Orders:
         bytes_max = max(1, min(order["bytes_max"], BLOB_BYTES_MAX))
         where = order["dir"], order["digest"], order["name"], order["offset"]
 
-        def read(result: Result) -> None:
-            if result.output[:1] == RAW and not result.timed_out:
-                reply.ok({}, result.output[1:])
+        def read(data: bytes, fault: HostFault | None) -> None:
+            if fault is None:
+                reply.ok({}, data)
             else:
-                reply.attempt(lambda: answer_of(result, "the reading of the snapshot"))
+                reply.fault(fault)
 
-        self._jobs.function(lambda: safe.read_chunk(*where, bytes_max), read, deadline_s=LOOK_S)
+        if self._reader is None:
+            self._reader = Reader(self._context.loop, safe.read_chunk, LOOK_S)
+        self._reader.read((*where, bytes_max), read)
 
     def _on_checkpoints(self, order: orders.Checkpoints, _blob: bytes, reply: Reply) -> None:
         verb = order["do"]

@@ -69,6 +69,20 @@ class Asks(Protocol):
         """Send and wait. Raises LinkDown, OrderRefused."""
 
 
+class Pending(Protocol[A]):
+    """The answer to an order that was sent."""
+
+    def answer(self, timeout_s: float) -> Answer[A]:
+        """Wait for it. Raises LinkDown, OrderRefused."""
+
+
+class AsksAhead(Asks, Protocol):
+    """The part of a link that asks several questions at once."""
+
+    def begin(self, order: Order[A], blob: bytes = b"") -> Pending[A]:
+        """Send. Raises LinkDown."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     """An order without a reply, and who waits for it."""

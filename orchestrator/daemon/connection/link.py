@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from orchestrator.adapters.bundle import Bundle
 from orchestrator.adapters.channel import FrameError
@@ -50,6 +50,9 @@ A = TypeVar("A")
 
 READ_BYTES = 1 << 14
 """A buffer of that size is held for each host while it says nothing: 64 KB each made 16 MB of 1,000 hosts."""
+
+READ_ON_BYTES = 1 << 18
+"""The same in the middle of a frame: there is more to come."""
 
 SLOW_CONNECT_S = 5.0
 """An sshd that takes longer to let us in is worth a word: every command over SSH waits as long."""
@@ -178,19 +181,16 @@ class HostLink:
 
     def ask(self, order: Order[A], blob: bytes = b"", *, timeout_s: float = 60.0) -> Answer[A]:
         """Send and wait. Raises LinkDown or OrderRefused; never called from the link's own thread."""
+        return self.begin(order, blob).answer(timeout_s)
+
+    def begin(self, order: Order[A], blob: bytes = b"") -> Asked[A]:
+        """Send. Raises LinkDown; never called from the link's own thread."""
         connection = self._connection
         if connection is None:
             raise LinkDown(f"{self.host.name} is not connected")
         future: Future[Reply[A]] = Future()
         connection.send(order, blob, future=future)
-        try:
-            reply = future.result(timeout_s)
-        except TimeoutError as e:
-            verb = order.verb.name
-            raise NoAnswer(f"{self.host.name} did not answer `{verb}` in {duration(timeout_s)}") from e
-        if reply.ok is None:
-            raise OrderRefused(_refusal(reply))
-        return Answer(reply.ok, reply.blob)
+        return Asked(self.host.name, order, future)
 
     def reset(self, why: str) -> None:
         """Connect anew: the agent is there and does not do its work."""
@@ -308,7 +308,8 @@ class HostLink:
                 # A host that sends more fills its own channel, and not the memory of this process.
                 self._wake.wait(wait_s)
                 self._tell_flood(intake)
-            data = connection.channel.read(READ_BYTES)
+            in_frame = started.decoder.pending_bytes > 0
+            data = connection.channel.read(READ_ON_BYTES if in_frame else READ_BYTES)
             if not data:
                 return
             connection.heard_at = time.monotonic()
@@ -369,6 +370,26 @@ class HostLink:
     def _tell_down(self, problem: str) -> None:
         for run_id in self._served():
             self._listener.down(run_id, self.host.name, cleaned(problem))
+
+
+class Asked(Generic[A]):
+    """An order that was sent."""
+
+    def __init__(self, host: str, order: Order[A], future: Future[Reply[A]]) -> None:
+        self._host = host
+        self._order = order
+        self._future = future
+
+    def answer(self, timeout_s: float) -> Answer[A]:
+        """Wait for the answer. Raises LinkDown, OrderRefused."""
+        try:
+            reply = self._future.result(timeout_s)
+        except TimeoutError as e:
+            verb = self._order.verb.name
+            raise NoAnswer(f"{self._host} did not answer `{verb}` in {duration(timeout_s)}") from e
+        if reply.ok is None:
+            raise OrderRefused(_refusal(reply))
+        return Answer(reply.ok, reply.blob)
 
 
 def _broken(connection: Conversation) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pytest
 
@@ -23,7 +23,8 @@ from orchestrator.core.model import Problem, Run, Seed, new_run
 from orchestrator.core.plan import TaskId
 from orchestrator.daemon.connection import edge
 from orchestrator.daemon.connection.conversation import Answer, LinkDown, OrderRefused
-from orchestrator.daemon.transfer.checkpoints import PULL_BYTES, Abandoned, CheckpointTransfer
+from orchestrator.daemon.transfer.checkpoints import CheckpointTransfer
+from orchestrator.daemon.transfer.journey import PULL_BYTES, Abandoned
 from orchestrator.protocol.orders import Manifest
 from orchestrator.protocol.table import Order
 from tests.contract.small_disk import mounted
@@ -37,6 +38,17 @@ CHECKPOINTS = "/ckpt"
 A = TypeVar("A")
 
 Replied = tuple[Mapping[str, Any], bytes]
+
+
+class Asked(Generic[A]):
+    """An order that was sent; the host does it when its answer is waited for, as the next in order."""
+
+    def __init__(self, do: Callable[[], Answer[A]]) -> None:
+        self._do = do
+
+    def answer(self, timeout_s: float) -> Answer[A]:
+        assert timeout_s >= 60.0
+        return self._do()
 
 
 class Host:
@@ -66,6 +78,9 @@ class Host:
         except SeedError as e:
             raise OrderRefused(Problem(e.code, str(e), e.hint)) from e
         return Answer(edge.answer("a", order, json.loads(json.dumps(ok)), data), data)
+
+    def begin(self, order: Order[A], blob: bytes = b"") -> Asked[A]:
+        return Asked(lambda: self.ask(order, blob))
 
     def on_seed(self, order: Mapping[str, Any], _blob: bytes) -> Replied:
         only = safe.directory_of(str(self.root), order["only"]) if order.get("only") else None
@@ -271,6 +286,15 @@ def test_a_checkpoint_that_is_larger_than_it_may_be_is_not_copied(lab: Lab) -> N
     assert refused.value.problem.key == "run.checkpoint.copy_limit"
     assert lab.a.moved_bytes == 0
     lab.bring(run, 1, path)
+
+
+def test_a_host_that_gives_less_than_it_was_asked_for_only_takes_longer(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, path, whole = lab.run(), lab.a.train(1) / "manager" / "ckpt-2", lab.a.on_chunk
+    monkeypatch.setattr(lab.a, "on_chunk", lambda order, blob: ({}, whole(order, blob)[1][:100]))
+    lab.bring(run, 1, path)
+    assert lab.checkpoints.store(run).newest() is not None
 
 
 @pytest.mark.fault(57)

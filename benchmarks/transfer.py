@@ -1,0 +1,139 @@
+"""Checkpoints between hosts that share no directory, compared with `scp` of the same file between the same hosts.
+
+Each pair moves the same bytes, one after the other: to the head node as after a failure, when a start waits for them,
+and to a host. While a run trains, half of the time is left to the training.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.connect import RUN, FirstReports, transport_of, warm_up
+from benchmarks.figure import Figure
+from benchmarks.lab import lab_of
+from orchestrator.adapters import bundle
+from orchestrator.adapters.head.checkpoint_store import CheckpointStore
+from orchestrator.core.model import Run, new_run
+from orchestrator.core.plan import CheckpointPlan, Plan, TaskId, TaskPlan
+from orchestrator.daemon.connection.link import HostLink, Watch
+from orchestrator.daemon.transfer.checkpoints import CheckpointTransfer
+from orchestrator.daemon.transfer.journey import Journey
+from orchestrator.protocol.orders import Manifest
+from tests.cluster.lab import Lab, LabHost
+
+PAIRS = 5
+MB = int(os.environ.get("ORCH_BENCH_MB", "200"))
+SHARE = 0.7
+"""Of what scp moves, the least that is claimed."""
+
+
+def measure() -> list[Figure]:
+    """Measure pulls and pushes against scp, in alternation."""
+    with lab_of(1) as lab, transport_of() as transport, tempfile.TemporaryDirectory() as work:
+        host, listener = lab.hosts[0], FirstReports(1)
+        warm_up(transport, lab.hosts)
+        link = HostLink(host.plan(), transport, bundle.load, listener)
+        link.attach(RUN, Watch(epoch=1, heartbeat_s=2.0, silence_max_s=60.0))
+        try:
+            listener.wait()
+            return _figures(Carried(link, host, Path(work)), lab, host, Path(work))
+        finally:
+            link.close()
+
+
+def _figures(carried: Carried, lab: Lab, host: LabHost, work: Path) -> list[Figure]:
+    ways: dict[str, tuple[Callable[[], None], list[str]]] = {
+        "to the head": (carried.pull, [_remote(host, carried.file), str(work / "scp")]),
+        "to a host": (carried.push, [str(carried.file), _remote(host, work / "scp")]),
+    }
+    figures = []
+    for way, (move, paths) in ways.items():
+        scp = functools.partial(_scp, lab, host, *paths)
+        pairs = [(_seconds(scp), _seconds(move)) for _ in range(PAIRS)]
+        ours, theirs = (sorted(pair[n] for pair in pairs)[PAIRS // 2] for n in (1, 0))
+        figures.append(
+            Figure(
+                f"a checkpoint of {MB} MB {way}, of the time of scp",
+                "%",
+                100 / SHARE,
+                tuple(100 * mine / other for other, mine in pairs),
+                f"{MB / ours:.0f} MB/s, scp {MB / theirs:.0f} MB/s: {theirs / ours:.0%} of it",
+            )
+        )
+    return figures
+
+
+class Carried:
+    """A checkpoint on a host, and the head's store for it."""
+
+    def __init__(self, link: HostLink, host: LabHost, work: Path) -> None:
+        self._host = host.name
+        self._work = work
+        self._head = CheckpointTransfer(str(work / "head"), lambda _run, _name: link)
+        (work / "ckpt" / "gen-000001").mkdir(parents=True)
+        self.file = work / "ckpt" / "gen-000001" / "model-100.bin"
+        with self.file.open("wb") as file:
+            for _ in range(MB):
+                file.write(os.urandom(1_000_000))
+        os.utime(self.file, (0, 1_700_000_000))
+        self._run = _run(host, work / "ckpt")
+        self._manifest: Manifest = self._journey(self._run).snapshot(self._host, 1, None)
+        self._stores = 0
+
+    def _journey(self, run: Run) -> Journey:
+        return Journey(self._head, run, 1, lambda _sentence: None)
+
+    def pull(self) -> None:
+        """Bring it to a store that is empty."""
+        self._stores += 1
+        self._store = CheckpointStore(str(self._work / f"head-{self._stores}"), "bench", "/ckpt", 3)
+        self._journey(self._run).pull(self._host, self._manifest, self._store, pace=0.0)
+
+    def push(self) -> None:
+        """Bring it to a directory of the host that is empty."""
+        self._stores += 1
+        run = _run(None, self._work / f"to-{self._stores}", self._run)
+        self._journey(run).push(self._host, self._manifest, self._store)
+
+
+def _run(host: LabHost | None, directory: Path, like: Run | None = None) -> Run:
+    directory.mkdir(exist_ok=True)
+    plan = host.plan() if host is not None else like.plan.hosts[0] if like is not None else None
+    assert plan is not None
+    task = TaskPlan(TaskId("worker", 0), plan.name)
+    checkpoint = CheckpointPlan(str(directory), shared=False)
+    return new_run(
+        RUN, Plan("bench", "single", (plan,), (task,), "x.py", checkpoint=checkpoint), epoch=1, at=0.0
+    )
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _remote(host: LabHost, path: Path) -> str:
+    return f"{host.plan().user}@{host.address}:{path}"
+
+
+def _scp(lab: Lab, host: LabHost, source: str, target: str) -> None:
+    command = [
+        "scp",
+        "-O",
+        "-q",
+        "-F",
+        "none",
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        f"UserKnownHostsFile={lab.known_hosts}",
+    ]
+    command += ["-o", "GlobalKnownHostsFile=none", "-i", str(lab.identity_file), "-P", str(host.port)]
+    subprocess.run([*command, source, target], stdin=subprocess.DEVNULL, check=True)

@@ -1,0 +1,118 @@
+"""The process that reads snapshots for an agent: its answers keep their order, and a hang in it hangs nothing else."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.adapters.host.hostdir import HostFault
+from orchestrator.daemon.agent import reader
+from orchestrator.daemon.agent.reader import Reader
+from orchestrator.daemon.agent.streams import Loop
+
+Answers = list[tuple[bytes, HostFault | None]]
+
+
+def read_part(path: str, offset: int, bytes_max: int) -> bytes:
+    if path == "hangs":
+        time.sleep(60)
+    if path == "dies":
+        os._exit(1)
+    if path == "raises":
+        raise HostFault("bad", "no such thing", "look")
+    with open(path, "rb") as file:
+        file.seek(offset)
+        return file.read(bytes_max)
+
+
+class Rig:
+    def __init__(self, deadline_s: float = 10.0) -> None:
+        self.loop = Loop()
+        self.reader = Reader(self.loop, read_part, deadline_s)
+        self.answers: Answers = []
+
+    def ask(self, path: str, offset: int = 0, bytes_max: int = 1 << 20) -> None:
+        self.reader.read((path, offset, bytes_max), lambda data, fault: self.answers.append((data, fault)))
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline
+            self.loop.after(0.05, lambda: None)
+            self.loop.turn()
+
+
+@pytest.fixture
+def rigs() -> Iterator[Callable[..., Rig]]:
+    made: list[Rig] = []
+
+    def make(deadline_s: float = 10.0) -> Rig:
+        made.append(Rig(deadline_s))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.reader.end()
+
+
+def test_many_parts_come_in_their_order_from_one_process(rigs: Callable[..., Rig], tmp_path: Path) -> None:
+    content = os.urandom(5_000_001)
+    (tmp_path / "x").write_bytes(content)
+    rig = rigs()
+    for offset in range(0, len(content), 500_000):
+        rig.ask(str(tmp_path / "x"), offset, 500_000)
+    pid = rig.reader._pid
+    rig.until(lambda: len(rig.answers) == 11)
+    assert b"".join(data for data, _ in rig.answers) == content
+    assert rig.reader._pid == pid
+
+
+def test_a_fault_is_told_and_the_next_part_is_read(rigs: Callable[..., Rig], tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"abc")
+    rig = rigs()
+    for path in ("raises", str(tmp_path / "missing"), str(tmp_path / "x")):
+        rig.ask(path)
+    rig.until(lambda: len(rig.answers) == 3)
+    faults = [fault.code if fault else None for _, fault in rig.answers]
+    assert faults[0] == "bad"
+    assert faults[1] is not None
+    assert rig.answers[2] == (b"abc", None)
+
+
+def test_what_hangs_is_killed_at_its_deadline_and_the_next_question_gets_a_new_process(
+    rigs: Callable[..., Rig], tmp_path: Path
+) -> None:
+    (tmp_path / "x").write_bytes(b"abc")
+    rig = rigs(deadline_s=0.2)
+    rig.ask("hangs")
+    rig.ask(str(tmp_path / "x"))
+    rig.until(lambda: len(rig.answers) == 2)
+    assert [fault.code for _, fault in rig.answers if fault] == ["timeout", "timeout"]
+    rig.ask(str(tmp_path / "x"))
+    rig.until(lambda: len(rig.answers) == 3)
+    assert rig.answers[2] == (b"abc", None)
+
+
+def test_one_that_dies_is_told(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    rig.ask("dies")
+    rig.until(lambda: rig.answers)
+    assert [fault.code for _, fault in rig.answers if fault] == ["job-failed"]
+
+
+def test_one_that_nobody_needs_ends(
+    rigs: Callable[..., Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "IDLE_S", 0.1)
+    (tmp_path / "x").write_bytes(b"abc")
+    rig = rigs()
+    rig.ask(str(tmp_path / "x"))
+    rig.until(lambda: rig.reader._socket is None)
+    assert os.waitpid(rig.reader._pid, 0)[0] == rig.reader._pid
+    rig.ask(str(tmp_path / "x"))
+    rig.until(lambda: len(rig.answers) == 2)
+    assert rig.answers == [(b"abc", None)] * 2

@@ -11,7 +11,7 @@ from orchestrator.cli.left_files import left_lines
 from orchestrator.cli.session import Paint
 from orchestrator.cli.tables import fitting
 from orchestrator.cli.terminal import cut, fold, printable
-from orchestrator.cli.times import shown
+from orchestrator.cli.times import of_event, shown
 from orchestrator.client.choice import is_active as is_active
 from orchestrator.client.killing import left_text
 from orchestrator.core.words import counted, duration, pace, proof_by, size
@@ -407,9 +407,9 @@ def metrics(run: Document) -> list[str]:
     ]
 
 
-def event(event: Document, paint: Paint) -> str:
-    """Return one event: `2026-11-20 12:00:03  died  worker:1 on gpu-b …`. Times are UTC."""
-    time = str(event.get("time") or "")[:19].replace("T", " ")
+def event(event: Document, paint: Paint, *, utc: bool = False) -> str:
+    """Return one event: `2026-11-20 13:00:03 CET  died  worker:1 on gpu-b …`. Times are local, or UTC."""
+    time = of_event(event.get("time"), utc=utc)
     parts = [paint(time, "dim"), paint(str(event.get("kind")), "cyan"), str(event.get("message") or "")]
     return "  ".join(filter(None, parts))
 

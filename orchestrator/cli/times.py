@@ -20,6 +20,15 @@ def shown(unix: float, *, utc: bool = False, milliseconds: bool = False) -> str:
     return f"{text}{fraction} {at.tzname()}"
 
 
+def of_event(time: object, *, utc: bool = False) -> str:
+    """Return the time of an event, which the journal has in UTC, as `shown` does; empty where it is no time."""
+    try:
+        at = datetime.fromisoformat(str(time))
+    except ValueError:
+        return ""
+    return shown((at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp(), utc=utc)
+
+
 def parse_since(text: str, now: float, *, utc: bool = False) -> float:
     """Return the Unix time of `5m` (ago), `03:17` (the last time that it was), or an ISO 8601 time.
 

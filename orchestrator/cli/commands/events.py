@@ -16,20 +16,22 @@ from orchestrator.client.client import Client
     examples=[
         ("orch events mnist", "Show what happened to the run mnist"),
         ("orch events mnist --follow", "Show new events too, until the run ends"),
+        ("orch events mnist --utc", "Show the times as UTC"),
         ("orch events --json --after 120", "Print the events after number 120 of all runs as JSON lines"),
     ],
 )
 @run_argument()
 @click.option("-f", "--follow", is_flag=True, help="Wait for new events until the run ends.")
 @click.option("--after", type=int, default=0, metavar="SEQ", help="Only events after this number.")
+@click.option("--utc", is_flag=True, help="Print times as UTC. JSON always has them so.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 @click.pass_obj
-def command(session: Session, name: str | None, follow: bool, after: int, as_json: bool) -> int:
-    """Show what happened, in order. Times are UTC. Without NAME: the events of all runs."""
+def command(session: Session, name: str | None, follow: bool, after: int, utc: bool, as_json: bool) -> int:
+    """Show what happened, in order, in local time. Without NAME: the events of all runs."""
     for found in Client(environment=session).events(name, after=after, follow=follow):
         if as_json:
             session.put_json(found, indent=None)
         else:
             who = "" if name else f"{found.get('run')}  "
-            session.put(f"{who}{render.event(found, session.paint)}")
+            session.put(f"{who}{render.event(found, session.paint, utc=utc)}")
     return 0

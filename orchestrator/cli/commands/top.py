@@ -17,11 +17,13 @@ from orchestrator.core.errors import UsageError
     examples=[
         ("orch top", "Show the newest active run, and what its tasks do"),
         ("orch top mnist", "Show the run mnist; ? shows the keys"),
+        ("orch top mnist --utc", "Show the times of its events as UTC"),
     ],
 )
 @run_argument()
+@click.option("--utc", is_flag=True, help="Show times as UTC.")
 @click.pass_obj
-def command(session: Session, name: str | None) -> int:
+def command(session: Session, name: str | None, utc: bool) -> int:
     """Show a run live: progress, pace, loss, tasks with their GPUs, events, and the log of the chosen task.
 
     Without NAME: the newest active run, else the newest. Keys lead to why, stacks, drain and kill, which ask before
@@ -37,5 +39,5 @@ def command(session: Session, name: str | None) -> int:
 
     feed = Feed(session, name)
     feed.look(None, "")  # an error is shown before the screen is taken
-    Top(feed).run()
+    Top(feed, utc=utc).run()
     return 0

@@ -133,9 +133,9 @@ class Top(App[None]):
     ENABLE_COMMAND_PALETTE = False
     TITLE = "orch top"
 
-    def __init__(self, feed: Feed, *, every_s: float = 1.0) -> None:
+    def __init__(self, feed: Feed, *, every_s: float = 1.0, utc: bool = False) -> None:
         super().__init__()
-        self._feed, self._every_s = feed, every_s
+        self._feed, self._every_s, self._utc = feed, every_s, utc
         self._seen = Seen()
         self._chosen: str | None = None
         self._all = False
@@ -206,7 +206,7 @@ class Top(App[None]):
         self._set("#pace", view.sparkline("steps/s", seen.pace, half))
         self._set("#loss", view.sparkline("loss", seen.loss, half))
         self._show_tasks(seen)
-        self._lines("#events", [view.event(found) for found in seen.events])
+        self._lines("#events", [view.event(found, utc=self._utc) for found in seen.events])
         title = "all tasks" if self._all or self._chosen is None else self._chosen
         log = self.screen_stack[0].query_one("#log", RichLog)
         log.border_title = f"log {title}" + (f" with {inert(self._grep)!r}" if self._grep else "")

@@ -11,6 +11,7 @@ from orchestrator.adapters.head.runlogs import LogLine
 from orchestrator.cli import render
 from orchestrator.cli.session import Paint
 from orchestrator.cli.terminal import inert, printable
+from orchestrator.cli.times import of_event
 from orchestrator.cli.top.feed import Seen, pace_against_median
 from orchestrator.core.words import counted, duration, pace
 
@@ -141,9 +142,9 @@ def _pace(task: Document, share: float) -> str:
     return f"{own} {mark}{share:+.0%}" if abs(share) >= 0.05 else own
 
 
-def event(found: Document) -> Text:
-    """Return one event in one line: `03:12:44 failed  worker:3 …`, in UTC as the journal has it."""
-    time = str(found.get("time") or "")[11:19]
+def event(found: Document, *, utc: bool = False) -> Text:
+    """Return one event in one line: `03:12:44 CET failed  worker:3 …`, in local time or UTC."""
+    time = of_event(found.get("time"), utc=utc)[11:]
     return Text.assemble(
         (time, "dim"), " ", (str(found.get("kind")), "cyan"), "  ", safe(found.get("message") or "")
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -58,11 +59,24 @@ def test_events(orch: Desk, api: FakeApi) -> None:
         event_document(1, "started", "generation 1 starts"),
         event_document(2, "task-died", "worker:1 was killed by signal 9", task="worker:1"),
     ]
-    assert orch("events", "mnist") == 0
+    assert orch("events", "mnist", "--utc") == 0
     assert orch.put_out == (
-        "2026-11-20 12:00:01  started  generation 1 starts\n"
-        "2026-11-20 12:00:02  task-died  worker:1 was killed by signal 9\n"
+        "2026-11-20 12:00:01 UTC  started  generation 1 starts\n"
+        "2026-11-20 12:00:02 UTC  task-died  worker:1 was killed by signal 9\n"
     )
+
+
+def test_events_are_told_in_local_time(orch: Desk, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.runs.append(run_document())
+    api.events.append(event_document(1, "started", "generation 1 starts"))
+    monkeypatch.setenv("TZ", "CET-1")
+    time.tzset()
+    try:
+        assert orch("events", "mnist") == 0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert orch.put_out == "2026-11-20 13:00:01 CET  started  generation 1 starts\n"
 
 
 def test_events_as_json_lines(orch: Desk, api: FakeApi) -> None:

@@ -145,10 +145,9 @@ def test_progress_in_one_line() -> None:
 
 
 def test_an_event_names_its_task_once() -> None:
-    assert (
-        render.event(event_document(1, "died", "worker:1 on gpu-b died", task="worker:1"), PLAIN)
-        == "2026-11-20 12:00:01  died  worker:1 on gpu-b died"
-    )
+    died = event_document(1, "died", "worker:1 on gpu-b died", task="worker:1")
+    assert render.event(died, PLAIN, utc=True) == "2026-11-20 12:00:01 UTC  died  worker:1 on gpu-b died"
+    assert render.event({**died, "time": "?"}, PLAIN) == "died  worker:1 on gpu-b died"
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_the_run_its_tasks_events_and_the_log_of_the_chosen_task(orch: Desk, api
             "120",
             "2/s ▼-41%",
         ]
-        assert lines_of(app, "#events") == ["12:00:01 running  2/2 tasks joined"]
+        assert lines_of(app, "#events") == ["12:00:01 UTC running  2/2 tasks joined"]
         await looked(app, pilot)
         assert lines_of(app, "#log") == ["loading", "oops"]
         await pilot.press("down")
@@ -99,7 +99,7 @@ def test_what_is_new_is_added_and_what_is_the_same_is_left(orch: Desk, api_run: 
         )
         app.look()
         await looked(app, pilot)
-        assert lines_of(app, "#events")[1] == "12:00:02 failed  worker:1 was killed"
+        assert lines_of(app, "#events")[1] == "12:00:02 UTC failed  worker:1 was killed"
         assert "■ STOPPING" in text_of(app, "#head")
         assert "▁█ 5" in text_of(app, "#pace")
 

@@ -22,7 +22,7 @@ def test_up_waits_until_it_trains(orch: Desk, api: FakeApi, spec: str) -> None:
     assert orch.put_out == f"{RUN}\n"
     assert orch.said == (
         f"pushes 2 files ({pushed}) of {Path(spec).parent}\n"
-        "2026-11-20 12:00:01  started  generation 1 starts\n"
+        "2026-11-20 12:00:01 UTC  started  generation 1 starts\n"
         f"{RUN} is training. Logs: orch logs -f mnist\n"
     )
     path, body = api.posted[0]

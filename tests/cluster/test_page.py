@@ -240,6 +240,55 @@ def test_a_report_holds_all_and_asks_nobody(trained: Cluster, browser: Any, tmp_
     context.close()
 
 
+def test_the_actions_say_what_they_do_and_do_it_after_a_question(
+    local_cluster: Cluster, browser: Any
+) -> None:
+    local_cluster.ok("up", local_cluster.spec("--steps", "4000", "--pace", "0.03"))
+    run = local_cluster.wait(lambda run: (run.get("checkpoint") or {}).get("global_step"))
+    reading = Ui(local_cluster, browser)
+    reading.go("r", run["run_id"])
+    assert reading.page.get_by_role("button", name=re.compile("Stop|Restart|drain|Roll back")).count() == 0
+    assert reading.close() == 0
+    ui = Ui(local_cluster, browser, "--actions")
+    page, dialog = ui.page, ui.page.get_by_role("dialog")
+    ui.go("r", run["run_id"])
+    page.get_by_role("button", name="Restart…").click()
+    assert "All its tasks are stopped, and go on from the newest checkpoint of" in dialog.inner_text()
+    dialog.get_by_role("button", name="No").click()
+    assert local_cluster.run()["generation"] == 1, "nothing happens without a yes"
+    page.get_by_role("button", name="Restart…").click()
+    dialog.get_by_role("button", name="Yes, restart").click()
+    page.get_by_text("generation 2").first.wait_for(timeout=20_000)
+    page.get_by_text("RUNNING").first.wait_for(timeout=20_000)
+    page.get_by_role("button", name="Stop the run…").click()
+    dialog.get_by_role("button", name="Yes, kill").click()
+    page.get_by_text("KILLED").first.wait_for(timeout=20_000)
+    assert [event["kind"] for event in local_cluster.events() if event["kind"] in ("rollback", "kill")] == [
+        "rollback",
+        "kill",
+    ]
+    assert ui.close() == 0
+    assert ui.wrong == []
+
+
+def test_a_drained_host_is_let_in_again_by_its_button(browser: Any, tmp_path: Path) -> None:
+    with Served(tmp_path, actions=True) as served:
+        host = {"host": "gpu-a", "state": "drained", "gpus": [], "tasks": []}
+        run = {**run_document(hosts=[host]), "run_id": "t-20260101-000000"}
+        served.api.runs = [run]
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"http://127.0.0.1:{served.port}/login?token={served.keys.new_token()}")
+        page.goto(f"http://127.0.0.1:{served.port}/#/r/{run['run_id']}")
+        page.get_by_role("button", name="undrain…").click()
+        dialog = page.get_by_role("dialog")
+        assert "It may be given tasks again" in dialog.inner_text()
+        dialog.get_by_role("button", name="Yes, undrain").click()
+        dialog.wait_for(state="hidden")
+        assert served.api.posted == [("/v1/runs/t-20260101-000000/undrain", {"host": "gpu-a"})]
+        context.close()
+
+
 def test_64_tasks_and_100_000_points_are_seen_within_a_moment(browser: Any, tmp_path: Path) -> None:
     """The budget is a second on a quiet machine; this one may be busy with other tests."""
     with Served(tmp_path) as served:

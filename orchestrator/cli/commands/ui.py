@@ -17,7 +17,7 @@ PORT = 8265
     examples=[
         ("orch ui", "Serve the page, and print its address"),
         ("orch ui --open", "Open it in a browser of this machine"),
-        ("orch ui --port 9000 --actions", "On another port, with buttons to stop and drain"),
+        ("orch ui --port 9000 --actions", "On another port, with buttons that change runs"),
     ],
 )
 @click.option(
@@ -25,7 +25,9 @@ PORT = 8265
 )
 @click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
 @click.option(
-    "--actions", is_flag=True, help="Allow kill, drain, undrain and roll back, each after a question."
+    "--actions",
+    is_flag=True,
+    help="Allow kill, restart, drain, undrain and roll back, each after a question.",
 )
 @click.pass_obj
 def command(session: Session, port: int, open_: bool, actions: bool) -> int:

@@ -190,6 +190,12 @@ orch.RunView = class {
     // Of few tasks none stands out, and under a synchronous strategy all wait for the slowest.
     this.median = paces.length > 3 ? paces[(paces.length - 1) >> 1] : null;
     this.tasks.show(tasks, (task) => task.task);
+    if (orch.actions && !this.canAct) { // known only now, where the address of the run was opened
+      this.canAct = true;
+      const made = this.hostTable();
+      this.hosts.element.replaceWith(made.element);
+      this.hosts = made;
+    }
     this.hosts.show(Object.values(run.hosts || {}), (host) => host.host);
     const at = this.plots.get("steps_per_s")?.byStep ? run.global_step : now();
     if (run.phase === "RUNNING" && at) this.plots.get("steps_per_s")?.add(at, run.steps_per_s, run.generation);
@@ -216,19 +222,28 @@ orch.RunView = class {
   }
 
   showButtons(run) {
-    orch.memo(this.buttons, [orch.actions, ENDED.includes(run.phase)], () => {
+    // By its generation: what the newest checkpoint of that is may change while the question is open.
+    const of = /gen-0*(\d+)/.exec(run.checkpoint?.path || "")?.[1];
+    orch.memo(this.buttons, [orch.actions, ENDED.includes(run.phase), of], () => {
       if (!orch.actions || ENDED.includes(run.phase)) { orch.put(this.buttons); return; }
-      orch.put(this.buttons, orch.h("button", { type: "button", class: "danger", onclick: () => this.ask(
+      orch.put(this.buttons, of && orch.h("button", { type: "button", onclick: () => this.ask(
+        `Restart ${run.run_id}?`, `All its tasks are stopped, and go on from the newest checkpoint of generation ${of}. What was trained since is trained again.`, "rollback", { checkpoint: `gen-${of}`, restart: true }, "restart") }, "Restart…"), orch.h("button", { type: "button", class: "danger", onclick: () => this.ask(
         `Stop ${run.run_id}?`, "All its tasks are asked to end, then killed; orch looks at each host that nothing is left. What was not saved is lost.", "kill", {}) }, "Stop the run…"));
     });
   }
 
-  ask(title, what, verb, body) {
+  backTo(step, active) {
+    const then = active ? "All its tasks are stopped, and go on from there." : "The next `orch up` goes on from there.";
+    return orch.h("button", { type: "button", "aria-label": `Roll back to step ${orch.count(step)}`, onclick: () => this.ask(
+      `Roll ${this.id} back to step ${orch.count(step)}?`, `${then} All newer checkpoints are set aside in their directory, and count no more.`, "rollback", { checkpoint: String(step), restart: active }, "roll back") }, "roll back…");
+  }
+
+  ask(title, what, verb, body, word = verb) {
     const dialog = document.getElementById("dialog");
     const said = orch.h("p", { role: "status" });
     const act = async () => { try { await orch.post(this.id, verb, body); dialog.close(); } catch (error) { orch.text(said, `${error.message}${error.hint ? `: ${error.hint}` : ""}`); } };
     orch.put(dialog, orch.h("h2", {}, title), orch.h("p", {}, what), said, orch.h("div", { class: "actions" },
-      orch.h("button", { type: "button", class: "danger", onclick: act }, `Yes, ${verb}`), orch.h("button", { type: "button", autofocus: true, onclick: () => dialog.close() }, "No")));
+      orch.h("button", { type: "button", class: "danger", onclick: act }, `Yes, ${word}`), orch.h("button", { type: "button", autofocus: true, onclick: () => dialog.close() }, "No")));
     dialog.showModal();
   }
 
@@ -360,7 +375,10 @@ orch.RunView = class {
       orch.h("p", {}, `${orch.time(cause.time, { date: true })}${cause.means ? ` ${cause.means}` : ""}`), cause.done && orch.h("p", {}, `→ ${cause.done}`), cause.cost && orch.h("p", {}, cause.cost),
       orch.h("pre", { class: "doc", tabindex: "0" }, (cause.last_lines || []).join("\n") || "no last lines"))) : orch.h("p", { class: "dim" }, "No failure is recorded.")));
     const list = this.told.checkpoints.slice(-12).reverse();
-    orch.memo(this.checkpointArea, [list, orch.setting("zone")], () => orch.put(this.checkpointArea, list.length
+    const active = !ENDED.includes(this.run?.phase);
+    orch.memo(this.checkpointArea, [list, orch.setting("zone"), orch.actions, active], () => orch.put(this.checkpointArea, list.length && orch.actions
+      ? orch.h("ul", { class: "plain" }, list.map(([at, step]) => orch.h("li", {}, `${step === null ? "unknown step" : `step ${orch.count(step)}`} ✓ ${orch.time(this.told.begin + at)} `, step !== null && this.backTo(step, active))))
+      : list.length
       ? orch.h("p", {}, list.map(([at, step]) => `${step === null ? "unknown step" : `step ${orch.count(step)}`} ✓ ${orch.time(this.told.begin + at)}`).join(" · ")) : orch.h("p", { class: "dim" }, "None was verified.")));
   }
 

@@ -108,6 +108,7 @@ class Batch:
         body = {
             "plan": TypeAdapter(Plan).dump_python(plan, mode="json"),
             "secrets": self.wish.get("secrets") or {},
+            "recipients": self.wish.get("recipients") or [],
             "from_scratch": bool(self.wish.get("from_scratch")) and self.allocation.endswith(".0"),
         }
         say(f"starting {plan.name} on {', '.join(names)}")
@@ -117,13 +118,17 @@ class Batch:
         time.sleep(LINGER_S if not self.leaving else 0.0)
         keepers.stop()
         self._end_all(nodes)
-        if self.leaving and self.wish.get("requeue") and ended.get("phase") == "KILLED":
+        if self.leaving and self.wish.get("requeue") and self._still_ours():
             say("the job is queued again, and the run continues from its last checkpoint")
             commands.call("scontrol", "requeue", self.job_id)
             time.sleep(60.0)
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(self.state_dir, "submitted.json"))
         return 0 if ended.get("phase") == "SUCCEEDED" else 1
+
+    def _still_ours(self) -> bool:
+        """Return whether the job goes on so far. One that was cancelled, or that Slurm itself queues again, does not."""
+        return (commands.job(self.job_id) or {}).get("JobState") == "RUNNING"
 
     def _await_keepers(self, nodes: list[HostPlan]) -> dict[str, tuple[int, ...] | None]:
         """Return the GPUs that the keepers see, by node, of those that are ready in time."""

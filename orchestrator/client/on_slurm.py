@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -36,8 +37,12 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
     """Submit the run of a file. (The job, whether it is new): a job that is queued or runs is left as it is."""
     from pydantic import TypeAdapter
 
+    from orchestrator.adapters.head.codetree import survey
+    from orchestrator.spec.plan import load_recipients
+
     wish, plan, secrets = wish_and_plan(file)
     _check(plan)
+    survey(plan.workdir).check(plan.script, plan.push_bytes_max)
     state_dir = job.directory(environment.paths.state_dir, plan.name)
     before = job.read(state_dir)
     if before is not None and job.end_of(before) is None:
@@ -45,11 +50,14 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
             raise Refused(f"job {before.id} has the run {plan.name}", hint=f"`orch kill {plan.name}` ends it")
         return before, False
     paths = job.prepare(state_dir)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(state_dir, "status.json"))  # of the job before
     what = {
         "plan": TypeAdapter(Plan).dump_python(plan, mode="json"),
         "secrets": secrets,
         "from_scratch": from_scratch,
         "requeue": wish.requeue,
+        "recipients": load_recipients(file) if plan.notify else [],
     }
     durable.write_json(os.path.join(state_dir, "submitted.json"), what)
     script = os.path.join(state_dir, "batch.sh")

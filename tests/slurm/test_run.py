@@ -54,6 +54,7 @@ def test_coordinator_and_channels_die_and_the_same_tasks_train_on(login: Login) 
     login.wait(lambda run: run["phase"] == "KILLED")
 
 
+@pytest.mark.long
 def test_a_task_is_killed_and_the_run_says_why(login: Login) -> None:
     login.orch("up", login.spec("--pace", "0.05"), "--on", "slurm", timeout_s=120)
     before = login.wait(training)
@@ -81,6 +82,7 @@ def test_a_node_loses_its_power_and_the_spare_takes_over(login: Login) -> None:
         login.lab.power_on(index)
 
 
+@pytest.mark.long
 def test_slurmd_dies_and_nothing_notices(login: Login) -> None:
     login.orch("up", login.spec("--pace", "0.05"), "--on", "slurm", timeout_s=120)
     before = login.wait(training)
@@ -91,8 +93,9 @@ def test_slurmd_dies_and_nothing_notices(login: Login) -> None:
     login.lab.start_slurmd(victim)
 
 
-def test_scancel_leaves_nothing(login: Login) -> None:
-    login.orch("up", login.spec("--pace", "0.05"), "--on", "slurm", timeout_s=120)
+@pytest.mark.parametrize("requeue", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_scancel_leaves_nothing(login: Login, requeue: bool) -> None:
+    login.orch("up", login.spec("--pace", "0.05", slurm={"requeue": requeue}), "--on", "slurm", timeout_s=120)
     login.wait(training)
     login.lab.run("scancel", login.job)
     login.lab.wait_empty()
@@ -121,6 +124,8 @@ def test_a_job_that_waits_says_why_and_can_be_killed(login: Login) -> None:
     up.stderr.close()
 
 
+@pytest.mark.long
+@pytest.mark.timeout(400)
 def test_preemption_saves_and_the_run_goes_on_when_it_is_queued_again(login: Login) -> None:
     file = login.spec("--pace", "0.05", slurm={"requeue": True, "partition": "polite"})
     login.orch("up", file, "--on", "slurm", timeout_s=120)
@@ -136,6 +141,7 @@ def test_preemption_saves_and_the_run_goes_on_when_it_is_queued_again(login: Log
     assert after["global_step"] >= 10
 
 
+@pytest.mark.long
 def test_gpus_are_those_that_slurm_gave(login: Login) -> None:
     login.show_gpus()
     file = login.spec("--pace", "0.05", gpus=2)
@@ -147,6 +153,7 @@ def test_gpus_are_those_that_slurm_gave(login: Login) -> None:
         assert b"CUDA_VISIBLE_DEVICES=0,1" in environ
 
 
+@pytest.mark.long
 def test_a_run_is_seen_and_drained_from_any_node(login: Login) -> None:
     login.orch("up", login.spec("--pace", "0.05", spares=1), "--on", "slurm", timeout_s=120)
     before = login.wait(training)
@@ -170,3 +177,33 @@ def test_a_run_is_seen_and_drained_from_any_node(login: Login) -> None:
     login.wait(lambda run: training(run) and login.lab.name(spare) in {t["host"] for t in run["tasks"]})
     document = json.loads(login.orch("events", "t", "--json").splitlines()[0])
     assert document["run"] == before["run_id"]
+
+
+@pytest.mark.long
+@pytest.mark.tensorflow
+@pytest.mark.timeout(400)
+def test_tensorflow_over_two_nodes_loses_one_and_trains_on(login: Login) -> None:
+    file = login.spec("--steps", "300", "--pace", "0.1", script="tf_trainer.py", spares=1)
+    login.orch("up", file, "--on", "slurm", timeout_s=180)
+    before = login.wait(training, 120)
+    batch_host = login.lab.job(login.job)["BatchHost"]
+    victim = next(task["host"] for task in before["tasks"] if task["host"] != batch_host)
+    index = login.index_of(victim)
+    login.lab.power_off(index)
+    try:
+        after = login.wait(lambda run: training(run) and run["generation"] >= 2, 120)
+        assert victim not in {task["host"] for task in after["tasks"]}
+        login.wait(lambda run: run["phase"] == "SUCCEEDED", 120)
+    finally:
+        login.lab.power_on(index)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_the_time_limit_is_near_and_the_run_saves(login: Login) -> None:
+    """Slurm warns two minutes before the limit; the limit of this job is two minutes and some."""
+    login.orch("up", login.spec("--pace", "0.05", slurm={"time": "00:03:00"}), "--on", "slurm", timeout_s=120)
+    before = login.wait(training)
+    after = login.wait(lambda run: run["phase"] == "KILLED", 150)
+    assert after["run_id"] == before["run_id"]
+    assert "the time limit is near: the run saves and stops" in login.log()

@@ -82,15 +82,15 @@ class JobClient(Client):
             self._kept = None
 
     def _instead(self, method: str, target: str, error: CoordinatorUnreachable) -> dict[str, Any]:
-        """Return the last status of a job that has ended; raise the error for all else."""
+        """Return the last status of a job that does not run, or not yet again; raise the error for all else."""
         if method == "GET" and target.partition("?")[0] == "/v1/status":
             try:
-                ended = job.end_of(self._job) is not None
+                found = commands.job(self._job.id)
                 with open(os.path.join(self._paths.state_dir, "status.json"), encoding="utf-8") as file:
                     kept = json.load(file)
             except (OSError, ValueError, commands.SlurmFailed):
                 raise error from error.__cause__
-            if ended and isinstance(kept, dict):
+            if (found or {}).get("JobState") != "RUNNING" and isinstance(kept, dict):
                 return kept
         raise error from error.__cause__
 

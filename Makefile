@@ -48,6 +48,10 @@ $(HOROVOD)/.built: tests/horovod/build.sh constraints-horovod.txt
 test-horovod: $(VENV)/.dev $(HOROVOD)/.built  ## the real Horovod, built once (minutes): needs g++ and Python 3.11 with headers
 	ORCH_HOROVOD_PYTHON=$(CURDIR)/$(HOROVOD)/bin/python $(BIN)/python -m pytest tests/horovod
 
+.PHONY: test-slurm
+test-slurm: $(VENV)/.dev  ## on a Slurm of three nodes in namespaces, as root: apt install slurmctld slurmd slurm-client munge; ten minutes
+	$(BIN)/python -m pytest tests/slurm tests/contract/test_transport.py --long -m slurm -rs --durations 20
+
 # The machine's own Python may be the one with torch and JAX for its GPU; orch's packages must be on its path then.
 .PHONY: test-gpu
 test-gpu: $(if $(GPU_PYTHON),,$(VENV)/.dev)  ## on a machine with an NVIDIA GPU: make test-gpu [GPU_PYTHON=/path/to/python with torch]

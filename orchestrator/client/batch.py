@@ -127,7 +127,7 @@ class Batch:
         return 0 if ended.get("phase") == "SUCCEEDED" else 1
 
     def _still_ours(self) -> bool:
-        """Return whether the job goes on so far. One that was cancelled, or that Slurm itself queues again, does not."""
+        """Return whether the job goes on so far: not if it was cancelled, or if Slurm itself queues it again."""
         return (commands.job(self.job_id) or {}).get("JobState") == "RUNNING"
 
     def _await_keepers(self, nodes: list[HostPlan]) -> dict[str, tuple[int, ...] | None]:

@@ -87,6 +87,7 @@ def test_a_node_without_a_keeper_is_not_connected(kept: Kept, transport: RelayTr
         transport.open(kept.host(2), "true")
 
 
+@pytest.mark.fault(78)
 def test_errors_of_srun_are_no_refusal(kept: Kept, transport: RelayTransport) -> None:
     with pytest.raises(ConnectFailed, match="not connected"):
         transport.open(replace(kept.host(1), address="no-such-node"), "true")
@@ -101,6 +102,7 @@ def test_a_node_without_power_is_not_connected(kept: Kept) -> None:
         kept.lab.power_on(3)
 
 
+@pytest.mark.fault(78)
 def test_an_allocation_that_has_ended_is_a_fact(kept: Kept, transport: RelayTransport) -> None:
     kept.lab.run("scancel", kept.job_id)
     with pytest.raises(AllocationGone, match=r"CANCELLED|COMPLETING"):
@@ -111,6 +113,7 @@ def test_an_allocation_that_has_ended_is_a_fact(kept: Kept, transport: RelayTran
         transport.open(replace(kept.host(1), allocation=f"{kept.job_id}.7"), "true")
 
 
+@pytest.mark.fault(79)
 def test_slurmd_may_die_and_come_back(kept: Kept, transport: RelayTransport) -> None:
     kept.keep(2)
     channel = transport.open(kept.host(2), "exec cat")

@@ -35,6 +35,7 @@ def tasks_of(login: Login, index: int) -> dict[int, str]:
     return {pid: line for pid, line in login.lab.processes(index).items() if "fake_trainer.py" in line}
 
 
+@pytest.mark.fault(74)
 def test_coordinator_and_channels_die_and_the_same_tasks_train_on(login: Login) -> None:
     login.orch("up", login.spec("--pace", "0.05"), "--on", "slurm", timeout_s=120)
     before = login.wait(training)
@@ -66,6 +67,7 @@ def test_a_task_is_killed_and_the_run_says_why(login: Login) -> None:
     assert "worker:1" in login.orch("why", "t")
 
 
+@pytest.mark.fault(75)
 def test_a_node_loses_its_power_and_the_spare_takes_over(login: Login) -> None:
     login.orch("up", login.spec("--pace", "0.05", spares=1), "--on", "slurm", timeout_s=120)
     before = login.wait(training)
@@ -83,6 +85,7 @@ def test_a_node_loses_its_power_and_the_spare_takes_over(login: Login) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.fault(79)
 def test_slurmd_dies_and_nothing_notices(login: Login) -> None:
     login.orch("up", login.spec("--pace", "0.05"), "--on", "slurm", timeout_s=120)
     before = login.wait(training)
@@ -94,6 +97,7 @@ def test_slurmd_dies_and_nothing_notices(login: Login) -> None:
 
 
 @pytest.mark.parametrize("requeue", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.fault(76)
 def test_scancel_leaves_nothing(login: Login, requeue: bool) -> None:
     login.orch("up", login.spec("--pace", "0.05", slurm={"requeue": requeue}), "--on", "slurm", timeout_s=120)
     login.wait(training)
@@ -126,6 +130,7 @@ def test_a_job_that_waits_says_why_and_can_be_killed(login: Login) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
+@pytest.mark.fault(77)
 def test_preemption_saves_and_the_run_goes_on_when_it_is_queued_again(login: Login) -> None:
     file = login.spec("--pace", "0.05", slurm={"requeue": True, "partition": "polite"})
     login.orch("up", file, "--on", "slurm", timeout_s=120)
@@ -182,6 +187,7 @@ def test_a_run_is_seen_and_drained_from_any_node(login: Login) -> None:
 @pytest.mark.long
 @pytest.mark.tensorflow
 @pytest.mark.timeout(400)
+@pytest.mark.fault(75)
 def test_tensorflow_over_two_nodes_loses_one_and_trains_on(login: Login) -> None:
     file = login.spec("--steps", "300", "--pace", "0.1", script="tf_trainer.py", spares=1)
     login.orch("up", file, "--on", "slurm", timeout_s=180)
@@ -200,6 +206,7 @@ def test_tensorflow_over_two_nodes_loses_one_and_trains_on(login: Login) -> None
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
+@pytest.mark.fault(77)
 def test_the_time_limit_is_near_and_the_run_saves(login: Login) -> None:
     """Slurm warns two minutes before the limit; the limit of this job is two minutes and some."""
     login.orch("up", login.spec("--pace", "0.05", slurm={"time": "00:03:00"}), "--on", "slurm", timeout_s=120)

@@ -13,7 +13,7 @@ from orchestrator.cli.session import Session
     cls=Command,
     examples=[
         ("orch export slurm cluster.yaml", "Print the batch script of a run"),
-        ("orch export slurm cluster.yaml | less", "Read it before `orch up --on slurm` submits it"),
+        ("orch export slurm cluster.yaml --json", "As a document, for scripts"),
     ],
 )
 @click.argument("file", type=click.Path(), metavar="FILE")

@@ -68,6 +68,8 @@ def main() -> None:
             0
         ),  # after the first batch: weights and optimizer of rank 0
         hvd.callbacks.MetricAverageCallback(),
+        # The rate above is that of all ranks; too much for the first steps, so it grows from that of one rank.
+        hvd.callbacks.LearningRateWarmupCallback(1e-3 * hvd.size(), warmup_epochs=3),
     ]
     epoch = 0
     if hvd.rank() == 0:

@@ -1,4 +1,4 @@
-"""Patches Keras when the script imports it, and never earlier.
+"""Patches Keras, and the sessions of TensorFlow 1, when the script imports them, and never earlier.
 
 A finder is placed first in sys.meta_path. When one of the modules below has been executed, its patch runs.
 """
@@ -24,6 +24,7 @@ MIRRORED_WORKERS = "tensorflow.python.distribute.collective_all_reduce_strategy"
 KERAS3 = "keras.src.backend.tensorflow.trainer"
 KERAS3_CORE = "keras.src.backend.tensorflow.core"
 KERAS3_JAX = "keras.src.backend.jax.trainer"
+SESSIONS = "tensorflow.python.training.monitored_session"
 KERAS2 = ("tf_keras.src.engine.training", "keras.src.engine.training")
 
 
@@ -50,8 +51,14 @@ def install(link: Link, progress: Progress) -> None:
     def remember_strategy(module: ModuleType) -> None:
         _remember(module.CollectiveAllReduceStrategy)
 
+    def patch_sessions(module: ModuleType) -> None:
+        from orchestrator.runtime import sessions
+
+        sessions.patch(module, progress)
+
     patches: dict[str, Callable[[ModuleType], None]] = {
         MIRRORED_WORKERS: remember_strategy,
+        SESSIONS: patch_sessions,
         KERAS3: patch_keras3,
         KERAS3_CORE: patch_keras3_core,
         KERAS3_JAX: patch_keras3_jax,

@@ -2,7 +2,7 @@
 
 Not here, since other tests run them: local.yaml (`make demo`), parameter_server.yaml (test_tensorflow.py),
 curves.yaml (test_curves.py), jax_processes.yaml's and jax_mesh.yaml's script (test_jax.py), horovod.yaml
-(`make test-horovod`), tpu.yaml's script (contract tests).
+and estimator.yaml (`make test-horovod`), tpu.yaml's script (contract tests).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ ROWS: list[tuple[str, str, str]] = [
     ("model_parallel", "--steps 40", r"done at step 40, loss 0\."),
     ("model_parallel_three", "--parts 3 --steps 40", r"done at step 40, loss 0\."),
     ("model_and_data_parallel", "--steps 60", r"done at step 60, .* upper halves differ by 0"),
+    ("monitored_session", "--steps 300", r"done at step 300, loss 0\."),
     ("big_dense", "--steps 1 --batch 8", r"\d+ % of a step with 2 workers is communication"),
     ("checkpoint_manager", "--steps 40 --save-every 20", r"evaluated at step 40, accuracy 0\."),
     ("tf_keras_backup", "--epochs 2", r"done at step 58"),

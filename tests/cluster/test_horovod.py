@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from orchestrator.daemon.agent.probe import own_name
 from tests.cluster.cluster import Cluster
 
 FAKE = Path(__file__).parents[1] / "contract/scripts/fake_horovod"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_ranks_meet_at_our_rendezvous_and_a_killed_one_takes_all_back_to_rank_0s_checkpoint(
@@ -38,6 +41,25 @@ def test_ranks_meet_at_our_rendezvous_and_a_killed_one_takes_all_back_to_rank_0s
     ]
 
 
+@pytest.mark.tensorflow
+@pytest.mark.timeout(180)
+def test_the_tape_example_warms_up_and_ends_with_the_same_weights_on_all_ranks(
+    local_cluster: Cluster,
+) -> None:
+    """Averaged gradients and broadcast beginnings, in real TensorFlow; the library is the fake."""
+    cluster = local_cluster
+    env = {"PYTHONPATH": str(FAKE), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    args = ("--steps", "80", "--warmup", "40", "--save-every", "20")
+    run = {"script": "horovod_tape.py", "workdir": str(EXAMPLES)}
+    up = cluster.orch("up", spec(cluster, *args, tasks=2, env=env, **run), "--wait", timeout=120)
+    log = cluster.ok("logs", "t")
+    assert up.returncode == 0, log
+    assert cluster.run()["checkpoint"]["global_step"] == 80
+    ended = re.findall(r"rank \d is done at step 80, loss .*(rate 0\.1, weights [\d.]+)", log)
+    assert len(ended) == 2
+    assert len(set(ended)) == 1, "averaged over the ranks"
+
+
 def test_without_horovod_the_run_ends_by_the_same_failure_on_all_ranks(local_cluster: Cluster) -> None:
     cluster = local_cluster
     done = cluster.orch("up", spec(cluster, tasks=2, env={}), "--wait", timeout=60)
@@ -59,12 +81,11 @@ def test_hosts_that_know_themselves_as_loopback_are_refused_before_the_start(clu
     assert not cluster.events(kind="generation"), "nothing was started"
 
 
-def spec(cluster: Cluster, *, tasks: int, env: dict[str, str] | None = None) -> str:
+def spec(cluster: Cluster, *args: str, tasks: int, env: dict[str, str] | None = None, **run: Any) -> str:
     return cluster.spec(
-        "--steps",
-        "300",
+        *(args or ("--steps", "300")),
         tasks=tasks,
         strategy="horovod",
-        script="horovod_trainer.py",
         env={"PYTHONPATH": str(FAKE)} if env is None else env,
+        **{"script": "horovod_trainer.py", **run},
     )

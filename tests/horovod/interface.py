@@ -52,4 +52,7 @@ if __name__ == "__main__":
     }
     found["allreduce"] = [name for name in parameters(hvd.allreduce) if name in ("tensor", "op")]
     found["broadcast"] = [name for name in parameters(hvd.broadcast) if name in ("tensor", "root_rank")]
+    wanted = ("variables", "root_rank")
+    found["broadcast_variables"] = [name for name in parameters(hvd.broadcast_variables) if name in wanted]
+    found["tape"] = parameters(hvd.DistributedGradientTape)[:1]
     print(json.dumps(found))

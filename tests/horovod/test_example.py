@@ -42,7 +42,35 @@ def test_a_killed_rank_takes_all_back_to_rank_0s_checkpoint_and_to_the_end(
     assert len(set(losses)) == 1, "averaged over the ranks"
 
 
-def spec(cluster: Cluster, *args: str) -> str:
+@pytest.mark.parametrize(
+    ("script", "args", "same"),
+    [
+        ("horovod_tape.py", ("--steps", "3000"), r"is done at step 3000, loss .*(rate 0\.1, weights [\d.]+)"),
+        ("session_hook.py", ("--steps", "3000"), r"is done at step 3000, (weights [\d.]+)"),
+    ],
+)
+def test_loops_of_ones_own_are_equal_on_all_ranks_and_come_back(
+    local_cluster: Cluster, script: str, args: tuple[str, ...], same: str
+) -> None:
+    """A DistributedGradientTape with a warm-up, and the hook of TensorFlow 1, which makes other beginnings equal."""
+    cluster = local_cluster
+    own = Path(__file__).parent / "workdir"
+    changes = {"script": script} | ({"workdir": str(own)} if (own / script).exists() else {})
+    cluster.ok("up", spec(cluster, *args, **changes), timeout=120)
+    before = cluster.wait_step(300, timeout=120)
+    os.kill(before["tasks"][1]["pid"], signal.SIGKILL)
+    run = cluster.wait_phase("SUCCEEDED", "FAILED", timeout=200)
+    log = cluster.ok("logs", "t")
+    assert (run["phase"], run["restarts"], run["global_step"]) == ("SUCCEEDED", 1, 3000), log
+    given = cluster.events(kind="resumed")[0]["data"]["global_step"]
+    assert given >= 250
+    assert f"rank 0 of 2 starts at step {given}" in log
+    ended = re.findall(same, log)
+    assert len(ended) == 2
+    assert len(set(ended)) == 1
+
+
+def spec(cluster: Cluster, *args: str, **run: str) -> str:
     document = yaml.safe_load(SPEC.read_text())
     document["name"] = "t"
     document["run"] |= {
@@ -51,6 +79,7 @@ def spec(cluster: Cluster, *args: str) -> str:
         "python": os.environ["ORCH_HOROVOD_PYTHON"],
         "checkpoint": {"dir": str(cluster.directory / "ckpt")},
         "timing": {"heartbeat": "0.5s"},
+        **run,
     }
     path = cluster.directory / "horovod.yaml"
     path.write_text(yaml.safe_dump(document))

@@ -31,6 +31,8 @@ EXPECTED = {
     "script": {name: [] for name in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")},
     "allreduce": ["tensor", "op"],
     "broadcast": ["tensor", "root_rank"],
+    "broadcast_variables": ["variables", "root_rank"],
+    "tape": ["gradtape"],
 }
 
 

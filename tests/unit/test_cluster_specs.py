@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.core.horovod import slots
 from orchestrator.core.launch import environment, port_candidates, wiring
 from orchestrator.spec.models import json_schema
 from orchestrator.spec.plan import load_plan
@@ -32,6 +33,18 @@ def test_an_example_loads_plans_and_could_be_launched(file: Path) -> None:
         else:
             assert told.get("ORCH_RANK", "0") == str(task.id.index)
         assert "CUDA_VISIBLE_DEVICES" in environment(plan, "x-20260101-1", 1, task.id, 0, None, "/logs")
+
+
+def test_four_machines_with_four_gpus_are_sixteen_horovod_ranks_machine_by_machine() -> None:
+    plan, _ = load_plan(FOLDER / "horovod_4x4.yaml")
+    found = list(slots(plan).items())
+    assert [slot.rank for _, slot in found] == list(range(16))
+    for task, slot in found:
+        assert (slot.local_size, slot.cross_size, slot.size) == (4, 4, 16)
+        assert (slot.cross_rank, slot.local_rank) == divmod(slot.rank, 4)
+        assert plan.task(task).host == f"server{slot.cross_rank + 1}"
+        assert plan.task(task).gpus == (slot.local_rank,), "its GPU is the one of its local rank"
+        assert environment(plan, "x-1", 1, task, 0, None)["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
 
 
 def test_each_example_stands_in_the_list_of_what_it_teaches() -> None:

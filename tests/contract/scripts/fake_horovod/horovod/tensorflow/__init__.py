@@ -1,4 +1,7 @@
-"""init, rank, size, allreduce, broadcast: over sockets that meet at the rendezvous, as gloo's do."""
+"""init, rank, size, allreduce, broadcast: over sockets that meet at the rendezvous, as gloo's do.
+
+DistributedGradientTape and broadcast_variables are made of these, for tensors as TensorFlow has them.
+"""
 
 import json
 import os
@@ -96,6 +99,33 @@ def broadcast(tensor, root_rank):
     """Return the value of rank 0."""
     assert root_rank == 0
     return _together(tensor, lambda values: values[0])
+
+
+def broadcast_variables(variables, root_rank):
+    """Give every variable the value that it has on rank 0."""
+    import numpy as np
+
+    for variable in variables:
+        found = broadcast(np.asarray(variable).tolist(), root_rank)
+        variable.assign(np.asarray(found, variable.dtype.as_numpy_dtype))
+
+
+class DistributedGradientTape:
+    """A tape whose gradients are the means over all ranks."""
+
+    def __init__(self, gradtape):
+        self._tape = gradtape
+
+    def gradient(self, target, sources):
+        import numpy as np
+
+        return [self._mean(np, gradient) for gradient in self._tape.gradient(target, sources)]
+
+    def _mean(self, np, gradient):
+        def combine(values):
+            return (sum(np.asarray(value) for value in values) / size()).tolist()
+
+        return np.asarray(_together(np.asarray(gradient).tolist(), combine), np.asarray(gradient).dtype)
 
 
 def _together(value, combine):

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
+from orchestrator.core.placement import COMPUTING_TYPES
 from orchestrator.core.plan import CheckpointPlan, Options, Plan, TaskId, TaskPlan
 from orchestrator.core.strategy import STRATEGIES, Strategy
 from orchestrator.core.wiring import Addresses
@@ -50,7 +51,9 @@ def wiring(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict[st
 
 def runtime_options(plan: Plan) -> str:
     """ORCH_RUNTIME: what the runtime is asked to do for the script, as JSON; what is not there is the default."""
-    defaults = asdict(Options())
+    defaults = asdict(
+        replace(Options(), replicas_planned=plan.options.replicas_planned)
+    )  # told as a variable
     chosen = {name: value for name, value in asdict(plan.options).items() if value != defaults[name]}
     if plan.options.tpu is not None:  # TensorFlow would wait for one for many minutes, in silence
         chosen["tpu_wait_s"] = TPU_WAIT_SHARE * plan.timing.start_after_s
@@ -136,6 +139,16 @@ def have_ports_apart(plan: Plan, generation: int, other: int) -> bool:
     return True
 
 
+def replicas(tasks: Iterable[TaskPlan], on_cpu: int | None) -> int:
+    """Return how many replicas train in these tasks: their GPUs, or the logical CPUs of those without.
+
+    >>> tasks = [TaskPlan(TaskId("worker", 0), "a", gpus=(0, 1)), TaskPlan(TaskId("evaluator", 0), "a")]
+    >>> replicas(tasks, None), replicas([TaskPlan(TaskId("worker", 0), "a")], 2)
+    (2, 2)
+    """
+    return sum(len(task.gpus) or on_cpu or 1 for task in tasks if task.id.type in COMPUTING_TYPES)
+
+
 def _machines(plan: Plan) -> dict[str, str]:
     """Return, by host, what tells machines apart for ports: two hosts of a spec may be one machine."""
     return {host.name: host.peer_address for host in plan.hosts}
@@ -165,6 +178,7 @@ def environment(
         "ORCH_GENERATION": str(generation),
         "ORCH_RESTARTS": str(restarts),
         "ORCH_RUNTIME": runtime_options(plan),
+        **_replicas_told(plan),
     }
     if plan.options.keras == 2:
         ours["TF_USE_LEGACY_KERAS"] = "1"
@@ -175,6 +189,18 @@ def environment(
     if checkpoint_dir is not None:
         ours["ORCH_CHECKPOINT_DIR"] = checkpoint_dir
     return {**STRATEGIES[plan.strategy].env, **plan.env, **ours}
+
+
+def _replicas_told(plan: Plan) -> dict[str, str]:
+    """Return what a script is told of the number of replicas, where there may be fewer than planned."""
+    planned = plan.options.replicas_planned
+    if planned is None:
+        return {}
+    return {
+        "ORCH_REPLICAS": str(replicas(plan.tasks, plan.options.replicas_on_cpu)),
+        "ORCH_REPLICAS_PLANNED": str(planned),
+        "ORCH_ON_SHRINK": plan.options.on_shrink,
+    }
 
 
 def _visible_gpus(plan: Plan, task: TaskPlan) -> tuple[int, ...]:

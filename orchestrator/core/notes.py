@@ -197,6 +197,9 @@ class NoteKind(Enum):
     TRANSPARENT_SEED = Row("transparent-seed", "The random seeds of the workers.", by_task=True)
     TRANSPARENT_SHARD = Row("transparent-shard", "How the data set is shared.", by_task=True)
     TRANSPARENT_BATCH = Row("transparent-batch", "What the script's batch means.", by_task=True)
+    TRANSPARENT_RATE = Row(
+        "transparent-rate", "How the learning rate follows the number of replicas.", by_task=True
+    )
     TRANSPARENT_FIT = Row("transparent-fit", "A model trains without the strategy.", by_task=True)
     TRANSPARENT_SAVE = Row("transparent-save", "Where a task that is not the chief saves.", by_task=True)
     TRANSPARENT_TENSORBOARD = Row(

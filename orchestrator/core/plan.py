@@ -183,6 +183,10 @@ class Options:
     """Of the strategy tpu: the TPU's name, `grpc://address:port`, or `local` on a TPU VM."""
     measure: Measure | None = None
     """The script is measured for some steps, and ends then."""
+    on_shrink: str = "ignore"
+    """With fewer replicas than planned: `hold_batch`, `scale_lr`, or `ignore`."""
+    replicas_planned: int | None = None
+    """How many there are while none is left out; None where none may be."""
     prove: Prove | None = None
     """The script's first steps are recorded, and it ends then."""
 

@@ -5,6 +5,7 @@ runtime.report(step, loss=loss)        # for custom loops; `model.fit` reports b
 if runtime.should_save(): save()       # as often as costs least; in all processes at the same step
 runtime.on_stop(save_something_small)  # called before orch stops the training
 runtime.checkpoint_dir()               # this generation's own directory
+runtime.replicas_planned()             # and replicas(): fewer after a lost host, with `replicas_min`
 """
 
 from __future__ import annotations
@@ -75,6 +76,26 @@ def should_save(*, agree: Callable[[float], float] | None = None) -> bool:
 def on_stop(hook: Callable[[], object]) -> None:
     """Call `hook()` in another thread before orch stops the training. It may take two seconds at most."""
     _stop_hooks.append(hook)
+
+
+def replicas() -> int:
+    """Return how many replicas train now; 1 without orch, and where none may be left out (no `replicas_min`)."""
+    return _number("ORCH_REPLICAS")
+
+
+def replicas_planned() -> int:
+    """Return how many replicas train while none is left out. With `replicas_min` they may be more than `replicas()`."""
+    return _number("ORCH_REPLICAS_PLANNED")
+
+
+def on_shrink() -> str:
+    """Return what the spec wants with fewer replicas: `hold_batch`, `scale_lr` or `ignore`."""
+    return os.environ.get("ORCH_ON_SHRINK") or "ignore"
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() and int(text) > 0 else 1
 
 
 def checkpoint_dir() -> str | None:

@@ -264,6 +264,10 @@ class Run(_Model):
     """What to do when training makes no progress for stall_after: restart from the checkpoint, or only say so."""
     notify: Notify | None = None
     """Who is told when it fails, stalls or succeeds."""
+    on_shrink: Literal["hold_batch", "scale_lr", "ignore"] = "ignore"
+    """What a run does that goes on with fewer workers (replicas_min): it holds the global batch; or each replica keeps
+    its batch, and the learning rate follows by the linear rule, with warm-up where it grows back. A script that is
+    not transparent is told only."""
     chaos: Literal["allowed", "refused"] = "refused"
     """Whether `orch chaos` may inject faults into this run."""
     runtime: OnOff = True

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from orchestrator.core.errors import SpecError
 from orchestrator.core.gpu_split import split
+from orchestrator.core.launch import replicas
 from orchestrator.core.placement import Ask, place
 from orchestrator.core.plan import (
     CheckpointPlan,
@@ -66,6 +67,7 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
             "\n".join(f"run.tasks.{problem.task_type}: {problem.message}" for problem in problems)
         )
     secrets = secret_names(spec)
+    fewest = _fewest(run, wanted)
     return Plan(
         name=spec.name,
         strategy=run.strategy,
@@ -103,21 +105,21 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
             run.restart.standby,
         ),
         timing=_timing(spec),
-        replicas_min=_fewest(run, wanted),
+        replicas_min=fewest,
         notify=_notify(run, base_dir),
         runtime=run.runtime,
         chaos=run.chaos == "allowed",
-        options=_options(run),
+        options=_options(run, replicas(tasks, run.replicas_on_cpu) if fewest else None),
     )
 
 
 def _fewest(run: Run, wanted: Iterable[Ask]) -> dict[str, int]:
     """Return by type how many tasks must be left, where that is fewer than all."""
-    replicas = {ask.type: ask.replicas for ask in wanted}
+    asked = {ask.type: ask.replicas for ask in wanted}
     return {
         type_: tasks.replicas_min
         for type_, tasks in tasks_of(run).items()
-        if tasks.replicas_min is not None and tasks.replicas_min < replicas[type_]
+        if tasks.replicas_min is not None and tasks.replicas_min < asked[type_]
     }
 
 
@@ -149,7 +151,7 @@ def wish_of(path: str | Path, plan: Plan) -> Wish:
     )
 
 
-def _options(run: Run) -> Options:
+def _options(run: Run, replicas_planned: int | None) -> Options:
     return Options(
         transparent=run.transparent,
         batch=run.batch,
@@ -160,6 +162,8 @@ def _options(run: Run) -> Options:
         keras=run.keras,
         serve=run.serve and "serve" in STRATEGIES[run.strategy].options,
         tpu=run.tpu,
+        on_shrink=run.on_shrink,
+        replicas_planned=replicas_planned,
     )
 
 

@@ -201,6 +201,8 @@ def _options(parts: Parts) -> Said:
         )
     if "batch" in run.model_fields_set and not run.transparent:
         yield ("run", "batch"), "is for transparent scripts; any other script sets its own batch"
+    if run.on_shrink != "ignore":
+        yield from _on_shrink(parts, row)
     if run.keras is not None and run.keras not in row.kerases:
         yield ("run", "keras"), f"{row.name} trains with Keras {row.kerases[0]} only; got {run.keras}"
     if run.keras == 3 and str(parts.env.get("TF_USE_LEGACY_KERAS")).lower() in ("1", "true"):
@@ -212,6 +214,20 @@ def _options(parts: Parts) -> Said:
             ("run", "runtime"),
             "with `runtime: off` the script must start its own servers: add `serve: off`",
         )
+
+
+def _on_shrink(parts: Parts, row: Strategy) -> Said:
+    """Check that something may shrink, and that it can be made up for."""
+    run, loc = parts.run.value, ("run", "on_shrink")
+    if not row.shrinks - row.alone:
+        able = ", ".join(name for name, each in STRATEGIES.items() if each.shrinks - each.alone)
+        yield loc, f"is for strategies whose replicas share a batch and may be fewer: {able}"
+    elif parts.run.good("tasks") and all(
+        tasks.replicas_min in (None, tasks.replicas) for tasks in tasks_of(run).values()
+    ):
+        yield loc, "nothing may shrink: give the tasks a replicas_min below their replicas"
+    if run.on_shrink == "scale_lr" and run.transparent and run.keras == 2:
+        yield loc, "scale_lr of a transparent script needs Keras 3; hold_batch works with both"
 
 
 def _strategy_options(parts: Parts) -> Said:

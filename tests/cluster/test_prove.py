@@ -42,7 +42,13 @@ def test_two_workers_train_what_one_process_trains(local_cluster: Cluster) -> No
 @pytest.mark.parametrize(
     ("kind", "run", "cause", "told"),
     [
-        ("batchnorm", IN_ONE_PROCESS, "normalization", "BatchNormalization(synchronized=True)"),
+        pytest.param(
+            "batchnorm",
+            IN_ONE_PROCESS,
+            "normalization",
+            "BatchNormalization(synchronized=True)",
+            marks=pytest.mark.long,
+        ),
         pytest.param("dropout", IN_ONE_PROCESS, "random", "Dropout 'forget' draws", marks=pytest.mark.long),
         pytest.param("begin", IN_ONE_PROCESS, "begin", "before the first step", marks=pytest.mark.long),
         pytest.param("shuffled", IN_ONE_PROCESS, "examples", "of step 1 are not", marks=pytest.mark.long),

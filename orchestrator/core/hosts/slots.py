@@ -164,6 +164,20 @@ def why_not_drained(run: Run, name: str) -> str | None:
     )
 
 
+def _means(run: Run, share: str) -> str:
+    """Say what it means for the training that only this share of the tasks is left."""
+    options = run.plan.options
+    if options.on_shrink == "hold_batch":
+        held = "the global batch is held"
+        return f"{held}, in larger shares" if options.transparent else f"the script is told that {held}"
+    if options.on_shrink == "scale_lr":
+        scaled = f"the global batch and the learning rate are {share} of what they were"
+        return scaled if options.transparent else f"the script is told that {scaled}"
+    if options.transparent and options.batch != "per_replica":
+        return "the global batch stays, in larger shares"
+    return STRATEGIES[run.plan.strategy].when_fewer.format(share=share)
+
+
 def fewer(run: Run) -> str:
     """`3 of 4 workers: the global batch is 3/4 of what it was`; empty where none is left out."""
     wanted, have = run.plan.tasks, run.placed.tasks
@@ -175,7 +189,5 @@ def fewer(run: Run) -> str:
         for type_ in types
     ]
     computing = [sum(task.id.type in COMPUTING_TYPES for task in tasks) for tasks in (have, wanted)]
-    means = STRATEGIES[run.plan.strategy].when_fewer.format(share="/".join(map(str, computing)))
-    if run.plan.options.transparent and run.plan.options.batch != "per_replica":
-        means = "the global batch stays, in larger shares"
+    means = _means(run, "/".join(map(str, computing)))
     return f"{', '.join(counts)}: {means}"

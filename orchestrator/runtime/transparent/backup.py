@@ -30,6 +30,10 @@ class Position:
         self.batch = batch
         self.steps = steps
         """The steps of this fit and of those before it."""
+        self.scale: float | None = None
+        """The global batch of these batches, as a multiple of the script's; None: that of now."""
+        self.rate = 1.0
+        """What the script's learning rate was multiplied with."""
         self.history: dict[str, list[float]] = {}
         self.history_epochs: list[int] = []
         self.callbacks: dict[str, dict[str, Any]] = {}
@@ -38,10 +42,17 @@ class Position:
     def as_json(self) -> str:
         return json.dumps(vars(self))
 
+    def in_batches_of(self, scale: float) -> None:
+        """Count the batches of the epoch that has begun in batches of another size: as many examples are done."""
+        if self.scale is not None:
+            self.batch = int(self.batch * self.scale / scale + 1e-9)
+        self.scale = scale
+
     @staticmethod
     def from_json(text: str) -> Position:
         found = json.loads(text)
         position = Position(int(found["epoch"]), int(found["batch"]), int(found.get("steps", 0)))
+        position.scale, position.rate = found.get("scale"), float(found.get("rate", 1.0))
         position.history = {str(k): list(v) for k, v in found["history"].items()}
         position.history_epochs = [int(epoch) for epoch in found["history_epochs"]]
         position.callbacks = dict(found["callbacks"])

@@ -126,9 +126,9 @@ def _names_in(source: Any) -> int | None:
     return None
 
 
-def rebatched(dataset: Any, replicas: int) -> Any:
-    """Return the dataset with batches `replicas` times as large; None where its batch size is unknown."""
+def rebatched(dataset: Any, up: int, down: int = 1) -> Any:
+    """Return the dataset with batches `up / down` times as large; None where its batch size is unknown."""
     from tensorflow.python.data.experimental.ops import distribute
 
     size = int(distribute.compute_batch_size(dataset))
-    return dataset.rebatch(size * replicas) if size > 0 else None
+    return dataset.rebatch(max(1, size * up // down)) if size > 0 else None

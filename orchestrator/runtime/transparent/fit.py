@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.runtime.transparent.setting import Setting
+    from orchestrator.runtime.transparent.shrink import Shrink
 
 _ARGUMENTS = ("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split", "validation_data")
 """The first arguments of `fit`, in order. Keras 3 and tf_keras agree on these."""
@@ -90,7 +91,7 @@ def _wrapped(fit: Callable[..., Any], setting: Setting) -> Callable[..., Any]:
 def _fit(fit: Callable[..., Any], model: Any, kwargs: dict[str, Any], setting: Setting) -> Any:
     if getattr(model, "distribute_strategy", None) is not setting.strategy:
         setting.said("fit", "a model that was made outside the scope trains without the strategy")
-    if setting.per_replica:
+    if setting.shrink.batch_factor != (1, 1):
         _scale(kwargs, setting)
     else:
         setting.said("batch", "a batch of the script is global: it is split among the replicas")
@@ -126,12 +127,12 @@ def _with_saver(given: Any, saver: Saver, setting: Setting) -> Any:
 
 
 def _scale(kwargs: dict[str, Any], setting: Setting) -> None:
-    """Take the script's batch as that of one replica: make the global batch larger by their number."""
+    """Make the global batch of the script's: that of each replica, or what is left where replicas are missing."""
     import tensorflow as tf
 
-    replicas, x = setting.strategy.num_replicas_in_sync, kwargs.get("x")
+    (up, down), x = setting.shrink.batch_factor, kwargs.get("x")
     if isinstance(x, tf.data.Dataset):
-        larger = rebatched(x, replicas)
+        larger = rebatched(x, up, down)
         if larger is None:
             setting.said("batch", "the batches of this tf.data have no known size, and are split as they are")
             return
@@ -140,13 +141,25 @@ def _scale(kwargs: dict[str, Any], setting: Setting) -> None:
         setting.said("batch", "the batches of a generator or Sequence are its own, and are split as they are")
         return
     else:
-        kwargs["batch_size"] = (kwargs.get("batch_size") or DEFAULT_BATCH) * replicas
+        kwargs["batch_size"] = max(1, (kwargs.get("batch_size") or DEFAULT_BATCH) * up // down)
     if kwargs.get("steps_per_epoch"):
-        kwargs["steps_per_epoch"] = -(-int(kwargs["steps_per_epoch"]) // replicas)
-    setting.said(
-        "batch",
-        f"a batch of the script is that of one replica: the global one is {replicas} times as large, and an epoch "
-        "has that many fewer steps; the learning rate is the script's",
+        kwargs["steps_per_epoch"] = -(-int(kwargs["steps_per_epoch"]) * down // up)
+    setting.said("batch", _told(setting.shrink))
+
+
+def _told(shrink: Shrink) -> str:
+    up, down = shrink.batch_factor
+    if down > 1:
+        return (
+            f"{up} of {down} replicas train, each with the batch that it had: the global batch is {up}/{down} of the "
+            "script's, and an epoch has that many more steps"
+        )
+    held = (
+        f" (of {shrink.planned} replicas, of which {shrink.replicas} train)" if up != shrink.replicas else ""
+    )
+    return (
+        f"a batch of the script is that of one replica: the global one is {up} times as large{held}, and an epoch has "
+        "that many fewer steps; the learning rate is the script's"
     )
 
 

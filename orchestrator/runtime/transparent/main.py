@@ -77,6 +77,7 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
     random = noise.install(library, strategy)
     batches.install(library, strategy, said, random)
     setting = Setting(library, strategy, options, said, chief, random)
+    setting.shrink.install(library, strategy)
     fit.install(setting)
     return strategy
 

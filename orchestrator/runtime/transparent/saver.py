@@ -78,7 +78,10 @@ class Saver:
         self._epochs = int((params or {}).get("epochs") or self._epochs)
         found = backup.read(self._directory) if self._directory else None
         position = found[1] if found else backup.Position(self._course.first_epoch, 0)
+        if found is not None:
+            position.in_batches_of(self._setting.shrink.scale)
         self._agree(position)
+        self._setting.shrink.begin(position.rate if found is not None else None)
         if found is None:
             self._setting.steps_before = 0
             return
@@ -155,6 +158,7 @@ class Saver:
     def _end_batch(self, model: Any, batch: int) -> None:
         steps, self._counted = batch + 1 - self._counted, batch + 1
         self._setting.steps += steps
+        self._setting.shrink.advance(steps)
         if self._directory is None:
             return
         if self._metrics is not None:
@@ -181,6 +185,7 @@ class Saver:
 
     def _position(self, model: Any, position: backup.Position) -> backup.Position:
         """Add what the callbacks remember."""
+        position.scale, position.rate = self._setting.shrink.scale, self._setting.shrink.rate
         position.history = {k: [float(n) for n in v] for k, v in model.history.history.items()}
         position.history_epochs = [int(each) for each in model.history.epoch]
         for callback in self.others:

@@ -8,6 +8,7 @@ import os
 from orchestrator import runtime
 from orchestrator.runtime.cadence import Cadence, Wish
 from orchestrator.runtime.transparent.backup import steps_saved, variables_of
+from orchestrator.runtime.transparent.shrink import Shrink
 from orchestrator.runtime.transparent.strategy import told_by_chief
 from orchestrator.runtime.writer import Writer
 
@@ -40,7 +41,7 @@ class Setting:
         self.strategy = strategy
         self.said = said
         self.chief = chief
-        self.per_replica = options.get("batch") == "per_replica"
+        self.shrink = Shrink(options, strategy.num_replicas_in_sync, said)
         # One for all fits: what a save costs is known once the first fit has saved.
         self.cadence = Cadence(
             Wish.read(options), functools.partial(told_by_chief, strategy, chief), runtime.tell_saving

@@ -170,6 +170,20 @@ def test_the_environment_of_a_task() -> None:
     assert json.loads(runtime_options(plan))["strategy"] == "multi_worker_mirrored"
 
 
+def test_a_script_is_told_of_how_many_replicas_some_may_be_missing() -> None:
+    plan = replace(
+        plan_of(W0), options=Options(on_shrink="hold_batch", replicas_planned=4, replicas_on_cpu=2)
+    )
+    told = environment(plan, "x-1", 1, W0, 0, None)
+    assert {name: told[name] for name in told if "REPLICAS" in name or "SHRINK" in name} == {
+        "ORCH_REPLICAS": "1",
+        "ORCH_REPLICAS_PLANNED": "4",
+        "ORCH_ON_SHRINK": "hold_batch",
+    }
+    assert json.loads(runtime_options(plan))["on_shrink"] == "hold_batch"
+    assert "replicas_planned" not in runtime_options(plan)
+
+
 def test_keras_2_is_said_to_tensorflow() -> None:
     plan = replace(plan_of(W0, W1), options=Options(keras=2))
     assert environment(plan, "x-1", 1, W1, 0, None)["TF_USE_LEGACY_KERAS"] == "1"

@@ -186,12 +186,20 @@ def test_a_drain_that_cannot_be_done_is_told_why() -> None:
     )
 
 
+def _shrinking(plan: Plan, way: str) -> Plan:
+    return replace(plan, options=replace(plan.options, on_shrink=way))
+
+
 def test_what_fewer_workers_mean_is_said() -> None:
     run = replace(run_of(plan_of(4, fewest=3)), replacements={"h1": None})
     assert fewer(run) == "3 of 4 workers: the global batch is 3/4 of what it was"
     assert fewer(run_of(plan_of(4, fewest=3))) == ""
     transparent = replace(run.plan, options=replace(run.plan.options, transparent=True))
     assert fewer(replace(run, plan=transparent)) == "3 of 4 workers: the global batch stays, in larger shares"
+    told = "3 of 4 workers: the global batch and the learning rate are 3/4 of what they were"
+    assert fewer(replace(run, plan=_shrinking(transparent, "scale_lr"))) == told
+    held = "3 of 4 workers: the script is told that the global batch is held"
+    assert fewer(replace(run, plan=_shrinking(run.plan, "hold_batch"))) == held
 
 
 def test_a_host_that_is_stuck_no_more_has_against_it_what_it_had_before() -> None:

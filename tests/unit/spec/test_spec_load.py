@@ -564,6 +564,27 @@ RELATIONS = {
             "multi_worker_mirrored (worker), parameter_server (worker), processes (worker), horovod (worker)"
         ],
     ),
+    "nothing that may shrink": (
+        run("on_shrink: hold_batch"),
+        [
+            "10:14: run.on_shrink: nothing may shrink: give the tasks a replicas_min below their replicas",
+        ],
+    ),
+    "a batch that is not shared": (
+        changed("multi_worker_mirrored", "mirrored").replace("  tasks: {worker: {replicas: 2}}\n", "")
+        + "  on_shrink: hold_batch\n",
+        [
+            "9:14: run.on_shrink: is for strategies whose replicas share a batch and may be fewer: "
+            "multi_worker_mirrored, processes, horovod",
+        ],
+    ),
+    "a learning rate of Keras 2": (
+        changed("{replicas: 2}", "{replicas: 2, replicas_min: 1}")
+        + "  transparent: true\n  keras: 2\n  on_shrink: scale_lr\n",
+        [
+            "12:14: run.on_shrink: scale_lr of a transparent script needs Keras 3; hold_batch works with both",
+        ],
+    ),
     "fewer evaluators": (
         changed("{replicas: 2}}", "{replicas: 1}, evaluator: {replicas_min: 1}}"),
         [

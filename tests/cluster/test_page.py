@@ -244,7 +244,7 @@ def test_the_actions_say_what_they_do_and_do_it_after_a_question(
     local_cluster: Cluster, browser: Any
 ) -> None:
     local_cluster.ok("up", local_cluster.spec("--steps", "4000", "--pace", "0.03"))
-    run = local_cluster.wait(lambda run: (run.get("checkpoint") or {}).get("global_step"))
+    run = local_cluster.wait(lambda run: bool((run.get("checkpoint") or {}).get("global_step")))
     reading = Ui(local_cluster, browser)
     reading.go("r", run["run_id"])
     assert reading.page.get_by_role("button", name=re.compile("Stop|Restart|drain|Roll back")).count() == 0

@@ -80,7 +80,7 @@ def test_a_pod_finds_its_task_by_type_and_index() -> None:
     document = {
         "name": "m",
         "chief": "chief:0",
-        "order": list(tasks),
+        "by_index": list(tasks),
         "tasks": tasks,
         "python": "python3",
         "script": "t.py",

@@ -18,7 +18,7 @@ import pytest
 from orchestrator.adapters import bundle
 from orchestrator.adapters.checkpoints.crc32c import LIBRARY
 
-LAZY = {"tensorflow", "keras", "tf_keras", "numpy", "h5py", "psutil", "horovod"}
+LAZY = {"tensorflow", "keras", "tf_keras", "numpy", "h5py", "psutil", "horovod", "jax"}
 """Packages that a host may have; imported within functions only."""
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -67,13 +70,14 @@ class Kept:
         return said
 
     def close(self) -> None:
-        """End the job, and the programs that waited for its steps."""
-        for options in (
-            [],
-            ["--full"],
-        ):  # the steps, and then the script; the job may have ended with its steps
-            words = ["scancel", "--quiet", "--signal=KILL", *options, self.job_id]
-            subprocess.run(words, env=self.lab.environ, capture_output=True, check=False)
+        """End the job, and the programs that waited for its steps. A keeper would hold it for Slurm's KillWait."""
+        for index in range(1, self.lab.count + 1):
+            for pid, line in self.lab.processes(index).items():
+                if " keeper " in line and not line.startswith("srun"):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+        words = ["scancel", "--quiet", self.job_id]  # it may have ended with its steps
+        subprocess.run(words, env=self.lab.environ, capture_output=True, check=False)
         for keeper in self._keepers:
             keeper.wait(20)
             if keeper.stdout is not None:

@@ -93,6 +93,7 @@ def test_errors_of_srun_are_no_refusal(kept: Kept, transport: RelayTransport) ->
         transport.open(replace(kept.host(1), address="no-such-node"), "true")
 
 
+@pytest.mark.long
 def test_a_node_without_power_is_not_connected(kept: Kept) -> None:
     kept.lab.power_off(3)
     try:
@@ -113,6 +114,7 @@ def test_an_allocation_that_has_ended_is_a_fact(kept: Kept, transport: RelayTran
         transport.open(replace(kept.host(1), allocation=f"{kept.job_id}.7"), "true")
 
 
+@pytest.mark.long
 @pytest.mark.fault(79)
 def test_slurmd_may_die_and_come_back(kept: Kept, transport: RelayTransport) -> None:
     kept.keep(2)
@@ -127,6 +129,7 @@ def test_slurmd_may_die_and_come_back(kept: Kept, transport: RelayTransport) -> 
     assert line_of(again) == b"back"
 
 
+@pytest.mark.long
 def test_the_environment_of_a_command_names_the_job_and_no_step(
     kept: Kept, transport: RelayTransport
 ) -> None:

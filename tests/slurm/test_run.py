@@ -67,6 +67,7 @@ def test_a_task_is_killed_and_the_run_says_why(login: Login) -> None:
     assert "worker:1" in login.orch("why", "t")
 
 
+@pytest.mark.long
 @pytest.mark.fault(75)
 def test_a_node_loses_its_power_and_the_spare_takes_over(login: Login) -> None:
     login.orch("up", login.spec("--pace", "0.05", spares=1), "--on", "slurm", timeout_s=120)

@@ -65,7 +65,7 @@ def pods(tmp_path: Path) -> Iterator[Pods]:
     document = {
         "name": "small",
         "chief": "worker:0",
-        "order": ["worker:0", "worker:1"],
+        "by_index": ["worker:0", "worker:1"],
         "tasks": {
             "worker:0": {**own, "env": {"ORCH_TASK": "worker:0"}, "saves": True, "scratch": False},
             "worker:1": {**own, "env": {"ORCH_TASK": "worker:1"}, "saves": False, "scratch": True},

@@ -1,8 +1,7 @@
 """The transfers of one generation's checkpoint between a host and the head node, part by part.
 
 Several parts are under way at once; they come and go in their order, and what has come stays when the connection
-breaks. An answer that is longer than was asked for
-never comes this far: `edge` refuses it.
+breaks. An answer that is longer than was asked for never comes this far: `edge` refuses it.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ SNAPSHOT = Verb(
     Fence.RUN,
     orders.Snapshot,
     orders.Manifest,
-    "transfer.checkpoints",
+    "transfer.journey",
     "Copies a checkpoint into a snapshot, so that it can be transferred while scripts change the directory.",
 )
 CHUNK = Verb(
@@ -152,7 +152,7 @@ CHUNK = Verb(
     Fence.RUN,
     orders.Chunk,
     orders.Nothing,
-    "transfer.checkpoints",
+    "transfer.journey",
     "Reads a part of a file of a snapshot; it is the blob of the reply.",
 )
 RECEIVE = Verb(
@@ -160,7 +160,7 @@ RECEIVE = Verb(
     Fence.BEGINS,
     orders.Receive,
     orders.Received,
-    "transfer.checkpoints",
+    "transfer.journey",
     "Puts a snapshot together from its chunks, or names the chunks that are missing.",
 )
 CHECKPOINTS = Verb(

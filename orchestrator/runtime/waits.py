@@ -140,7 +140,10 @@ def _is_compiled() -> bool:
     """Return whether XLA compiles a function that is traced now: it knows no timestamps."""
     frame = sys._getframe()
     while frame is not None:
-        if getattr(frame.f_locals.get("self"), "_jit_compile", None) is True:
+        owner = frame.f_locals.get("self")
+        # Of nothing else may an attribute be asked: a distributed variable answers by an all-reduce of its own, for
+        # which this one would wait.
+        if type(owner).__name__ == "Function" and vars(owner).get("_jit_compile") is True:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False

@@ -44,7 +44,14 @@ ROWS: list[tuple[str, str, str]] = [
 ]
 """A spec, arguments that make it short, and what it says in the end."""
 
-LONG = {"model_parallel", "digits_single", "checkpoint_manager", "tf_keras_backup", "model_checkpoint"}
+LONG = {
+    "model_parallel",
+    "monitored_session",
+    "digits_single",
+    "checkpoint_manager",
+    "tf_keras_backup",
+    "model_checkpoint",
+}
 """Their scripts are run by other tests too, or by the spec with more devices."""
 
 

@@ -28,7 +28,10 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 
-@pytest.mark.parametrize("layout", ["data", pytest.param("model", marks=pytest.mark.long), "both"])
+@pytest.mark.parametrize(
+    "layout",
+    ["data", pytest.param("model", marks=pytest.mark.long), pytest.param("both", marks=pytest.mark.long)],
+)
 def test_ranks_of_jax_train_and_a_killed_one_takes_all_back_to_rank_0s_checkpoint(
     local_cluster: Cluster, compiled: dict[str, str], layout: str
 ) -> None:

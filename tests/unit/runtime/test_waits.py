@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.runtime.waits import DATA, Wait, Waits
+from orchestrator.runtime.waits import DATA, Wait, Waits, _is_compiled
 
 
 def test_a_share_is_that_of_the_last_window() -> None:
@@ -32,3 +32,29 @@ def test_a_measurement_that_fails_is_said_once_and_ends_nothing(capsys: pytest.C
     assert waits.shares() == {}
     assert waits.shares() == {}
     assert capsys.readouterr().err.count("waits are not measured any more") == 1
+
+
+class Asked:
+    """Stands for a distributed variable: whatever is asked of it starts an all-reduce."""
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError(f"{name} was asked for while a graph was traced")
+
+    def trace(self) -> bool:
+        return _is_compiled()
+
+
+class Function:
+    """Has the name and the field of TensorFlow's function."""
+
+    def __init__(self, compiled: bool) -> None:
+        self._jit_compile = compiled
+
+    def trace(self) -> bool:
+        return _is_compiled()
+
+
+def test_only_a_function_of_tensorflow_is_asked_whether_it_is_compiled() -> None:
+    assert not Asked().trace()
+    assert not Function(compiled=False).trace()
+    assert Function(compiled=True).trace()

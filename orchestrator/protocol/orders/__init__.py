@@ -1,0 +1,73 @@
+"""The types of all orders and of their replies. `table` says which belong together.
+
+Some replies repeat files that an older version may have written (the marker of a generation, the record of a run). Of
+those, only the fields that are used are required.
+"""
+
+from orchestrator.protocol.orders.base import FILES_MAX as FILES_MAX
+from orchestrator.protocol.orders.base import CheckpointsDo as CheckpointsDo
+from orchestrator.protocol.orders.base import FaultKind as FaultKind
+from orchestrator.protocol.orders.base import Nothing as Nothing
+from orchestrator.protocol.orders.base import OfRun as OfRun
+from orchestrator.protocol.orders.base import OfTask as OfTask
+from orchestrator.protocol.orders.base import Order as Order
+from orchestrator.protocol.orders.base import Place as Place
+from orchestrator.protocol.orders.checkpoints import By as By
+from orchestrator.protocol.orders.checkpoints import Checkpoint as Checkpoint
+from orchestrator.protocol.orders.checkpoints import Checkpoints as Checkpoints
+from orchestrator.protocol.orders.checkpoints import CheckpointsAnswer as CheckpointsAnswer
+from orchestrator.protocol.orders.checkpoints import Chunk as Chunk
+from orchestrator.protocol.orders.checkpoints import Highest as Highest
+from orchestrator.protocol.orders.checkpoints import HighestGeneration as HighestGeneration
+from orchestrator.protocol.orders.checkpoints import Manifest as Manifest
+from orchestrator.protocol.orders.checkpoints import Receive as Receive
+from orchestrator.protocol.orders.checkpoints import Received as Received
+from orchestrator.protocol.orders.checkpoints import Rejected as Rejected
+from orchestrator.protocol.orders.checkpoints import SavedCheckpoint as SavedCheckpoint
+from orchestrator.protocol.orders.checkpoints import Seed as Seed
+from orchestrator.protocol.orders.checkpoints import Seeded as Seeded
+from orchestrator.protocol.orders.checkpoints import Snapshot as Snapshot
+from orchestrator.protocol.orders.checkpoints import Verified as Verified
+from orchestrator.protocol.orders.checkpoints import Verify as Verify
+from orchestrator.protocol.orders.preparation import AskMachine as AskMachine
+from orchestrator.protocol.orders.preparation import Blob as Blob
+from orchestrator.protocol.orders.preparation import BlobState as BlobState
+from orchestrator.protocol.orders.preparation import Code as Code
+from orchestrator.protocol.orders.preparation import CodeState as CodeState
+from orchestrator.protocol.orders.preparation import Facts as Facts
+from orchestrator.protocol.orders.preparation import Gpu as Gpu
+from orchestrator.protocol.orders.preparation import GpuInUse as GpuInUse
+from orchestrator.protocol.orders.preparation import GpuUser as GpuUser
+from orchestrator.protocol.orders.preparation import Hardware as Hardware
+from orchestrator.protocol.orders.preparation import OwnName as OwnName
+from orchestrator.protocol.orders.preparation import Probe as Probe
+from orchestrator.protocol.orders.preparation import Psutil as Psutil
+from orchestrator.protocol.orders.records import Claimed as Claimed
+from orchestrator.protocol.orders.records import Keep as Keep
+from orchestrator.protocol.orders.records import KnownRun as KnownRun
+from orchestrator.protocol.orders.records import KnownRuns as KnownRuns
+from orchestrator.protocol.orders.records import KnownTask as KnownTask
+from orchestrator.protocol.orders.records import Record as Record
+from orchestrator.protocol.orders.records import Remove as Remove
+from orchestrator.protocol.orders.records import Runs as Runs
+from orchestrator.protocol.orders.records import Stamp as Stamp
+from orchestrator.protocol.orders.tasks import AskFile as AskFile
+from orchestrator.protocol.orders.tasks import AskFiles as AskFiles
+from orchestrator.protocol.orders.tasks import AskLog as AskLog
+from orchestrator.protocol.orders.tasks import AskStacks as AskStacks
+from orchestrator.protocol.orders.tasks import Fault as Fault
+from orchestrator.protocol.orders.tasks import FaultBegun as FaultBegun
+from orchestrator.protocol.orders.tasks import FileDigest as FileDigest
+from orchestrator.protocol.orders.tasks import LogPart as LogPart
+from orchestrator.protocol.orders.tasks import OfFile as OfFile
+from orchestrator.protocol.orders.tasks import Release as Release
+from orchestrator.protocol.orders.tasks import StacksText as StacksText
+from orchestrator.protocol.orders.tasks import Start as Start
+from orchestrator.protocol.orders.tasks import Started as Started
+from orchestrator.protocol.orders.tasks import Stop as Stop
+from orchestrator.protocol.orders.tasks import Sweep as Sweep
+from orchestrator.protocol.orders.tasks import Swept as Swept
+from orchestrator.protocol.orders.tasks import TaskFile as TaskFile
+from orchestrator.protocol.orders.tasks import TaskFiles as TaskFiles
+from orchestrator.protocol.orders.watching import Claim as Claim
+from orchestrator.protocol.orders.watching import Watch as Watch

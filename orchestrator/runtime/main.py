@@ -19,6 +19,11 @@ from orchestrator.runtime.standby import Manners
 from orchestrator.runtime.waits import Waits
 
 TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from orchestrator.runtime.proving import Proving
 
 ERROR_WAIT_S = 1.0
 """How long to wait for the shim to take the error of a failing script."""
@@ -58,15 +63,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
     progress = Progress(link)
     manners = Manners.from_environment()
     wanted = options.read()
-    if wanted.get("measure"):
-        from orchestrator.runtime.measured import Measuring
-
-        runtime._measuring = Measuring(wanted["measure"], progress)
-    proving = None
-    if wanted.get("prove"):
-        from orchestrator.runtime.proving import Proving
-
-        proving = runtime._measuring = Proving(wanted["prove"], batch=wanted.get("batch") or "global")
+    proving = _measurement(wanted, progress)
     runtime._link, runtime._options = link, wanted
     options.choose_keras(wanted)
     own = part.of(wanted)
@@ -115,6 +112,20 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         return _failed(link, kind, e, script.path)
     progress.flush()
     return 0
+
+
+def _measurement(wanted: Mapping[str, Any], progress: Progress) -> Proving | None:
+    """Begin what `orch scale` or `orch prove` asks for. Return what proves, which seeds the script."""
+    if wanted.get("measure"):
+        from orchestrator.runtime.measured import Measuring
+
+        runtime._measuring = Measuring(wanted["measure"], progress)
+    if not wanted.get("prove"):
+        return None
+    from orchestrator.runtime.proving import Proving
+
+    proving = runtime._measuring = Proving(wanted["prove"], batch=wanted.get("batch") or "global")
+    return proving
 
 
 def _warm_up(imports: Imports) -> BaseException | None:

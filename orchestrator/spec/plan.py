@@ -85,31 +85,35 @@ def plan_spec(spec: ClusterSpec, base_dir: Path, *, local_python: str = sys.exec
         env={name: value for name, value in run.env.items() if name not in secrets},
         secrets=secrets,
         ports=run.ports,
-        checkpoint=(
-            CheckpointPlan(
-                absolute(run.checkpoint.dir, base_dir),
-                run.checkpoint.keep,
-                run.checkpoint.shared,
-                run.checkpoint.copy_limit,
-                every_s=run.checkpoint.every if isinstance(run.checkpoint.every, float) else None,
-                every_steps=run.checkpoint.every if isinstance(run.checkpoint.every, int) else None,
-            )
-            if run.checkpoint
-            else None
-        ),
-        restart=RestartPolicy(
-            run.restart.without_progress_max,
-            run.restart.backoff,
-            run.restart.backoff_max,
-            run.on_stall,
-            run.restart.standby,
-        ),
+        checkpoint=_checkpoint(run, base_dir),
+        restart=_restart(run),
         timing=_timing(spec),
         replicas_min=fewest,
         notify=_notify(run, base_dir),
         runtime=run.runtime,
         chaos=run.chaos == "allowed",
         options=_options(run, replicas(tasks, run.replicas_on_cpu) if fewest else None),
+    )
+
+
+def _checkpoint(run: Run, base_dir: Path) -> CheckpointPlan | None:
+    asked = run.checkpoint
+    if asked is None:
+        return None
+    return CheckpointPlan(
+        absolute(asked.dir, base_dir),
+        asked.keep,
+        asked.shared,
+        asked.copy_limit,
+        every_s=asked.every if isinstance(asked.every, float) else None,
+        every_steps=asked.every if isinstance(asked.every, int) else None,
+    )
+
+
+def _restart(run: Run) -> RestartPolicy:
+    asked = run.restart
+    return RestartPolicy(
+        asked.without_progress_max, asked.backoff, asked.backoff_max, run.on_stall, asked.standby
     )
 
 

@@ -186,7 +186,9 @@ def _replicas_here(tf: Any) -> float:
 
 def _after_its_input(original: Any, args: Any, kwargs: Any, wait: Wait, tf: Any) -> Any:
     given = args[0] if args else kwargs.get("t")
-    if tf.config.list_logical_devices("GPU") or not tf.is_tensor(given):
+    # The collectives of several replicas of one process wait for each other; what is written to one variable after
+    # each of them would put them in a row.
+    if _replicas_here(tf) > 1 or tf.config.list_logical_devices("GPU") or not tf.is_tensor(given):
         wait.is_timed = False
         return original(*args, **kwargs)
     total, last = wait.variables

@@ -194,8 +194,9 @@ def _after_its_input(original: Any, args: Any, kwargs: Any, wait: Wait, tf: Any)
     total, last = wait.variables
     with tf.device("/device:CPU:0"), tf.control_dependencies([given]):
         began = tf.timestamp()
-    with tf.control_dependencies([began]):
-        found = original(*args, **kwargs)
+    found = original(
+        *args, **kwargs
+    )  # nothing of ours comes before it, so that nothing of ours can hold it up
     with tf.device("/device:CPU:0"), tf.control_dependencies([found]):
         ended = tf.timestamp()
         since = tf.maximum(began, last.read_value())

@@ -18,7 +18,11 @@ from orchestrator.adapters.checkpoints.units import IS_CHECKPOINT, Unit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
+
+PIN_ATTEMPTS = 5
+"""How often a checkpoint is chosen anew because the training wrote over it meanwhile."""
 
 _NAMED_MAX = 12
 _SAME_S = 1e-3
@@ -161,8 +165,7 @@ def _is_older(entry: Entry, pin: Entry) -> bool:
 def pin(root: str, what: str) -> dict[str, Any]:
     """Copy a checkpoint to where neither a script that keeps only its newest few nor `keep` removes it."""
     with places.locked(root):
-        entry = _whole_one(root, what)
-        directory, again = _pin(root, entry)
+        entry, directory, again = _pinned(root, what)
     return {"checkpoint": entry.to_json() | {"pinned": True}, "path": directory, "already": again}
 
 
@@ -179,19 +182,23 @@ def unpin(root: str, what: str) -> dict[str, Any]:
 def rollback(root: str, what: str) -> dict[str, Any]:
     """Make the next generation start from that checkpoint: pin it, and set aside everything newer."""
     with places.locked(root):
-        entry = _whole_one(root, what)
+        entry, _, _ = _pinned(root, what, may_be=_may_be_gone_back_to)
         generation = entry.chapter.generation
-        if generation is None:
-            raise SeedError(
-                "no-generation",
-                f"{entry.name} lies beside the generations, and is no generation's",
-                "give a run of its own another checkpoint directory with that file in it",
-            )
-        _refuse_twins(root, entry)
-        _pin(root, entry)
+        assert generation is not None
         newer = lineage.go_back(root, generation, entry.unit.saved_at)
     entry.pins = entry.pins or [entry.chapter.source]
     return {"checkpoint": entry.to_json() | {"set_aside": False}, "set_aside": newer}
+
+
+def _may_be_gone_back_to(root: str, entry: Entry) -> None:
+    """Raise SeedError where the mark of a rollback could not name the checkpoint."""
+    if entry.chapter.generation is None:
+        raise SeedError(
+            "no-generation",
+            f"{entry.name} lies beside the generations, and is no generation's",
+            "give a run of its own another checkpoint directory with that file in it",
+        )
+    _refuse_twins(root, entry)
 
 
 def _refuse_twins(root: str, chosen: Entry) -> None:
@@ -214,8 +221,30 @@ def _refuse_twins(root: str, chosen: Entry) -> None:
             )
 
 
+def _pinned(
+    root: str, what: str, *, may_be: Callable[[str, Entry], None] | None = None
+) -> tuple[Entry, str, bool]:
+    """Choose a checkpoint and pin it. Return it, the directory of the copy, and whether that existed before.
+
+    A training that goes on may write over what was chosen before it is copied. Then it is chosen anew: `what` may mean
+    a newer one by now. `may_be` raises SeedError for what must not be chosen.
+    """
+    for last in (False,) * (PIN_ATTEMPTS - 1) + (True,):
+        entry = _whole_one(root, what)
+        if may_be is not None:
+            may_be(root, entry)
+        try:
+            directory, again = _pin(root, entry)
+        except Torn as e:
+            if last:
+                raise _not_whole(entry, str(e)) from e
+        else:
+            return entry, directory, again
+    raise AssertionError("the last attempt returns or raises")
+
+
 def _pin(root: str, entry: Entry) -> tuple[str, bool]:
-    """Pin a checkpoint. Return the directory of the copy, and whether it existed before."""
+    """Pin a checkpoint. Return the directory of the copy, and whether it existed before. Raises Torn."""
     if entry.pins:
         return entry.pins[0], True
     unit, generation = entry.unit, entry.chapter.generation or 0
@@ -226,12 +255,9 @@ def _pin(root: str, entry: Entry) -> tuple[str, bool]:
     source, others = entry.chapter.source, entry.chapter.contents().others
     with room_for(building) as need:
         need.bytes = unit.bytes
-        try:
-            copying.emptied(building)
-            copy = copying.copied(unit, source, building)
-            copy.read()  # the copy must be read, not the original: the training may be writing that at this moment
-        except Torn as e:
-            raise _not_whole(entry, str(e)) from e
+        copying.emptied(building)
+        copy = copying.copied(unit, source, building)
+        copy.read()  # the copy must be read, not the original: the training may be writing that at this moment
         copying.copy_others(source, [] if source == root else others, building, [])
         seed.finish(building, target, {"by": entry.by, "global_step": copy.global_step, "source": unit.path})
     return target, False

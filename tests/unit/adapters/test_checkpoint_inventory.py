@@ -168,6 +168,35 @@ def test_what_is_written_over_is_another_than_the_one_that_was_pinned(tmp_path: 
     assert pinned[0].startswith(".orch/pinned/")
 
 
+class Training:
+    """Writes over its newest checkpoint just before each of the first copies that are made of it."""
+
+    def __init__(self, path: Path, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left, self._path, self._place = times, path, copying.place
+        monkeypatch.setattr(copying, "place", self)
+
+    def __call__(self, source: str, target: str, *, link: bool = False) -> None:
+        if self.left and source == str(self._path):
+            self.left -= 1
+            saved_at = os.stat(source).st_mtime + 1
+            os.utime(source, (saved_at, saved_at))
+        self._place(source, target, link=link)
+
+
+def test_what_the_training_writes_over_while_it_is_pinned_is_chosen_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = generation(tmp_path, 3, "keras3_backup") / "keras3_backup" / "latest.weights.h5"
+    training = Training(newest, inventory.PIN_ATTEMPTS - 1, monkeypatch)
+    pinned = inventory.pin(str(tmp_path), "gen-3")
+    assert training.left == 0
+    assert Path(pinned["path"]).is_dir()
+    training.left = inventory.PIN_ATTEMPTS
+    inventory.unpin(str(tmp_path), "gen-3")
+    with pytest.raises(SeedError, match="while it was copied"):
+        inventory.pin(str(tmp_path), "gen-3")
+
+
 def test_where_all_generations_are_torn_a_pinned_one_is_resumed_from(tmp_path: Path) -> None:
     directory = generation(tmp_path, 1, "keras3_backup") / "keras3_backup"
     inventory.pin(str(tmp_path), "20")

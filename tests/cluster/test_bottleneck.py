@@ -20,6 +20,7 @@ def limited(cluster: Cluster, kind: str) -> dict[str, Any]:
     return dict(run["bottleneck"])
 
 
+@pytest.mark.long
 def test_a_worker_that_the_others_wait_for_is_named(local_cluster: Cluster) -> None:
     told = limited(local_cluster, "worker:1")
     assert (told["kind"], told["task"], told["host"]) == ("slow-task", "worker:1", "here")

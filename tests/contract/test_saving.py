@@ -76,6 +76,7 @@ def test_a_script_with_the_callback_resumes_within_an_epoch_on_both_workers(
     assert not list(directories[1].rglob("saving_temp")), "only the chief writes"
 
 
+@pytest.mark.long
 def test_what_is_resumed_ends_as_what_was_never_interrupted(
     gang: Callable[..., Gang], tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ def test_what_is_resumed_ends_as_what_was_never_interrupted(
     assert verified_step(directories[0]) == 100, "the fit that has ended is saved, although no save was due"
 
 
+@pytest.mark.long
 def test_a_loop_of_two_workers_saves_together_through_a_kill(
     gang: Callable[..., Gang], tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def whole(gang: Callable[..., Gang], directory: Path, **options: Any) -> dict[st
     return last_line(run.tasks[0].out)
 
 
+@pytest.mark.long
 def test_with_hold_batch_one_of_two_ends_with_the_loss_of_both(
     gang: Callable[..., Gang], tmp_path: Path
 ) -> None:

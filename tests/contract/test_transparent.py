@@ -83,8 +83,8 @@ def said(run: Gang, index: int = 0) -> str:
     [
         ("sequential.py", (), 18, EXACT),
         ("functional.py", (), 13, EXACT),
-        ("subclassed.py", (), 16, EXACT),
-        ("generator.py", (), 17, EXACT),
+        pytest.param("subclassed.py", (), 16, EXACT, marks=pytest.mark.long),
+        pytest.param("generator.py", (), 17, EXACT, marks=pytest.mark.long),
         pytest.param("files.py", ("4",), 15, BY_FILE, marks=pytest.mark.long),
         ("files.py", ("1",), 15, EXACT),
         ("train_step.py", (), 18, EXACT),

@@ -42,6 +42,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_pod_saves_at_term_and_its_next_attempt_goes_on_there(tmp_path: Path) -> None:
     shutil.copytree(HERE / "workdir", tmp_path / "workdir")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.faults.times import FaultTimes
+
+if TYPE_CHECKING:
+    from tests.contract.receivers import Mail, Web
 
 # How fast examples are made says how busy the machine is, not whether the code is right.
 settings.register_profile("orch", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -102,3 +105,23 @@ def fault_times() -> FaultTimes:
 def long(request: pytest.FixtureRequest) -> bool:
     """Whether a fault may last as long as the page says; CI has seconds."""
     return bool(request.config.getoption("--long"))
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    """A real HTTP server that remembers what it is sent."""
+    from tests.contract.receivers import Web  # other machines lack its libraries, and need none of it
+
+    made = Web()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def mail() -> Iterator[Mail]:
+    """A real SMTP server that remembers what it is sent."""
+    from tests.contract.receivers import Mail
+
+    made = Mail()
+    yield made
+    made.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 
+from orchestrator.runtime import fit_arguments
 from orchestrator.runtime.progress import as_number
 
 TYPE_CHECKING = False
@@ -120,12 +121,12 @@ class Measuring:
             fit: Keras's own.
             base: its class of callbacks.
         """
-        from orchestrator.runtime.measured_data import arguments, batch_of, one_batch
+        from orchestrator.runtime.measured_data import batch_of, one_batch
 
-        given = arguments(args, kwargs)
-        others = given.pop("callbacks", None) or []
-        every = list(getattr(others, "callbacks", others))
-        callbacks = [each for each in every if not is_left_out(each)] + [_timer(base, self._course)]
+        given = fit_arguments.named(args, kwargs)
+        callbacks = [each for each in fit_arguments.callbacks_of(given) if not is_left_out(each)] + [
+            _timer(base, self._course)
+        ]
         fit(model, **{**given, "epochs": _EPOCHS, "callbacks": callbacks})
         found = self._course.figures()
         per_epoch = getattr(callbacks[-1], "steps_per_epoch", None)

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from orchestrator.runtime.fit_arguments import DEFAULT_BATCH
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
-
-_ARGUMENTS = ("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split", "validation_data")
-"""The first arguments of `fit`, in order. Keras 3 and tf_keras agree on these."""
-
-_DEFAULT_BATCH = 32
-"""Keras's, for arrays."""
-
-
-def arguments(args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `fit` by name, as far as they can be named."""
-    return {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
 
 
 def _is_dataset(x: Any) -> bool:
@@ -39,7 +30,7 @@ def batch_of(given: Mapping[str, Any]) -> int | None:
 
         size = int(distribute.compute_batch_size(x))
         return size if size > 0 else None
-    return int(given.get("batch_size") or _DEFAULT_BATCH) if _are_arrays(x) else None
+    return int(given.get("batch_size") or DEFAULT_BATCH) if _are_arrays(x) else None
 
 
 def one_batch(given: Mapping[str, Any]) -> Any:
@@ -51,6 +42,6 @@ def one_batch(given: Mapping[str, Any]) -> Any:
     tf = sys.modules.get("tensorflow")
     if tf is None or not _are_arrays(x) or not _are_arrays(y):
         return None
-    size = int(given.get("batch_size") or _DEFAULT_BATCH)
+    size = int(given.get("batch_size") or DEFAULT_BATCH)
     first = tf.nest.map_structure(lambda part: part[:size], (x, y))
     return tf.data.Dataset.from_tensors(first).repeat()

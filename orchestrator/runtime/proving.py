@@ -12,6 +12,7 @@ import json
 import os
 import sys
 
+from orchestrator.runtime import fit_arguments
 from orchestrator.runtime.measured import is_left_out
 from orchestrator.runtime.progress import as_number
 
@@ -65,12 +66,8 @@ class Proving:
             fit: Keras's own.
             base: its class of callbacks.
         """
-        from orchestrator.runtime.measured_data import arguments
-
-        given = arguments(args, kwargs)
-        others = given.pop("callbacks", None) or []
-        every = list(getattr(others, "callbacks", others))
-        kept = [each for each in every if not is_left_out(each)]
+        given = fit_arguments.named(args, kwargs)
+        kept = [each for each in fit_arguments.callbacks_of(given) if not is_left_out(each)]
         self._model = model
         self._watch_examples(model)
         history = fit(model, **{**given, "callbacks": [*kept, _recorder(base, self)]})

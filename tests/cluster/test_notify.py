@@ -3,27 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from tests.cluster.cluster import Cluster, wait_until
 from tests.contract.receivers import Mail, Web
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    made = Web()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def mail() -> Iterator[Mail]:
-    made = Mail()
-    yield made
-    made.close()
 
 
 def test_people_are_told_and_no_address_is_written_anywhere(

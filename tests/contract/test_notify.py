@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -34,20 +34,6 @@ def until(condition: Callable[[], Any], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    made = Web()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def mail() -> Iterator[Mail]:
-    made = Mail()
-    yield made
-    made.close()
 
 
 def test_a_mail_and_a_webhook_carry_the_whole_message(web: Web, mail: Mail) -> None:

@@ -11,6 +11,7 @@ import functools
 import sys
 
 from orchestrator import runtime
+from orchestrator.runtime import fit_arguments
 from orchestrator.runtime.transparent import backup, replay
 from orchestrator.runtime.transparent.data import rebatched
 from orchestrator.runtime.transparent.saver import Saver
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
 
     from orchestrator.runtime.transparent.setting import Setting
     from orchestrator.runtime.transparent.shrink import Shrink
-
-_ARGUMENTS = ("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split", "validation_data")
-"""The first arguments of `fit`, in order. Keras 3 and tf_keras agree on these."""
-
-DEFAULT_BATCH = 32
-"""Keras's default batch size for arrays."""
 
 
 def install(setting: Setting) -> None:
@@ -74,10 +69,9 @@ def _wrapped(fit: Callable[..., Any], setting: Setting) -> Callable[..., Any]:
     def transparent_fit(model: Any, *args: Any, **kwargs: Any) -> Any:
         if setting.inside:  # a fit within a callback of another fit does not count in the order of fits
             return fit(model, *args, **kwargs)
-        kwargs = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
-        rest = args[len(_ARGUMENTS) :]
-        if rest:
+        if len(args) > len(fit_arguments.NAMES):
             return fit(model, *args, **kwargs)
+        kwargs = fit_arguments.named(args, kwargs)
         setting.inside = True
         try:
             return _fit(fit, model, kwargs, setting)
@@ -141,7 +135,7 @@ def _scale(kwargs: dict[str, Any], setting: Setting) -> None:
         setting.said("batch", "the batches of a generator or Sequence are its own, and are split as they are")
         return
     else:
-        kwargs["batch_size"] = max(1, (kwargs.get("batch_size") or DEFAULT_BATCH) * up // down)
+        kwargs["batch_size"] = max(1, (kwargs.get("batch_size") or fit_arguments.DEFAULT_BATCH) * up // down)
     if kwargs.get("steps_per_epoch"):
         kwargs["steps_per_epoch"] = -(-int(kwargs["steps_per_epoch"]) * down // up)
     setting.said("batch", _told(setting.shrink))

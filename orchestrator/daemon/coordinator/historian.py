@@ -5,9 +5,7 @@ It reads what any thread may read, and posts nothing; so a disk that hangs or is
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -16,8 +14,7 @@ from orchestrator.adapters.head import history
 from orchestrator.adapters.head.history import FILE, History
 from orchestrator.core.goodput import Moved
 from orchestrator.core.model import Phase, Run, Task
-
-log = logging.getLogger(__name__)
+from orchestrator.daemon.coordinator.lookout import Lookout
 
 EVERY_S = 1.0
 TASKS_EVERY_S = 10.0
@@ -55,18 +52,15 @@ class Historian:
         self._runs, self._run_dir, self._now, self._clock = runs, run_dir, now, clock
         self._seen: dict[str, _Seen] = {}
         self._ended: deque[Run] = deque(maxlen=_ENDED_MAX)
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="history", daemon=True)
+        self._lookout = Lookout(self._look, EVERY_S, name="history", gap="the history has a gap")
 
     def start(self) -> None:
         """Begin to sample."""
-        self._thread.start()
+        self._lookout.start()
 
     def close(self) -> None:
         """Write what is left, and end. A disk that hangs is not waited for."""
-        self._end.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=2)
+        self._lookout.close(wait_s=2)
 
     def ended(self, run: Run) -> None:
         """Remember the last state of a generation that ends: it is gone before the next look. Waits for nothing."""
@@ -77,16 +71,8 @@ class Historian:
         for run_id in run_ids:
             history.remove(os.path.join(self._run_dir(run_id), FILE))
 
-    def _run(self) -> None:
-        while not self._end.wait(EVERY_S):
-            self._safely()
-        self._safely(ending=True)
-
-    def _safely(self, *, ending: bool = False) -> None:
-        try:
-            self.sample(ending=ending)
-        except Exception:
-            log.exception("the history has a gap")
+    def _look(self) -> None:
+        self.sample(ending=self._lookout.is_ending)
 
     def sample(self, *, ending: bool = False) -> None:
         """Look at all runs once. One that has ended is written and closed."""

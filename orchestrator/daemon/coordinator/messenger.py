@@ -27,6 +27,7 @@ from orchestrator.core import notices
 from orchestrator.core.errors import SpecError
 from orchestrator.core.model import Run
 from orchestrator.core.notices import Happened, Held, Notice
+from orchestrator.daemon.coordinator.lookout import Lookout
 from orchestrator.daemon.coordinator.recipient import Message, Recipient
 from orchestrator.spec.own_notify import OwnNotify, load_own
 from orchestrator.spec.recipients import services
@@ -84,8 +85,8 @@ class Messenger:
         self._complained: str | None = None
         self._own_problem = ""
         self._ended: set[str] = set()
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
+        gap = "people are not told of what happens"
+        self._lookout = Lookout(self._look, LOOK_EVERY_S, name="notices", gap=gap)
         kept = durable.read_object(place.kept) or {}
         is_ours = kept.get("owner") == owner and isinstance(kept.get("seq"), int)
         # A journal that is not the one of last time has told its past to nobody whom this concerns.
@@ -95,7 +96,7 @@ class Messenger:
 
     def start(self) -> None:
         """Begin to look."""
-        self._thread.start()
+        self._lookout.start()
 
     def save(self, run_id: str, urls: Sequence[str]) -> None:
         """Keep the URLs of a run's recipients, apart from the plan. Raises OSError where the disk refuses."""
@@ -107,9 +108,7 @@ class Messenger:
 
     def close(self) -> None:
         """Give what is being delivered a few seconds, and keep the rest for the next coordinator."""
-        self._end.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=2)
+        self._lookout.close(wait_s=2)
         until = self._now() + FLUSH_S
         for recipient in list(self._recipients.values()):
             recipient.end(max(0.0, until - self._now()))
@@ -117,17 +116,9 @@ class Messenger:
 
     # -- the thread ----------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _look(self) -> None:
         self._resend()
-        while not self._end.wait(LOOK_EVERY_S):
-            self._safely()
-        self._safely()
-
-    def _safely(self) -> None:
-        try:
-            self.look()
-        except Exception:
-            log.exception("people are not told of what happens")
+        self.look()
 
     def look(self) -> None:
         """Take in what is new, and say what is due."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from orchestrator.adapters.head import telemetry
@@ -11,6 +10,7 @@ from orchestrator.adapters.head.accounts import Accounts
 from orchestrator.core import traces
 from orchestrator.core.model import Phase, Run
 from orchestrator.core.traces import TraceSpan
+from orchestrator.daemon.coordinator.lookout import Lookout
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +36,12 @@ class Tracer:
         self._sent: dict[str, int] = {}
         self.problem: str | None = None
         """Why nothing arrives; None while it does."""
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
+        self._lookout = Lookout(self.look, LOOK_EVERY_S, name="traces", gap="a trace has a gap")
 
     def start(self) -> None:
         """Begin, where it is wanted."""
         if self._is_on:
-            self._thread.start()
+            self._lookout.start()
 
     def changed(self, before: Run, after: Run) -> None:
         """Remember a run of which a generation, or the whole, has ended. Waits for nothing."""
@@ -52,20 +51,7 @@ class Tracer:
 
     def close(self) -> None:
         """Send what is left, and end within seconds."""
-        self._end.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=END_WAIT_S)
-
-    def _run(self) -> None:
-        while not self._end.wait(LOOK_EVERY_S):
-            self._safely()
-        self._safely()
-
-    def _safely(self) -> None:
-        try:
-            self.look()
-        except Exception:
-            log.exception("a trace has a gap")
+        self._lookout.close(wait_s=END_WAIT_S)
 
     def look(self) -> None:
         """Send what has ended since."""

@@ -72,6 +72,8 @@ class BootAnswer(TypedDict, total=False):
     """The answer: the bundle is needed, or the agent starts, or why it cannot."""
 
     need: bool
+    magic: Name
+    """Of the host's byte code, in hex: the head may have compiled for it."""
     ok: bool
     error: Literal["python-too-old", "os", "internal"]
     version: Name

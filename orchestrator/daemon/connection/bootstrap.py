@@ -7,8 +7,8 @@ What is said, after the host's shell has run COMMAND:
     <request as JSON>\\n
                                                   (whatever motd and rc files print) orch-shell\\n
                                                   (the same) <mark> {"ok": true}\\n   and frames from here on
-    only after <mark> {"need": true}\\n:
-    <bytes>\\n<installer.py><bytes>\\n<bundle>
+    only after <mark> {"need": true, "magic": "<hex>"}\\n:
+    <bytes>\\n<installer.py><sha256> <bytes>\\n<bundle>
 
 The mark is a number of the head's said backwards, so that no output of anybody else's, and no echo of our
 own input, is taken for it. All of the user's text travels on stdin; COMMAND never changes.
@@ -28,6 +28,7 @@ from orchestrator.adapters.channel import Decoder, FrameError, encode
 from orchestrator.core.errors import ConnectFailed, HostUnfit
 from orchestrator.daemon.connection import edge
 from orchestrator.daemon.connection.bootstrap_errors import PYTHON_HINT, too_old, unfit
+from orchestrator.daemon.connection.compiled import compiled_for
 from orchestrator.protocol.check import check_of
 from orchestrator.protocol.frames import BootAnswer, BootRequest, Greeting
 from orchestrator.protocol.table import PSUTIL
@@ -91,10 +92,11 @@ def start(d):
     p = os.path.join(d, "bundle", q["digest"] + "." + sys.implementation.cache_tag + ".pyz")
     for new in (False, True):
         if new or not os.path.exists(p):
-            say({"need": True})
+            from importlib.util import MAGIC_NUMBER
+            say({"need": True, "magic": MAGIC_NUMBER.hex()})
             g = {"__name__": "orch_install"}
             exec(f.read(int(f.readline())), g)
-            g["install"](f, p, q["digest"])
+            g["install"](f, p)
             new = True
         sys.path.insert(0, p)
         try:
@@ -219,7 +221,7 @@ class _Talk:
         answer = self._answer(mark, began_at)
         pushed_bytes = 0
         if answer.get("need"):
-            pushed_bytes = self._push()
+            pushed_bytes = self._push(answer.get("magic", ""))
             answer = self._answer(mark, began_at)
         if not answer.get("ok"):
             raise unfit(self.host, answer)
@@ -268,11 +270,12 @@ class _Talk:
                 return
             self.heard += data
 
-    def _push(self) -> int:
+    def _push(self, magic: str) -> int:
         installer = (Path(__file__).parent / "installer.py").read_bytes()
-        data = self.bundle.code.data
-        self.channel.write(b"%d\n%s%d\n%s" % (len(installer), installer, len(data), data))
-        return len(data)
+        code = compiled_for(magic, self.bundle.code)
+        sha256, size = code.digest.encode("ascii"), len(code.data)
+        self.channel.write(b"%d\n%s%s %d\n%s" % (len(installer), installer, sha256, size, code.data))
+        return size
 
     def _hello(self) -> Started:
         decoder = Decoder()

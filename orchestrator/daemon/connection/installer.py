@@ -1,4 +1,4 @@
-"""Runs on a host before anything of ours is there: writes the pushed bundle, precompiled by the host's Python.
+"""Runs on a host before anything of ours is there: writes the pushed bundle, and compiles what came as source only.
 
 Its source travels alone, only to a host that lacks the bundle, so it may import nothing of ours.
 """
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 
-def install(stream: BinaryIO, path: str, digest: str) -> None:
-    """Read `<bytes>\\n<zip>` from the stream and put the precompiled archive to `path`, whole or not at all.
+def install(stream: BinaryIO, path: str) -> None:
+    """Read `<sha256> <bytes>\\n<zip>` from the stream and put the compiled archive to `path`, whole or not at all.
 
     In a fork: the compiler's memory would else stay with the agent for as long as it lives. ValueError where
-    the content is not that of the digest; OSError where the host cannot hold it.
+    the content has another sum; OSError where the host cannot hold it.
     """
     import json
 
@@ -25,7 +25,7 @@ def install(stream: BinaryIO, path: str, digest: str) -> None:
     if pid == 0:
         told: list[object] = ["value", 0, "the installer was interrupted", None]
         try:
-            _install(stream, path, digest)
+            _install(stream, path)
             told = []
         except OSError as e:
             told = ["os", e.errno, e.strerror, e.filename or path]
@@ -45,16 +45,17 @@ def install(stream: BinaryIO, path: str, digest: str) -> None:
         raise ValueError(failed[2])
 
 
-def _install(stream: BinaryIO, path: str, digest: str) -> None:
+def _install(stream: BinaryIO, path: str) -> None:
     from hashlib import sha256
 
-    data = stream.read(int(stream.readline()))
-    if sha256(data).hexdigest() != digest:
+    digest, size = stream.readline().split()
+    data = stream.read(int(size))
+    if sha256(data).hexdigest() != digest.decode("ascii"):
         raise ValueError("the bundle arrived damaged")
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         with open(temporary, "wb") as file:
-            _precompile(data, file)
+            precompile(data, file)
             file.flush()
             os.fsync(file.fileno())
         os.rename(temporary, path)
@@ -64,8 +65,8 @@ def _install(stream: BinaryIO, path: str, digest: str) -> None:
         raise
 
 
-def _precompile(data: bytes, out: BinaryIO) -> None:
-    """Write the same archive, not compressed, with a .pyc beside each .py.
+def precompile(data: bytes, out: BinaryIO) -> None:
+    """Write the same archive, not compressed, with a .pyc beside each .py. One that is there is taken as it is.
 
     Unchecked by hash: nobody edits it in place, and a check would hash each source at each import.
     """
@@ -75,10 +76,11 @@ def _precompile(data: bytes, out: BinaryIO) -> None:
     from importlib.util import MAGIC_NUMBER, source_hash
 
     with zipfile.ZipFile(io.BytesIO(data)) as pushed, zipfile.ZipFile(out, "w") as archive:
+        names = set(pushed.namelist())
         for name in pushed.namelist():
             source = pushed.read(name)
             archive.writestr(name, source)
-            if not name.endswith(".py"):
+            if not name.endswith(".py") or name + "c" in names:
                 continue
             # Tracebacks name the file; a full path would only be the head's.
             code = compile(source, name, "exec", dont_inherit=True, optimize=0)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import glob
+import io
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,8 @@ from orchestrator.adapters import bundle
 from orchestrator.adapters.local import LocalChannel
 from orchestrator.core.errors import ConnectFailed, HostError, HostUnfit
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.connection import bootstrap
+from orchestrator.daemon.connection import bootstrap, installer
+from orchestrator.daemon.connection.compiled import compiled_for
 
 Open = Callable[..., LocalChannel]
 
@@ -258,3 +262,16 @@ def test_silence_ends_in_time(login: Open) -> None:
     error = refusal(channel, timeout_s=0.3)
     child.kill()
     assert (type(error), "rc files" in (error.hint or "")) == (ConnectFailed, True)
+
+
+def test_a_host_with_other_byte_code_gets_sources_and_compiles_the_same() -> None:
+    code = bundle.load().code
+    assert compiled_for("00", code) is code
+    ours = compiled_for(MAGIC_NUMBER.hex(), code)
+    assert ours is compiled_for(MAGIC_NUMBER.hex(), code)
+    by_host, by_head = io.BytesIO(), io.BytesIO()
+    installer.precompile(code.data, by_host)
+    installer.precompile(ours.data, by_head)
+    with zipfile.ZipFile(by_host) as first, zipfile.ZipFile(by_head) as second:
+        assert sorted(first.namelist()) == sorted(second.namelist())
+        assert all(first.read(name) == second.read(name) for name in first.namelist())

@@ -12,10 +12,13 @@ from urllib.parse import quote
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.notices import Happened
 
+NEWS_MAX = 1000
+"""How many are read at once."""
+
 _KINDS = sorted(kind.value for kind in NoteKind if kind.row.notice)
 _NEW = (
     "SELECT seq, run_id, name, kind, message, time, task, generation, data FROM events WHERE seq > ? AND kind IN "
-    f"({', '.join('?' * len(_KINDS))}) ORDER BY seq LIMIT 1000"
+    f"({', '.join('?' * len(_KINDS))}) ORDER BY seq LIMIT {NEWS_MAX}"
 )
 
 
@@ -24,6 +27,36 @@ class News(NamedTuple):
 
     seq: int
     happened: list[Happened]
+
+
+class Changes:
+    """Tells whether the journal may hold what has not been read, by its files' sizes and times: without SQLite."""
+
+    def __init__(self, path: str) -> None:
+        self._files = (path, f"{path}-wal")
+        self._read: list[tuple[int, int] | None] = []
+        self._is_settled = False
+
+    def may_be_new(self) -> bool:
+        """Return whether to read now.
+
+        A change is read twice: the clock of files is coarse, so what is written just after a look can leave the same
+        time behind.
+        """
+        now = [_stamp(path) for path in self._files]
+        is_same = now == self._read
+        if is_same and self._is_settled:
+            return False
+        self._is_settled, self._read = is_same, now
+        return True
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def newest_seq(path: str) -> int:
@@ -35,7 +68,7 @@ def news(path: str, after: int) -> News:
     """Return the events since that number of which people may want to be told. Raises OSError: try again."""
     newest = newest_seq(path)
     rows = _ask(path, _NEW, (after, *_KINDS))
-    seq = rows[-1][0] if len(rows) == 1000 else max(newest, rows[-1][0] if rows else after)
+    seq = rows[-1][0] if len(rows) == NEWS_MAX else max(newest, rows[-1][0] if rows else after)
     return News(seq, [_happened(*row[1:]) for row in rows])
 
 

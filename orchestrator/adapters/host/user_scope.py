@@ -8,7 +8,6 @@ user lingers; so it is used for users who linger only.
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 
 from orchestrator.adapters.host import logind
@@ -71,6 +70,8 @@ def _ask(unit: str) -> bool:
     runtime_dir = _runtime_dir()
     bus = f"unix:path={runtime_dir}/bus"
     environ = {**os.environ, "XDG_RUNTIME_DIR": runtime_dir, "DBUS_SESSION_BUS_ADDRESS": bus}
+    import subprocess  # here, since every agent imports this module, and few ask
+
     try:
         done = subprocess.run(
             command,

@@ -13,7 +13,7 @@ from orchestrator.adapters.channel import BLOB_BYTES_MAX
 from orchestrator.adapters.checkpoints import ABOUT as CHECKPOINT_VERBS
 from orchestrator.adapters.host import codestore, files, hostdir, hostlog
 from orchestrator.adapters.host.hostdir import HostFault
-from orchestrator.daemon.agent import faults, machine, runs, start, sweep
+from orchestrator.daemon.agent import faults, runs, start, sweep
 from orchestrator.daemon.agent.jobs import Result, answer_of
 from orchestrator.daemon.agent.reader import Reader
 from orchestrator.daemon.agent.reply import Reply
@@ -109,7 +109,13 @@ class Orders:
     def _on_machine(self, order: orders.AskMachine, _blob: bytes, reply: Reply) -> None:
         del order
         host_dir = self._host.host_dir
-        self._fork(lambda: machine.look(host_dir), reply, "the look at the machine", deadline_s=PROBE_S)
+
+        def look() -> orders.Hardware:
+            from orchestrator.daemon.agent import machine  # in the fork: few agents are asked
+
+            return machine.look(host_dir)
+
+        self._fork(look, reply, "the look at the machine", deadline_s=PROBE_S)
 
     def _on_psutil(self, order: orders.Psutil, blob: bytes, reply: Reply) -> orders.Nothing | None:
         digest, last = order["sha256"], order["last"]

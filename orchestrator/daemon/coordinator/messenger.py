@@ -21,7 +21,7 @@ from typing import Any
 from orchestrator.adapters import durable
 from orchestrator.adapters.head.delivery import deliver
 from orchestrator.adapters.head.journal import now_utc
-from orchestrator.adapters.head.journal_news import newest_seq, news
+from orchestrator.adapters.head.journal_news import NEWS_MAX, Changes, newest_seq, news
 from orchestrator.adapters.head.secrets import Secrets
 from orchestrator.core import notices
 from orchestrator.core.errors import SpecError
@@ -92,6 +92,7 @@ class Messenger:
         # A journal that is not the one of last time has told its past to nobody whom this concerns.
         self._seq = kept["seq"] if is_ours else newest_seq(place.journal)
         self._desk = _held(kept, now()) if is_ours else notices.EMPTY
+        self._changes, self._is_behind = Changes(place.journal), True
         self._unsent = kept.get("unsent") or [] if is_ours else []
 
     def start(self) -> None:
@@ -124,11 +125,9 @@ class Messenger:
         """Take in what is new, and say what is due."""
         said: list[Notice] = []
         before, ended = (self._seq, self._desk), set(self._ended)
-        with contextlib.suppress(OSError):  # a journal that is being written is asked again
-            self._seq, happened = news(self._place.journal, self._seq)
-            for one in happened:
-                self._desk, notice = notices.take(self._desk, one, self._now())
-                said += [notice] if notice is not None else []
+        for one in self._news():
+            self._desk, notice = notices.take(self._desk, one, self._now())
+            said += [notice] if notice is not None else []
         self._desk, more = notices.due(self._desk, self._now())
         told = [self._tell(notice) for notice in (*said, *more)]
         self._tell_of_the_head()
@@ -138,6 +137,16 @@ class Messenger:
         for run_id in ended - owed:
             self._secrets.remove(run_id)
             self._ended.discard(run_id)
+
+    def _news(self) -> list[Happened]:
+        if not self._changes.may_be_new() and not self._is_behind:
+            return []
+        self._is_behind = True
+        with contextlib.suppress(OSError):  # a journal that is being written is asked again
+            self._seq, happened = news(self._place.journal, self._seq)
+            self._is_behind = len(happened) == NEWS_MAX
+            return happened
+        return []
 
     def _tell(self, notice: Notice) -> bool:
         """Give a notice to all who want it. Return whether there is anybody."""

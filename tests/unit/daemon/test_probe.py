@@ -32,7 +32,7 @@ def versions(python: Path, environ: dict[str, str]) -> dict[str, str | None]:
     code = (
         f"import sys; sys.path.append({str(ROOT)!r}); import json\n"
         "from orchestrator.daemon.agent import probe\n"
-        "print(json.dumps({n: probe._version(n, names) for n, names in probe._PACKAGES.items()}))"
+        "print(json.dumps({n: probe._version(n, names, probe._installed()) for n, names in probe._PACKAGES.items()}))"
     )
     told = subprocess.run([python, "-I", "-c", code], env=environ, capture_output=True, text=True, check=True)
     found: dict[str, str | None] = json.loads(told.stdout)

@@ -59,7 +59,10 @@ def goodput(told: Document | None) -> str:
         return ""
     badput = sorted((told.get("badput") or {}).items(), key=lambda each: -each[1])
     spent = ", ".join(f"{name} {duration(seconds)}" for name, seconds in badput if seconds >= 0.5)
-    return f"{told['value']:.0%} of the time counts" + (f"; {spent}" if spent else "")
+    lost = render.gpu_hours(told)
+    return (
+        f"{told['value']:.0%} of the time counts" + (f"; {spent}" if spent else "") + lost.replace(",", ";")
+    )
 
 
 def _now(document: Document, causes: list[Any], paint: Paint, width: int | None) -> list[str]:

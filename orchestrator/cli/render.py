@@ -150,8 +150,18 @@ def times_line(run: Document) -> str:
         parts.append(f"{duration(run['eta_s'])} left")
     share = goodput(run)
     if share is not None:
-        parts.append(f"goodput {share:.0%}")
+        parts.append(f"goodput {share:.0%}{gpu_hours(run.get('time_use'))}")
     return "; ".join(parts)
+
+
+def gpu_hours(told: Document | None) -> str:
+    """Return what was trained again, in hours of a GPU; nothing where that is none, or not known.
+
+    >>> gpu_hours({"lost_gpu_hours": 1.42}), gpu_hours({"lost_gpu_hours": 0.0})
+    (', 1.4 GPU-hours lost', '')
+    """
+    lost = (told or {}).get("lost_gpu_hours")
+    return f", {lost:.2g} GPU-hours lost" if isinstance(lost, (int, float)) and lost >= 0.01 else ""
 
 
 def goodput(run: Document) -> float | None:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.adapters.head.paths import Paths
 from orchestrator.core.errors import JournalError
+
+if TYPE_CHECKING:
+    from orchestrator.adapters.head.accounts import Accounts
 
 _NOT_KNOWN = dict.fromkeys(("heartbeat_age_s", "steps_per_s", "cpu_percent", "rss_bytes"))
 """Of a task, what only its heartbeats say."""
 
 
-def status(paths: Paths, *, now: float) -> dict[str, Any] | None:
+def status(paths: Paths, *, now: float, accounts: Accounts | None = None) -> dict[str, Any] | None:
     """Return the status document as it was recorded, with `recorded_age_s`; None where nothing can be read.
 
-    `now` is the Unix time. The journal keeps decisions and not each heartbeat, so the tasks may well be further.
+    The journal keeps decisions and not each heartbeat, so the tasks may well be further.
+
+    Args:
+        now: the Unix time.
+        accounts: those of the runs, where somebody has them already.
     """
+    from orchestrator.adapters.head import accounts as head_accounts
     from orchestrator.adapters.head import journal
     from orchestrator.daemon.coordinator.status import SCHEMA, run_document
 
@@ -28,7 +36,9 @@ def status(paths: Paths, *, now: float) -> dict[str, Any] | None:
     if not any(written):
         return None
     age_s = round(max(0.0, now - max(written)), 1)
-    runs = [run_document(one.run, now=one.written_at + age_s) for one in kept]
+    accounts = accounts or head_accounts.Accounts(paths.journal, paths.run_dir)
+    times = accounts.of_each([one.run.run_id for one in kept])
+    runs = [run_document(one.run, now=one.written_at + age_s, times=times) for one in kept]
     for run in runs:
         run.update(steps_per_s=None, tasks=[{**task, **_NOT_KNOWN} for task in run["tasks"]])
     return {"schema": SCHEMA, "runs": runs, "coordinator": None, "recorded_age_s": age_s}

@@ -3,19 +3,23 @@
 Goodput is the time in which steps were trained that count, of all the time since the run was submitted. The rest is
 badput, in classes that are disjoint and add up to the elapsed time:
 
-    connect  until the first generation starts     lost     trained, and trained again after a restart
-    start    processes start and join              stall    the position stood still
-    warmup   from the release to the first step    stop     the tasks were being ended
-    backoff  waiting for the next generation       room     waiting for room on the checkpoint's disk
+    connect  until the first generation starts      stall    the position stood still
+    start    processes start and join               stop     from the last step until the tasks had ended
+    restore  waiting for the checkpoint, reading it  backoff  waiting for the next generation
+    warmup   from then to the first new step        host     waiting for a host: to be heard, or to be replaced
+    lost     trained, and trained again             room     waiting for room on the checkpoint's disk
+    save     saves held the training up             unseen   nobody watched, and no step shows what was done
 
 Events say when a generation was released, and not when its first and last steps were. Where a history was kept it says
-so (`Moved`); without it, a generation trains from its release to its end.
+so (`Moved`), with what the script's saves took and when somebody watched; without it, a generation trains from its
+release to its end. The steps that were made while nobody watched are training: the position shows them afterwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from orchestrator.core.notes import NoteKind as Kind
@@ -29,6 +33,10 @@ class Moved:
     last_at: float
     first_step: int
     last_step: int
+    began_at: float | None = None
+    """When the script began to train, with what it had restored; None where its runtime does not say so."""
+    saved_s: float = 0.0
+    """How long its saves have held the training up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,14 @@ class Generation:
     kept_fraction: float = 1.0
     at_risk: bool = False
     """Its newest work is saved nowhere yet."""
+    is_resumed: bool = False
+    """It started from a checkpoint."""
+    told: Mapping[str, float] = field(default_factory=dict)
+    """Without a history: when it began to train, and made its first step, in seconds since its release."""
+    has_lost_host: bool = False
+    saved_s: float = 0.0
+    gpus: int | None = None
+    """How many GPUs its tasks had; None where the journal does not say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +93,8 @@ class Account:
     badput: Mapping[str, float]
     generations: Sequence[Generation]
     checkpoints: Sequence[tuple[float, int | None]]
+    lost_gpu_hours: float | None = None
+    """What was trained again, in hours of one GPU; None where it is not known how many there were."""
 
     @property
     def elapsed_s(self) -> float:
@@ -91,10 +109,17 @@ class Account:
             "elapsed_s": round(self.elapsed_s, 1),
             "kept_s": round(self.kept_s, 1),
             "badput": {name: round(spent, 1) for name, spent in self.badput.items()},
+            "lost_gpu_hours": None if self.lost_gpu_hours is None else round(self.lost_gpu_hours, 3),
         }
 
 
-CLASSES = ("connect", "start", "warmup", "lost", "stall", "stop", "backoff", "room")
+CLASSES = (
+    *("connect", "start", "restore", "warmup", "lost", "save"),
+    *("stall", "stop", "backoff", "host", "room", "unseen"),
+)
+
+UNSEEN_AFTER_S = 15.0
+"""A shorter gap between two watches is that between two writes of the history."""
 
 _ENDS = (Kind.SUCCEEDED, Kind.FAILED, Kind.KILLED)
 _BEGINS = {
@@ -104,17 +129,27 @@ _BEGINS = {
     Kind.MOVES_AGAIN: "training",
     Kind.STOPPING: "stop",
     Kind.BACKOFF: "backoff",
+    Kind.WAITING_FOR_HOST: "host",
     Kind.WAITING_FOR_ROOM: "room",
     Kind.ROOM_AGAIN: "backoff",
 }
 """What a run does from that event on."""
 
-KINDS = frozenset({Kind.SUBMITTED, Kind.RESUMED, Kind.FROM_START, Kind.CHECKPOINT, *_BEGINS, *_ENDS})
+_RELEASED = ("warmup", "training", "stall")
+_RESUMES = (Kind.RESUMED, Kind.FROM_START)
+
+_TELLS = (Kind.SUBMITTED, Kind.CHECKPOINT, Kind.HOST_LOST, Kind.TRAINS_AGAIN)
+
+KINDS = frozenset({*_TELLS, *_RESUMES, *_BEGINS, *_ENDS})
 """The kinds that `account` reads; others change nothing."""
 
 
 def account(
-    events: Iterable[Event], *, now: float, moved: Mapping[int, Moved] | None = None
+    events: Iterable[Event],
+    *,
+    now: float,
+    moved: Mapping[int, Moved] | None = None,
+    watched: Sequence[tuple[float, float]] = (),
 ) -> Account | None:
     """Return how a run has spent its time, from its events in order; None where it has none.
 
@@ -122,6 +157,7 @@ def account(
         events: those of the run.
         now: until when a run counts that has not ended.
         moved: by generation, when its position moved.
+        watched: from when to when a coordinator looked, in order; empty where nobody has kept that.
     """
     told = [event for event in events if event.kind in KINDS]
     if not told:
@@ -132,6 +168,7 @@ def account(
     for generation in generations:
         going = ended is None and generation is generations[-1]
         _follow(generation, (moved or {}).get(generation.number), going=going)
+        generation.spans = _with_unseen(generation.spans, watched, end)
     _judge(
         told, generations, succeeded=ended is not None and ended.kind is Kind.SUCCEEDED, going=ended is None
     )
@@ -144,50 +181,113 @@ def _generations(told: Sequence[Event], end: float) -> list[Generation]:
     made = [Generation(0, [])]
     state, since = "connect", told[0].at
     for event in told:
-        follows = _BEGINS.get(event.kind)
-        if event.kind in (Kind.RESUMED, Kind.FROM_START):
-            made[-1].resumed_from = event.data.get("global_step") or 0
         at = min(max(event.at, since), end)
+        _learn(made[-1], event, state)
         if event.kind in _ENDS:
             break
-        if follows is None or (
-            follows in ("stall", "training") and state not in ("training", "warmup", "stall")
-        ):
-            continue
-        if at > since:
-            made[-1].spans.append(Span(state, since, at))
+        for begins, follows in _changes(event, state, since, at):
+            if begins > since:
+                made[-1].spans.append(Span(state, since, begins))
+            state, since = follows, begins
         if event.kind is Kind.GENERATION:
-            made.append(Generation(event.generation, []))
-        state, since = follows, at
+            made.append(Generation(event.generation, [], gpus=event.data.get("gpus")))
     if end > since:
         made[-1].spans.append(Span(state, since, end))
     return made
 
 
+def _learn(generation: Generation, event: Event, state: str) -> None:
+    """Take from an event what it tells of its generation."""
+    if event.kind in _RESUMES:
+        generation.resumed_from = event.data.get("global_step") or 0
+        generation.is_resumed = event.kind is Kind.RESUMED
+    elif event.kind is Kind.TRAINS_AGAIN:
+        restored_s, rest_s = event.data.get("restored_s"), event.data.get("first_step_s")
+        if rest_s is not None:
+            generation.told = {"began": restored_s or 0.0, "first": (restored_s or 0.0) + rest_s}
+    elif event.kind is Kind.HOST_LOST and state in _RELEASED:
+        generation.has_lost_host = True
+
+
+def _changes(event: Event, state: str, since: float, at: float) -> list[tuple[float, str]]:
+    """Return when the run began to do something else, and what: by this event, in order."""
+    if event.kind is Kind.HOST_LOST and state == "stop":
+        return [(since, "host"), (at, "stop")]  # that one was waited for
+    follows = _BEGINS.get(event.kind)
+    if follows is None or (follows in ("stall", "training") and state not in _RELEASED):
+        return []
+    if event.kind is Kind.RUNNING and event.data.get("seeding_s"):
+        return [(max(since, at - event.data["seeding_s"]), "restore"), (at, follows)]
+    return [(at, follows)]
+
+
 def _follow(generation: Generation, moved: Moved | None, *, going: bool) -> None:
     """Cut the time between release and end where the first step was made, and the last."""
     if moved is not None:
-        generation.last_step = moved.last_step
+        generation.last_step, generation.saved_s = moved.last_step, moved.saved_s
     cut: list[Span] = []
-    for span in generation.spans:
-        if span.state != "warmup":
+    for span, after in zip(generation.spans, [*generation.spans[1:], None], strict=False):
+        if span.state not in ("warmup", "training"):
             cut.append(span)
             continue
-        first = span.begin if moved is None else min(max(moved.first_at, span.begin), span.end)
-        last = span.end if moved is None or going else min(max(moved.last_at, first), span.end)
-        named = (("warmup", span.begin, first), ("training", first, last), ("stop", last, span.end))
+        began = first = span.begin
+        last = span.end
+        if span.state == "warmup":
+            began, first = _first(generation, moved, span)
+        if moved is not None and not going:
+            last = min(max(moved.last_at, first), span.end)
+        tail = "stall" if after is not None and after.state == "stall" else "stop"
+        tail = "host" if generation.has_lost_host and tail == "stop" else tail
+        named = (
+            *(("restore", span.begin, began), ("warmup", began, first)),
+            *(("training", first, last), (tail, last, span.end)),
+        )
         cut += [Span(*each) for each in named if each[2] > each[1]]
     generation.spans = cut
 
 
+def _first(generation: Generation, moved: Moved | None, span: Span) -> tuple[float, float]:
+    """Return when its script had restored what it starts from, and when the first new step was made."""
+    told, began = generation.told, span.begin
+    first = span.begin + told.get("first", 0.0) if moved is None else moved.first_at
+    first = min(max(first, span.begin), span.end)
+    if generation.is_resumed:
+        began = span.begin + told.get("began", 0.0)
+        if moved is not None and moved.began_at is not None:
+            began = moved.began_at
+    return min(max(began, span.begin), first), first
+
+
+def _with_unseen(spans: list[Span], watched: Sequence[tuple[float, float]], end: float) -> list[Span]:
+    """Return the spans, with what is not known of the times in which nobody watched.
+
+    Steps that were made then are known. After the last look nothing is.
+    """
+    gaps = [(before[1], after[0], False) for before, after in pairwise(watched)]
+    gaps += [(watched[-1][1], end, True)] if watched else []
+    for begin, until, is_open in gaps:
+        if until - begin > UNSEEN_AFTER_S:
+            spans = [part for span in spans for part in _hidden(span, begin, until, is_open=is_open)]
+    return spans
+
+
+def _hidden(span: Span, begin: float, end: float, *, is_open: bool) -> list[Span]:
+    """Cut a span where nobody watched."""
+    begin, end = max(begin, span.begin), min(end, span.end)
+    if begin >= end or (span.state == "training" and not is_open):
+        return [span]
+    parts = (
+        Span(span.state, span.begin, begin),
+        Span("unseen", begin, end),
+        Span(span.state, end, span.end),
+    )
+    return [part for part in parts if part.end > part.begin]
+
+
 def _judge(told: Sequence[Event], generations: Sequence[Generation], *, succeeded: bool, going: bool) -> None:
     """Say of each generation how much of its training counts: all up to the step that the next one resumed from."""
-    lost = {e.generation: e.data.get("steps_lost") for e in told if e.kind in (Kind.RESUMED, Kind.FROM_START)}
-    resumed = {
-        e.generation: e.data.get("global_step") or 0
-        for e in told
-        if e.kind in (Kind.RESUMED, Kind.FROM_START)
-    }
+    lost = {e.generation: e.data.get("steps_lost") for e in told if e.kind in _RESUMES}
+    resumed = {e.generation: e.data.get("global_step") or 0 for e in told if e.kind in _RESUMES}
     trained = [g for g in generations if any(span.state == "training" for span in g.spans)]
     followers = [g.number for g in generations if g.number in resumed]
     for generation in trained:
@@ -224,19 +324,25 @@ def _sum(
 ) -> Account:
     badput = dict.fromkeys(CLASSES, 0.0)
     kept = trained = 0.0
+    gpu_s: float | None = 0.0
     for generation in generations:
+        spent = sum(span.end - span.begin for span in generation.spans if span.state == "training")
+        saved = min(generation.saved_s, spent)
+        lost = spent * (1 - generation.kept_fraction)
+        trained += spent
+        kept += (spent - saved) * generation.kept_fraction
+        badput["save"] += saved * generation.kept_fraction
+        badput["lost"] += lost
+        if lost > 0:
+            gpu_s = None if gpu_s is None or generation.gpus is None else gpu_s + lost * generation.gpus
         for span in generation.spans:
-            spent = span.end - span.begin
-            if span.state == "training":
-                trained += spent
-                kept += spent * generation.kept_fraction
-                badput["lost"] += spent * (1 - generation.kept_fraction)
-            else:
-                badput[span.state] += spent
+            if span.state != "training":
+                badput[span.state] += span.end - span.begin
         generation.spans = _with_lost(generation)
     value = kept / (end - begin) if trained and end > begin else None
     spent_on = {name: spent for name, spent in badput.items() if spent > 0}
-    return Account(begin, end, is_final, value, kept, spent_on, generations, checkpoints)
+    gpu_hours = None if gpu_s is None else gpu_s / 3600
+    return Account(begin, end, is_final, value, kept, spent_on, generations, checkpoints, gpu_hours)
 
 
 def _with_lost(generation: Generation) -> list[Span]:

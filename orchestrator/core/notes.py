@@ -118,6 +118,10 @@ class NoteKind(Enum):
     LIMIT_REACHED = Row(
         "limit-reached", "A host or a task sends more than orch takes, and what becomes of the rest."
     )
+    WAITING_FOR_HOST = Row(
+        "waiting-for-host",
+        "The next generation could start, but for hosts that nobody can replace; `hosts` in `data`.",
+    )
     SWEPT = Row("swept", "A host was looked at for what is left of the run.")
 
     # tasks

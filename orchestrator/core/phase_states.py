@@ -80,6 +80,8 @@ class Rendezvous:
     """How far the checkpoint is on its way between hosts that share no directory."""
     seeding_at: Instant | None = None
     """When it last got further."""
+    joined_at: Instant | None = None
+    """Since when all tasks wait at their gates for the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,8 @@ class Saving:
     every_s: float | None = None
     cost_s: float | None = None
     """How long a save holds the training up."""
+    spent_s: float | None = None
+    """How long all saves of this process have."""
 
     def sentence(self) -> str:
         """Say how often, and why.

@@ -47,21 +47,11 @@ class Source:
             document = self.client.get("/v1/status")
             self._away_since, self._was_here = None, True
         except CoordinatorUnreachable:
-            document = self._recorded(now)
+            found = recorded.status(self.paths, now=now, accounts=self._accounts)
+            document = found or {"schema": 1, "runs": []}
             age_s = 0.0 if self._was_here else document.get("recorded_age_s", 0.0)
             self._away_since = self._away_since or now - age_s
         return {**document, "away_since": self._away_since, "now": now}
-
-    def _recorded(self, now: float) -> dict[str, Any]:
-        """Return the status as the journal has it."""
-        document = recorded.status(self.paths, now=now) or {"schema": 1, "runs": []}
-        accounts = self._accounts.of_each([run["run_id"] for run in document["runs"]])
-        for run in document["runs"]:
-            if (account := accounts.get(run["run_id"])) is not None:
-                told = account.as_data()
-                run["goodput"], run["time_use"], run["started_at"] = told["value"], told, account.begin
-                run["ended_at"] = account.end if account.is_final else None
-        return document
 
     def status(self) -> dict[str, Any] | None:
         """Return the status as the coordinator tells it; None while it does not answer."""

@@ -180,6 +180,8 @@ class Saving(TypedDict):
     """Missing where the spec gives a number of steps."""
     cost_s: NotRequired[Seconds]
     """How long a save holds the training up. Missing until there was one."""
+    spent_s: NotRequired[Seconds]
+    """How long all saves of this process have held it up."""
     failure_s: Seconds
     """The mean time between failures that is expected."""
     why: Kind

@@ -73,6 +73,7 @@ class Cadence:
         self._mark: float | None = None
         self._since_mark = 0
         self._cost_s: float | None = None
+        self._spent_s = 0.0
         self._written_s: float | None = None
         self._is_paced = wish.seconds is None
 
@@ -98,6 +99,7 @@ class Cadence:
             written_s: how long the one before was written beside the training.
         """
         self._cost_s = _averaged(self._cost_s, cost_s)
+        self._spent_s += max(0.0, cost_s)
         if written_s:
             self._written_s = _averaged(self._written_s, written_s)
         self._plan(paused_s=cost_s)
@@ -129,6 +131,7 @@ class Cadence:
             said["every_s"] = round(every_s, 3)
         if self._cost_s is not None:
             said["cost_s"] = round(self._cost_s, 4)
+            said["spent_s"] = round(self._spent_s, 4)
         self._tell(said)
 
     def _interval(self) -> interval.Interval:

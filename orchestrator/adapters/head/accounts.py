@@ -26,9 +26,15 @@ class Accounts:
     """Reads the events once, and then only what is new. Any thread may call it."""
 
     def __init__(
-        self, journal: str, run_dir: Callable[[str], str], *, clock: Callable[[], float] = time.time
+        self,
+        journal: str,
+        run_dir: Callable[[str], str],
+        *,
+        watches: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._journal, self._run_dir, self._clock = journal, run_dir, clock
+        """`watches`: it is the coordinator that asks, so somebody looks now."""
+        self._journal, self._run_dir, self._watches, self._clock = journal, run_dir, watches, clock
         self._events: dict[str, list[Event]] = {}
         self._final: dict[str, Account] = {}
         self._seq = 0
@@ -49,8 +55,11 @@ class Accounts:
         if run_id in self._final:
             return self._final[run_id]
         now = self._clock()
-        moved = history.moves(os.path.join(self._run_dir(run_id), history.FILE))
-        found = account(self._events.get(run_id, ()), now=now, moved=moved)
+        path = os.path.join(self._run_dir(run_id), history.FILE)
+        watched = history.watches(path)
+        if self._watches and watched:
+            watched[-1] = (watched[-1][0], now)
+        found = account(self._events.get(run_id, ()), now=now, moved=history.moves(path), watched=watched)
         # The last moves are written a few seconds after the end.
         if found is not None and found.is_final and now - found.end > 30:
             self._final[run_id] = found
@@ -72,7 +81,9 @@ class Accounts:
                 self._events.setdefault(run_id, []).append(Event(at, kind, generation or 0, _slim(data)))
 
 
-def _slim(data: str) -> dict[str, int | None]:
+def _slim(data: str) -> dict[str, float | None]:
     """Return what an account reads of an event's data."""
     told = json.loads(data)
-    return {name: told.get(name) for name in ("global_step", "steps_lost")}
+    down = told.get("downtime") or {}
+    found = {name: told.get(name) for name in ("global_step", "steps_lost", "gpus", "seeding_s")}
+    return found | {name: down.get(name) for name in ("restored_s", "first_step_s")}

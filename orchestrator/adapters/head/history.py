@@ -12,7 +12,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -44,6 +44,8 @@ _SCHEMA = (
     "PRIMARY KEY (series, tier, begin, generation)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS moves (generation INTEGER PRIMARY KEY, first_at REAL, last_at REAL, "
     "first_step INTEGER, last_step INTEGER)",
+    "CREATE TABLE IF NOT EXISTS trainings (generation INTEGER PRIMARY KEY, began_at REAL, saved_s REAL)",
+    "CREATE TABLE IF NOT EXISTS watched (begin REAL PRIMARY KEY, end REAL NOT NULL)",
 )
 _PUT = (
     "INSERT INTO buckets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
@@ -54,6 +56,11 @@ _MOVE = (
     "INSERT INTO moves VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
     "last_at = max(last_at, excluded.last_at), last_step = max(last_step, excluded.last_step)"
 )
+_TRAIN = (
+    "INSERT INTO trainings VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET "
+    "began_at = ifnull(began_at, excluded.began_at), saved_s = max(saved_s, excluded.saved_s)"
+)
+_WATCH = "INSERT INTO watched VALUES (?, ?) ON CONFLICT DO UPDATE SET end = max(end, excluded.end)"
 
 
 @dataclass(slots=True)
@@ -104,6 +111,7 @@ class History:
         """By series and tier, the bucket that grows."""
         self._pending: dict[tuple[int, int, int, int], Bucket] = {}
         self._moves: dict[int, Moved] = {}
+        self._watched: tuple[float, float] | None = None
         self._thinned_at = 0.0
 
     def add(
@@ -135,7 +143,16 @@ class History:
     def moved(self, generation: int, found: Moved) -> None:
         """Remember when the position of a generation moved."""
         before = self._moves.get(generation, found)
-        self._moves[generation] = Moved(before.first_at, found.last_at, before.first_step, found.last_step)
+        self._moves[generation] = replace(
+            found,
+            first_at=before.first_at,
+            first_step=before.first_step,
+            began_at=found.began_at if before.began_at is None else before.began_at,
+        )
+
+    def watched(self, at: float) -> None:
+        """Remember that somebody looked."""
+        self._watched = (self._watched[0] if self._watched is not None else at, at)
 
     def flush(self, now: float) -> None:
         """Write what is new, and drop what is too old."""
@@ -146,6 +163,10 @@ class History:
                 cursor.executemany("INSERT OR IGNORE INTO series VALUES (?, ?, ?)", self._named())
                 cursor.executemany(_PUT, [self._row(key, bucket) for key, bucket in self._pending.items()])
                 cursor.executemany(_MOVE, [(number, *_fields(one)) for number, one in self._moves.items()])
+                trainings = [(number, one.began_at, one.saved_s) for number, one in self._moves.items()]
+                cursor.executemany(_TRAIN, trainings)
+                if self._watched is not None:
+                    cursor.execute(_WATCH, self._watched)
                 if now - self._thinned_at >= 60:
                     self._thin(cursor, now)
                 cursor.execute("COMMIT")
@@ -245,7 +266,14 @@ def names(path: str) -> list[tuple[str, str]]:
 def moves(path: str) -> dict[int, Moved]:
     """Return by generation when its position moved."""
     rows = _rows(path, "SELECT generation, first_at, last_at, first_step, last_step FROM moves")
-    return {row[0]: Moved(*row[1:]) for row in rows}
+    trainings = _rows(path, "SELECT generation, began_at, saved_s FROM trainings")
+    more = {number: (began_at, saved_s) for number, began_at, saved_s in trainings}
+    return {row[0]: Moved(*row[1:], *more.get(row[0], ())) for row in rows}
+
+
+def watches(path: str) -> list[tuple[float, float]]:
+    """Return from when to when a coordinator looked at the run; none where nobody has kept that."""
+    return [(begin, end) for begin, end in _rows(path, "SELECT begin, end FROM watched ORDER BY begin")]
 
 
 def read(

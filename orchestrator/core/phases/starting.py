@@ -151,7 +151,8 @@ def begin_generation(turn: Turn, assignment: Assignment) -> None:
         turn.set_host(host, untouched=False)
     run = turn.run
     told = f"{_size(run)}, which have waited as a standby" if waiting else _size(run)
-    turn.note(NoteKind.GENERATION, f"generation {generation} starts: {told}")
+    gpus = sum(len(task.gpus) for task in run.placed.tasks)
+    turn.note(NoteKind.GENERATION, f"generation {generation} starts: {told}", gpus=gpus)
     _say_assignment(turn, before, assignment)
     if run.plan.checkpoint is not None:
         turn.do(SeedCheckpoint(host=run.task(run.chief).host, generation=generation))
@@ -206,7 +207,11 @@ def advance_rendezvous(turn: Turn) -> None:
             _left_early(turn, gone[0])
     elif is_due(run.within(Rendezvous).deadline_at, turn.at):
         _start_deadline(turn)
-    elif is_seeded(run) and all(t.phase is TaskPhase.READY and t.port is not None for t in run.tasks):
+    elif all(t.phase is TaskPhase.READY and t.port is not None for t in run.tasks):
+        joined_at = run.within(Rendezvous).joined_at
+        if not is_seeded(run):
+            turn.set_phase(joined_at=turn.at if joined_at is None else joined_at)
+            return
         for task in run.tasks:
             turn.set_task(task, phase=TaskPhase.RELEASED)
         all_addresses = addresses(turn.run)
@@ -214,7 +219,10 @@ def advance_rendezvous(turn: Turn) -> None:
         running = Running(progress_at=turn.at, verify_at=next_verification(run, turn.at, 0.0))
         turn.enter(running, "all tasks have joined")
         standby.schedule(turn, trains=False)
-        turn.note(NoteKind.RUNNING, f"{len(run.tasks)}/{len(run.tasks)} tasks joined; training started")
+        told = f"{len(run.tasks)}/{len(run.tasks)} tasks joined; training started"
+        turn.note(
+            NoteKind.RUNNING, told, seeding_s=round(turn.at - joined_at, 3) if joined_at is not None else 0.0
+        )
 
 
 def _left_early(turn: Turn, task: Task) -> None:
@@ -286,6 +294,13 @@ def advance_backoff(turn: Turn) -> None:
         return
     turn.set_phase(start_at=None)
     assignment = slots.next_assignment(run)
+    if start_at is not None and assignment.waits_for:
+        names = ", ".join(assignment.waits_for)
+        turn.note(
+            NoteKind.WAITING_FOR_HOST,
+            f"the next generation waits for {names}",
+            hosts=list(assignment.waits_for),
+        )
     if assignment.waits_for or any(task.phase.may_live for task in run.tasks):
         return
     chosen = slots.chosen_hosts(run, assignment)

@@ -137,6 +137,7 @@ def _saving(told: frames.Saving | None) -> Saving | None:
         cost_s=told.get("cost_s"),
         failure_s=told["failure_s"],
         why=told["why"],
+        spent_s=told.get("spent_s"),
     )
 
 

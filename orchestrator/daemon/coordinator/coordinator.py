@@ -80,7 +80,7 @@ class Coordinator:
         self._fetching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self.loop = Loop(self.journal, self._execute, changed=self._changed)
         self._left_files = LeftFiles(paths)
-        self._accounts = Accounts(paths.journal, paths.run_dir)
+        self._accounts = Accounts(paths.journal, paths.run_dir, watches=True)
         self._historian = Historian(lambda: self.loop.runs, paths.run_dir)
         self._tracer = Tracer(self._accounts, lambda: self.loop.runs, is_on=telemetry.is_wanted())
         self._messenger = Messenger(

@@ -99,6 +99,7 @@ class Historian:
             self._seen.pop(run_id).history.close()
 
     def _sample(self, run: Run, seen: _Seen) -> None:
+        seen.history.watched(self._clock())
         chief = run.task(run.chief)
         if chief.heard_at is not None and chief.heard_at != seen.heard_at:
             seen.heard_at = chief.heard_at
@@ -123,7 +124,9 @@ class Historian:
         if step > resumed_from:
             moved_at = at - told.step_age_s - told.heartbeat_age_s
             first_at, first_step = seen.begun.setdefault(run.generation, (moved_at, step))
-            seen.history.moved(run.generation, Moved(first_at, moved_at, first_step, step))
+            began_at = at - told.began_age_s - told.heartbeat_age_s if told.began_age_s is not None else None
+            saved_s = (told.saving.spent_s or 0.0) if told.saving is not None else 0.0
+            seen.history.moved(run.generation, Moved(first_at, moved_at, first_step, step, began_at, saved_s))
 
     def _tasks(self, run: Run, seen: _Seen) -> None:
         """Take in what every task and host uses."""

@@ -316,6 +316,8 @@ def _saving(told: Any) -> Saving | None:
         found["every_s"] = told["every_s"]
     if _is_span(told.get("cost_s")):
         found["cost_s"] = told["cost_s"]
+    if _is_span(told.get("spent_s")):
+        found["spent_s"] = told["spent_s"]
     return found
 
 

@@ -9,6 +9,9 @@ orch.STATES = {
   restore: { word: "restoring", light: "#9f9424", dark: "#fdd447", pattern: "vertical", rank: 3 },
   connect: { word: "connecting", light: "#5f646c", dark: "#878e96", pattern: "outline", rank: 4 },
   backoff: { word: "waiting", light: "#5f646c", dark: "#878e96", pattern: "outline", rank: 4 },
+  host: { word: "waiting for a host", light: "#5f646c", dark: "#878e96", pattern: "outline", rank: 4 },
+  unseen: { word: "unseen: nobody watched", light: "#5f646c", dark: "#878e96", pattern: "outline", rank: 4 },
+  save: { word: "saving", light: "#9f9424", dark: "#fdd447", pattern: "vertical", rank: 3 },
   room: { word: "waiting for room", light: "#5f646c", dark: "#878e96", pattern: "outline", rank: 4 },
   stop: { word: "stopping", light: "#945ec2", dark: "#874ea7", pattern: "horizontal", rank: 5 },
   stall: { word: "stalled", light: "#ab5313", dark: "#f38620", pattern: "dots", rank: 6 },
@@ -61,8 +64,8 @@ orch.swatch = (state) => {
 
 // How each class of time is called, and how it is drawn.
 orch.CLASSES = [["kept", "training", "training that counts"], ["lost", "lost", "trained again"], ["connect", "connect", "connecting"],
-  ["start", "start", "starting"], ["warmup", "warmup", "warm-up"], ["stall", "stall", "stalled"], ["stop", "stop", "stopping"],
-  ["backoff", "backoff", "waiting"], ["room", "room", "waiting for room"]];
+  ["start", "start", "starting"], ["restore", "restore", "restoring"], ["warmup", "warmup", "warm-up"], ["save", "save", "saving"], ["stall", "stall", "stalled"], ["stop", "stop", "stopping"],
+  ["backoff", "backoff", "waiting"], ["host", "host", "waiting for a host"], ["room", "room", "waiting for room"], ["unseen", "unseen", "unseen: nobody watched"]];
 
 orch.goodputBar = (canvas, told) => {
   const found = orch.pen(canvas, 22);

@@ -295,6 +295,7 @@ orch.RunView = class {
       type: "button", "aria-pressed": String(this.timeline.highlight === state), title: "Mark it in the timeline",
       onclick: () => { this.timeline.highlight = this.timeline.highlight === state ? null : state; this.showTime(); },
     }, orch.swatch(state), `${words} ${orch.duration(spent[name])}`)));
+    if (told.goodput?.lost_gpu_hours > 0) this.legend.append(orch.h("span", { class: "dim" }, `lost: ${orch.number(told.goodput.lost_gpu_hours)} GPU-hours`));
     if (told.goodput && !told.goodput.final) this.legend.append(orch.h("span", { class: "dim" }, "so far"));
     if (told.begin === null) return;
     this.timeline.show(told, this.causes, this.window);

@@ -151,3 +151,25 @@ def test_a_file_of_others_is_not_read_as_one(path: str) -> None:
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE series (id)")
     assert names(path) == []
+
+
+def test_when_it_trained_saved_and_was_watched_is_kept_across_coordinators(path: str) -> None:
+    for begin, saved_s in ((100.0, 2.0), (500.0, 3.0)):
+        made = History(path)
+        made.watched(begin)
+        made.moved(1, Moved(begin, begin + 5, 1, 10, began_at=begin - 4, saved_s=saved_s))
+        made.watched(begin + 10)
+        made.flush(begin + 10)
+        made.close()
+    assert history.moves(path) == {1: Moved(100.0, 505.0, 1, 10, began_at=96.0, saved_s=3.0)}
+    assert history.watches(path) == [(100.0, 110.0), (500.0, 510.0)]
+
+
+def test_a_history_of_before_is_read_without_them(path: str) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute(
+            "CREATE TABLE moves (generation INTEGER PRIMARY KEY, first_at, last_at, first_step, last_step)"
+        )
+        db.execute("INSERT INTO moves VALUES (1, 2.0, 3.0, 4, 5)")
+    assert history.moves(path) == {1: Moved(2.0, 3.0, 4, 5)}
+    assert history.watches(path) == []

@@ -1,4 +1,4 @@
-"""systemd, by its own programs: a unit for the coordinator, written, enabled, shown and removed."""
+"""systemd, by its own programs: a unit, such as the coordinator's, written, enabled, shown and removed."""
 
 from __future__ import annotations
 
@@ -130,8 +130,11 @@ def quoted(text: str, *, command: bool = False) -> str:
 class Systemd:
     """The manager of one user, or of the machine."""
 
-    def __init__(self, environ: Mapping[str, str], *, system: bool, root: str = "/") -> None:
+    def __init__(
+        self, environ: Mapping[str, str], *, system: bool, root: str = "/", unit: str = UNIT
+    ) -> None:
         self._environ = environ
+        self.unit = unit
         self._root = root
         self.system = system
         if system:
@@ -144,21 +147,23 @@ class Systemd:
     @property
     def path(self) -> str:
         """Of our unit file."""
-        return os.path.join(self.directory, UNIT)
+        return os.path.join(self.directory, self.unit)
 
     def check(self) -> None:
         """Refused where there is no systemd, or the machine's is not ours to change."""
+        ours = self.unit == UNIT
+        options, program = ("", "coordinator start") if ours else (" --metrics", "metrics")
         if not os.path.isdir(os.path.join(self._root, "run/systemd/system")):
             raise Refused(
                 "this machine was not booted by systemd",
-                hint="`orch coordinator start` runs it in the background; `orch service install --print` only "
-                "shows the unit",
+                hint=f"`orch {program}` runs it in the {'back' if ours else 'fore'}ground; "
+                f"`orch service install{options} --print` only shows the unit",
             )
         if self.system and os.geteuid() != 0:
             raise Refused(
                 "a unit of the machine is root's to install",
-                hint=f"orch service install --system --print | sudo tee {self.path}; "
-                f"sudo systemctl enable --now {UNIT}",
+                hint=f"orch service install{options} --system --print | sudo tee {self.path}; "
+                f"sudo systemctl enable --now {self.unit}",
             )
 
     def ctl(self, *arguments: str) -> str:
@@ -167,7 +172,7 @@ class Systemd:
 
     def ask(self, question: str) -> str:
         """`is-active` or `is-enabled`: the one word, whatever the exit code."""
-        command = ["systemctl", *([] if self.system else ["--user"]), question, UNIT]
+        command = ["systemctl", *([] if self.system else ["--user"]), question, self.unit]
         return self._call(command).stdout.strip() or "unknown"
 
     def enable_linger(self, user: str) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import ipaddress
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator.adapters.head.notify import Notifier
 from orchestrator.cli.help import Command
+from orchestrator.cli.listening import DEFAULT, exposure, parse_listen
 from orchestrator.cli.session import Session
 from orchestrator.client.environment import Environment
-from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
+from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -32,21 +34,6 @@ def registry(environment: Environment) -> CollectorRegistry:
     return exposition.registry(status)
 
 
-def parse_listen(text: str) -> tuple[str, int]:
-    """Return the address and port of `127.0.0.1:9464` or `[::1]:9464`. Raises UsageError."""
-    address, colon, port = text.rpartition(":")
-    try:
-        ip = ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))
-        number = int(port)
-        if not colon or not 0 <= number <= 65535:
-            raise ValueError
-    except ValueError:
-        raise UsageError(
-            f"--listen {text!r} is no address with a port", hint="for example 127.0.0.1:9464, or [::1]:9464"
-        ) from None
-    return str(ip), number
-
-
 @click.command(
     cls=Command,
     examples=[
@@ -55,16 +42,14 @@ def parse_listen(text: str) -> tuple[str, int]:
         ("orch metrics --once", "Print the metrics, for a textfile collector"),
     ],
 )
-@click.option(
-    "--listen", default="127.0.0.1:9464", show_default=True, metavar="ADDRESS:PORT", help="Where to listen."
-)
+@click.option("--listen", default=DEFAULT, show_default=True, metavar="ADDRESS:PORT", help="Where to listen.")
 @click.option("--once", is_flag=True, help="Print the metrics once, and serve nothing.")
 @click.pass_obj
 def command(session: Session, listen: str, once: bool) -> int:
     """Serve the numbers of runs, tasks, hosts and GPUs to Prometheus, at /metrics.
 
-    Each scrape asks the coordinator. Where none answers, orch_coordinator_up is 0. A Grafana board and alert rules are
-    in docs/metrics.md.
+    Each scrape asks the coordinator. Where none answers, orch_coordinator_up is 0. `orch service install --metrics`
+    runs it as a systemd unit. A Grafana board and alert rules are in docs/metrics.md.
     """
     from prometheus_client import generate_latest, start_http_server
 
@@ -72,10 +57,8 @@ def command(session: Session, listen: str, once: bool) -> int:
         session.put(generate_latest(registry(session)).decode().rstrip("\n"))
         return 0
     address, port = parse_listen(listen)
-    if not ipaddress.ip_address(address).is_loopback:
-        session.warn(
-            f"whoever reaches {address} may read the names of runs and hosts, and how they do; nothing can be changed"
-        )
+    if (seen := exposure(address)) is not None:
+        session.warn(seen)
     try:
         server, thread = start_http_server(port, address, registry(session))
     except OSError as e:
@@ -84,6 +67,7 @@ def command(session: Session, listen: str, once: bool) -> int:
         ) from e
     shown = f"[{address}]" if ":" in address else address
     session.say(f"Serving http://{shown}:{server.server_port}/metrics; Ctrl-C ends")
+    Notifier.from_environment(os.environ).ready()
     try:
         thread.join()
     except KeyboardInterrupt:

@@ -1,46 +1,62 @@
-"""`orch service`: run the coordinator as a systemd unit, which starts at boot and is restarted when it dies."""
+"""`orch service`: run the coordinator, or `orch metrics`, as a systemd unit, which starts at boot and is restarted."""
 
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
+from orchestrator.adapters.head import metrics_unit
+from orchestrator.adapters.head.metrics_unit import MetricsUnit
 from orchestrator.adapters.head.systemd import UNIT, Systemd, Unit
 from orchestrator.adapters.host.logind import user_name
 from orchestrator.cli.help import Group
+from orchestrator.cli.listening import DEFAULT, exposure, parse_listen
 from orchestrator.cli.session import Session
-from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
+from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Which kind of unit, and as which user the coordinator runs."""
+    """Which kind of unit, and as which user it runs."""
 
     system: bool
     user: str
+    listen: str | None = None
+    """Where the metrics are served; None: the unit is the coordinator's."""
 
 
 def unit_of(request: Request, session: Session) -> Unit:
     """Return the unit for this program and this session's directories."""
     from orchestrator.client.starting import coordinator_command
 
-    environment = {
-        "ORCH_STATE_DIR": session.paths.state_dir,
-        "ORCH_RUNTIME_DIR": session.paths.runtime_dir,
-    }
     # What this command needed to import its modules, the directory of local tasks, and where notify.yaml lies.
-    kept = ("PYTHONPATH", "ORCH_HOST_DIR", "XDG_CONFIG_HOME")
-    environment |= {
-        name: _absolute(name, session.environ[name]) for name in kept if session.environ.get(name)
-    }
+    environment = _environment(session, "PYTHONPATH", "ORCH_HOST_DIR", "XDG_CONFIG_HOME")
     command = coordinator_command()
     command[0] = os.path.abspath(command[0])
     return Unit(
         command, environment, session.paths.state_dir, request.user, os.getuid(), system=request.system
     )
+
+
+def metrics_unit_of(request: Request, session: Session) -> MetricsUnit:
+    """Return the unit of `orch metrics`. Raises UsageError for an address that is none."""
+    listen = request.listen or DEFAULT
+    parse_listen(listen)
+    program = [os.path.abspath(sys.executable), "-P", "-m", "orchestrator.cli.main"]
+    environment = _environment(session, "PYTHONPATH")
+    return MetricsUnit([*program, "metrics", "--listen", listen], environment, request.user, request.system)
+
+
+def _environment(session: Session, *kept: str) -> dict[str, str]:
+    """Return the session's directories, and those of these variables that are set."""
+    paths = {"ORCH_STATE_DIR": session.paths.state_dir, "ORCH_RUNTIME_DIR": session.paths.runtime_dir}
+    return paths | {
+        name: _absolute(name, session.environ[name]) for name in kept if session.environ.get(name)
+    }
 
 
 def _absolute(name: str, value: str) -> str:
@@ -67,6 +83,20 @@ def install(request: Request, session: Session, systemd: Systemd) -> dict[str, A
     return {"schema": 1, "unit": systemd.path, "linger": _linger(request, session, systemd)}
 
 
+def install_metrics(request: Request, session: Session, systemd: Systemd) -> dict[str, Any]:
+    """Write, enable and start the unit of `orch metrics`."""
+    systemd.check()
+    text = metrics_unit_of(request, session).text  # raises before anything is changed
+    seen = exposure(parse_listen(request.listen or DEFAULT)[0])
+    if seen is not None:
+        session.warn(seen)
+    systemd.write(text)
+    systemd.ctl("daemon-reload")
+    systemd.ctl("enable", systemd.unit)
+    systemd.ctl("restart", systemd.unit)
+    return {"schema": 1, "unit": systemd.path, "linger": _linger(request, session, systemd)}
+
+
 def _linger(request: Request, session: Session, systemd: Systemd) -> bool:
     """Enable lingering. Without it systemd ends the user's units with the last login."""
     if request.system or systemd.lingers(request.user):
@@ -75,7 +105,7 @@ def _linger(request: Request, session: Session, systemd: Systemd) -> bool:
         systemd.enable_linger(request.user)
     except OrchestratorError as e:
         session.warn(
-            f"{e.message}; the coordinator ends when you log out, until an "
+            f"{e.message}; the {'metrics end' if request.listen else 'coordinator ends'} when you log out, until an "
             f"administrator runs `loginctl enable-linger {request.user}`"
         )
         return False
@@ -87,7 +117,7 @@ def uninstall(systemd: Systemd) -> bool:
     systemd.check()
     if not os.path.exists(systemd.path):
         return False
-    systemd.ctl("disable", "--now", UNIT)
+    systemd.ctl("disable", "--now", systemd.unit)
     os.unlink(systemd.path)
     systemd.ctl("daemon-reload")
     return True
@@ -113,11 +143,21 @@ def _running(session: Session) -> dict[str, Any] | None:
         return None
 
 
-def _parts(session: Session, *, system: bool) -> tuple[Request, Systemd]:
-    return Request(system, user_name()), Systemd(session.environ, system=system)
+def _parts(
+    session: Session, *, system: bool, metrics: bool, listen: str | None = None
+) -> tuple[Request, Systemd]:
+    if listen is not None and not metrics:
+        raise UsageError(
+            "--listen belongs to --metrics", hint="the coordinator listens on a Unix socket only"
+        )
+    request = Request(system, user_name(), (listen or DEFAULT) if metrics else None)
+    return request, Systemd(session.environ, system=system, unit=metrics_unit.UNIT if metrics else UNIT)
 
 
 _SYSTEM = click.option("--system", is_flag=True, help="A unit of the machine instead of your user's.")
+_METRICS = click.option(
+    "--metrics", is_flag=True, help="The unit of `orch metrics` instead of the coordinator's."
+)
 
 
 @click.group(
@@ -128,7 +168,7 @@ _SYSTEM = click.option("--system", is_flag=True, help="A unit of the machine ins
     ],
 )
 def command() -> None:
-    """Run the coordinator as a systemd unit, which starts at boot and is restarted when it dies."""
+    """Run the coordinator, or `orch metrics`, as a systemd unit, which starts at boot and is restarted when it dies."""
 
 
 @command.command(
@@ -137,28 +177,34 @@ def command() -> None:
         ("orch service install", "Install, enable and start the unit of your user"),
         ("orch service install --print", "Print the unit, and change nothing"),
         ("orch service install --system", "Install a unit of the machine; needs root"),
+        ("orch service install --metrics", "Install the unit that serves the metrics to Prometheus"),
     ],
 )
 @_SYSTEM
+@_METRICS
+@click.option("--listen", metavar="ADDRESS:PORT", help=f"Where --metrics listens.  [default: {DEFAULT}]")
 @click.option("--print", "print_only", is_flag=True, help="Print the unit; change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as a document.")
 @click.pass_obj
-def install_command(session: Session, system: bool, print_only: bool, as_json: bool) -> int:
+def install_command(
+    session: Session, system: bool, metrics: bool, listen: str | None, print_only: bool, as_json: bool
+) -> int:
     """Write, enable and start the unit. It runs this orch with its present directories.
 
     It replaces a running coordinator; the tasks keep running. Repeat it after an upgrade of orch.
     """
-    request, systemd = _parts(session, system=system)
+    request, systemd = _parts(session, system=system, metrics=metrics, listen=listen)
     if print_only:
-        session.put(unit_of(request, session).text.rstrip("\n"))
+        unit = metrics_unit_of(request, session) if metrics else unit_of(request, session)
+        session.put(unit.text.rstrip("\n"))
         return 0
-    document = install(request, session, systemd)
+    document = (install_metrics if metrics else install)(request, session, systemd)
     if as_json:
         session.put_json(document)
     else:
         session.put(document["unit"])
-    session.say(f"{UNIT} installed and started")
-    if session.environ.get("SSH_AUTH_SOCK"):
+    session.say(f"{systemd.unit} installed and started")
+    if session.environ.get("SSH_AUTH_SOCK") and not metrics:
         session.warn(
             "the unit has no ssh-agent; it needs a key without a passphrase (`identity_file` in the spec)"
         )
@@ -173,16 +219,14 @@ def install_command(session: Session, system: bool, print_only: bool, as_json: b
     ],
 )
 @_SYSTEM
+@_METRICS
 @click.pass_obj
-def uninstall_command(session: Session, system: bool) -> int:
+def uninstall_command(session: Session, system: bool, metrics: bool) -> int:
     """Stop and remove the unit. The tasks keep running; `orch coordinator start` adopts them."""
-    _, systemd = _parts(session, system=system)
+    _, systemd = _parts(session, system=system, metrics=metrics)
     removed = uninstall(systemd)
-    session.say(
-        f"{UNIT} removed; nobody watches the tasks until `orch coordinator start`"
-        if removed
-        else f"{UNIT} is not installed"
-    )
+    then = "" if metrics else "; nobody watches the tasks until `orch coordinator start`"
+    session.say(f"{systemd.unit} removed{then}" if removed else f"{systemd.unit} is not installed")
     return 0
 
 
@@ -194,11 +238,12 @@ def uninstall_command(session: Session, system: bool) -> int:
     ],
 )
 @_SYSTEM
+@_METRICS
 @click.option("--json", "as_json", is_flag=True, help="Print the document, for scripts.")
 @click.pass_obj
-def status_command(session: Session, system: bool, as_json: bool) -> int:
+def status_command(session: Session, system: bool, metrics: bool, as_json: bool) -> int:
     """Show whether the unit is installed, enabled and active."""
-    request, systemd = _parts(session, system=system)
+    request, systemd = _parts(session, system=system, metrics=metrics)
     document = describe(request, systemd)
     if as_json:
         session.put_json(document)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from orchestrator.adapters.head import metrics_unit
+from orchestrator.adapters.head.metrics_unit import MetricsUnit
 from orchestrator.adapters.head.systemd import UNIT, Systemd, Unit, quoted
 from orchestrator.core.errors import OrchestratorError, Refused
 
@@ -102,13 +105,34 @@ def test_what_no_unit_file_can_hold_is_refused() -> None:
         quoted("a\n[Service]\nUser=root")
 
 
+@pytest.mark.parametrize("system", [False, True])
+def test_the_unit_of_the_metrics_may_do_hardly_anything_else(system: bool) -> None:
+    command = ["/opt/o rch/bin/python3", "-m", "orchestrator.cli.main", "metrics", "--listen", "[::1]:9464"]
+    found = settings(MetricsUnit(command, {"ORCH_STATE_DIR": STATE}, "ml", system).text)
+    assert found["ExecStart"] == [" ".join(f'"{word}"' for word in command)]
+    assert found["Type"] == ["notify"], "a port that is taken is told by whoever starts it"
+    assert found["RestrictAddressFamilies"] == ["AF_UNIX AF_INET AF_INET6"]
+    assert found["NoNewPrivileges"] == found["MemoryDenyWriteExecute"] == ["yes"]
+    assert "PrivateTmp" not in found, "the socket may lie in /tmp"
+    assert found.get("ProtectSystem") == (["strict"] if system else None)
+    assert found.get("User") == (["ml"] if system else None)
+
+
+COORDINATOR = {system: unit(system=system) for system in (False, True)}
+VERIFIED: dict[str, Callable[[bool], Unit | MetricsUnit]] = {
+    UNIT: lambda system: Unit(
+        ["/bin/true", "run"], COORDINATOR[system].environment, "/", "root", 0, system=system
+    ),
+    metrics_unit.UNIT: lambda system: MetricsUnit(["/bin/true"], {"ORCH_STATE_DIR": STATE}, "root", system),
+}
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 @pytest.mark.parametrize("system", [False, True])
-def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path, system: bool) -> None:
-    path = tmp_path / UNIT
-    made = unit(system=system)
-    ours = Unit(["/bin/true", *made.command[1:]], made.environment, "/", "root", 0, system=system)
-    path.write_text(ours.text)
+@pytest.mark.parametrize("name", VERIFIED)
+def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path, name: str, system: bool) -> None:
+    path = tmp_path / name
+    path.write_text(VERIFIED[name](system).text)
     done = subprocess.run(
         ["systemd-analyze", "verify", *([] if system else ["--user"]), str(path)],
         capture_output=True,
@@ -116,7 +140,7 @@ def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path, system: bool) -> No
         check=False,
         env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
     )
-    assert UNIT not in done.stderr, done.stderr
+    assert name not in done.stderr, done.stderr
     assert done.returncode == 0
 
 

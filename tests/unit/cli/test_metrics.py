@@ -17,7 +17,8 @@ from prometheus_client import generate_latest, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
 import orchestrator
-from orchestrator.cli.commands.metrics import parse_listen, registry
+from orchestrator.cli.commands.metrics import registry
+from orchestrator.cli.listening import parse_listen
 from orchestrator.client.exposition import METRICS_MAX, families
 from orchestrator.core.errors import UsageError
 from tests.contract.fake_api import FakeApi, run_document, task_document

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.adapters.head import metrics_unit
 from orchestrator.adapters.head.systemd import UNIT, Systemd
 from orchestrator.cli.commands import service
 from orchestrator.cli.handover import restart_unit
 from orchestrator.cli.main import run
 from orchestrator.cli.session import Session
-from orchestrator.core.errors import JournalError, OrchestratorError, Refused
+from orchestrator.core.errors import JournalError, OrchestratorError, Refused, UsageError
 from tests.contract.fake_api import FakeApi
 
 REQUEST = service.Request(system=False, user="ml")
@@ -124,3 +125,31 @@ def test_printing_needs_no_systemd_and_changes_nothing(session: Session, tmp_pat
     assert "KillMode=process" in session.out.getvalue()
     assert asked(tmp_path) == []
     assert not (tmp_path / "state").exists()
+
+
+def test_the_metrics_have_a_unit_of_their_own_and_no_coordinator_is_touched(
+    session: Session, tmp_path: Path
+) -> None:
+    systemd = Systemd(session.environ, system=False, root=str(tmp_path), unit=metrics_unit.UNIT)
+    request = service.Request(system=False, user="ml", listen="10.0.0.5:9464")
+    document = service.install_metrics(request, session, systemd)
+    assert document["unit"].endswith(f"/{metrics_unit.UNIT}")
+    assert '"metrics" "--listen" "10.0.0.5:9464"' in Path(systemd.path).read_text()
+    assert isinstance(session.err, StringIO)
+    assert "whoever reaches 10.0.0.5 may read" in session.err.getvalue()
+    assert asked(tmp_path)[1:3] == [
+        f"systemctl --user enable {metrics_unit.UNIT}",
+        f"systemctl --user restart {metrics_unit.UNIT}",
+    ]
+    assert service.uninstall(systemd)
+
+
+def test_an_address_that_is_none_is_refused_before_anything_changes(session: Session, tmp_path: Path) -> None:
+    systemd = Systemd(session.environ, system=False, root=str(tmp_path), unit=metrics_unit.UNIT)
+    with pytest.raises(UsageError, match="is no address"):
+        service.install_metrics(service.Request(False, "ml", "example.org"), session, systemd)
+    assert asked(tmp_path) == []
+    assert run(["service", "install", "--listen", "127.0.0.1:1", "--print"], session) == 2
+    assert run(["service", "install", "--metrics", "--print"], session) == 0
+    assert isinstance(session.out, StringIO)
+    assert '"--listen" "127.0.0.1:9464"' in session.out.getvalue()

@@ -1,0 +1,31 @@
+"""Where `orch metrics` listens, as a person writes it."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from orchestrator.core.errors import UsageError
+
+DEFAULT = "127.0.0.1:9464"
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Return the address and port of `127.0.0.1:9464` or `[::1]:9464`. Raises UsageError."""
+    address, colon, port = text.rpartition(":")
+    try:
+        ip = ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))
+        number = int(port)
+        if not colon or not 0 <= number <= 65535:
+            raise ValueError
+    except ValueError:
+        raise UsageError(
+            f"--listen {text!r} is no address with a port", hint="for example 127.0.0.1:9464, or [::1]:9464"
+        ) from None
+    return str(ip), number
+
+
+def exposure(address: str) -> str | None:
+    """Return what others can do who reach that address; None where nobody but this machine's users does."""
+    if ipaddress.ip_address(address).is_loopback:
+        return None
+    return f"whoever reaches {address} may read the names of runs and hosts, and how they do; nothing can be changed"

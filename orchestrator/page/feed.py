@@ -28,6 +28,18 @@ _JITTER_S = 2.0
 _MOVING = ("elapsed_s",)
 """What a browser counts by itself."""
 
+_PARTS = ("tasks", "hosts")
+_NUMBERS = frozenset(
+    {
+        *("global_step", "steps_per_s", "cpu_percent", "memory_percent", "rss_bytes", "log_bytes"),
+        *("log_dropped_bytes", "input_share", "peers_share", "heartbeat_time", "heard_time", "gpus"),
+    }
+)
+"""What a task or host measures, which is another with every heartbeat."""
+
+_MEASURED_PER_S = 30
+"""Of how many tasks and hosts that is told in a second: of many, it is told more seldom."""
+
 _DETAILS = ("tasks", "hosts", "proof", "warnings")
 """What only the viewer of a run is told."""
 
@@ -39,8 +51,9 @@ Document = dict[str, Any]
 class Feed:
     """Polls while somebody looks."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, *, poll_s: float = POLL_S) -> None:
+        self._source, self._poll_s = source, poll_s
+        self._calm = Calm()
         self._viewers = 0
         self._poll: asyncio.Task[None] | None = None
         self._changed = asyncio.Condition()
@@ -95,13 +108,13 @@ class Feed:
                 found = await anyio.to_thread.run_sync(self._source.runs)
                 newest = await anyio.to_thread.run_sync(self._newest)
                 async with self._changed:
-                    self._known = steady(found, self._known)
+                    self._known = self._calm(steady(found, self._known), self._known, found.get("now", 0.0))
                     self._seq = newest
                     self._version += 1
                     self._changed.notify_all()
             except Exception as e:  # the viewers keep what they have, and the next look may succeed
                 log.warning("the state cannot be read: %s", e)
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(self._poll_s)
 
     def _newest(self) -> int:
         events = self._source.events(None, self._seq)["events"]
@@ -141,6 +154,44 @@ def _timed(value: Any, now: float, before: Any) -> Any:
             earlier if at is not None and earlier is not None and abs(at - earlier) < _JITTER_S else at
         )
     return made
+
+
+class Calm:
+    """Tells the measurements of many tasks more seldom. What happens to one of them is told at once."""
+
+    def __init__(self) -> None:
+        self._told_at: dict[str, float] = {}
+
+    def __call__(self, now: Document, before: Document | None, at: float) -> Document:
+        """Return the state as it is told at that time."""
+        runs: Document = {}
+        for name, run in now["runs"].items():
+            known = (before or {"runs": {}})["runs"].get(name)
+            parts = sum(len(run.get(part) or ()) for part in _PARTS)
+            is_due = at - self._told_at.get(name, 0.0) >= parts // _MEASURED_PER_S
+            runs[name] = run if known is None or is_due else held(run, known)
+            if runs[name] is run:
+                self._told_at[name] = at
+        return {**now, "runs": runs}
+
+
+def held(run: Document, before: Document) -> Document:
+    """Return a run with the measurements as they were told before, where nothing else has changed."""
+    kept: Document = {}
+    for part in _PARTS:
+        then, now = before.get(part), run.get(part)
+        if isinstance(then, dict) and isinstance(now, dict):
+            kept[part] = {
+                name: then[name] if name in then and _is_like(one, then[name]) else one
+                for name, one in now.items()
+            }
+    return {**run, **kept}
+
+
+def _is_like(one: Document, before: Document) -> bool:
+    return one.keys() == before.keys() and all(
+        one[name] == before[name] for name in one if name not in _NUMBERS
+    )
 
 
 def told(known: Document, run_id: str | None) -> Document:

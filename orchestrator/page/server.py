@@ -20,7 +20,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, UsageError
-from orchestrator.page.feed import Feed
+from orchestrator.page.feed import POLL_S, Feed
 from orchestrator.page.guard import METRICS, Guard, Keys
 from orchestrator.page.source import Source
 
@@ -47,8 +47,8 @@ _BODY_BYTES_MAX = 4096
 class Page:
     """The handlers of the routes."""
 
-    def __init__(self, source: Source, *, actions: bool) -> None:
-        self._source, self._feed, self._actions = source, Feed(source), actions
+    def __init__(self, source: Source, *, actions: bool, poll_s: float = POLL_S) -> None:
+        self._source, self._feed, self._actions = source, Feed(source, poll_s=poll_s), actions
 
     async def file(self, request: Request) -> Response:
         """Return one of our files, and no other."""
@@ -111,9 +111,11 @@ class Page:
         return JSONResponse(await _thread(self._source.act, run_id, verb, body), status_code=202)
 
 
-def application(source: Source, keys: Keys, *, actions: bool, opened: Callable[[], None]) -> Starlette:
+def application(
+    source: Source, keys: Keys, *, actions: bool, opened: Callable[[], None], poll_s: float = POLL_S
+) -> Starlette:
     """Return the application, with its guard."""
-    page = Page(source, actions=actions)
+    page = Page(source, actions=actions, poll_s=poll_s)
     routes = [
         Route("/", page.file),
         Route("/static/{name}", page.file),

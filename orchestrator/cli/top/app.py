@@ -34,7 +34,7 @@ d  drain the task's host                       k  kill the run
 /  only log lines with a text                  r  choose another run
 Tab  next pane (narrow terminals)              q  quit
 
-Nothing is changed without a question. Times are UTC.
+Nothing is changed without a question. Times are local; `orch top --utc` shows the other.
 """
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.page.feed import difference, steady, told
+from orchestrator.page.feed import Calm, difference, steady, told
 
 _LEAVES = st.one_of(st.none(), st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2))
 _DOCUMENTS = st.recursive(
@@ -58,14 +58,30 @@ def test_ages_are_told_as_instants_that_stand_still_while_a_task_is_heard() -> N
     assert difference(first, steady(status(110.0, tasks=3, step=1), later))["runs"]["t"]["tasks"]
 
 
-def test_200_tasks_that_train_cost_some_kilobytes_a_second() -> None:
-    before, sizes = None, []
+def test_200_tasks_that_train_cost_a_few_kilobytes_a_second() -> None:
+    before, sizes, calm = None, [], Calm()
     for second in range(20):
-        now = told(steady(status(100.0 + second, tasks=200, step=second), before), "t")
+        at = 100.0 + second
+        now = calm(steady(status(at, tasks=200, step=second), before), before, at)
         if before is not None:
-            sizes.append(len(json.dumps(difference(before, now), separators=(",", ":"))))
+            change = difference(told(before, "t"), told(now, "t"))
+            sizes.append(len(json.dumps(change, separators=(",", ":"))))
         before = now
-    assert sum(sizes) / len(sizes) < 13_000
+    assert sum(sizes) / len(sizes) < 5_000
+    assert max(sizes[:5]) < 200, "how far the run is, is told each second"
+
+
+def test_what_happens_to_one_of_many_tasks_is_told_at_once() -> None:
+    calm = Calm()
+    first = calm(steady(status(100.0, tasks=200, step=1), None), None, 100.0)
+    found = status(101.0, tasks=200, step=2)
+    found["runs"][0]["tasks"][7] |= {"phase": "EXITED", "exit_code": 1}
+    change = difference(first, calm(steady(found, first), first, 101.0))["runs"]["t"]
+    assert change["global_step"] == 2
+    assert set(change["tasks"]) == {"worker:7"}
+    few = calm(steady(status(100.0, tasks=20, step=1), None), None, 100.0)
+    later = calm(steady(status(101.0, tasks=20, step=2), few), few, 101.0)
+    assert later["runs"]["t"]["tasks"]["worker:3"]["global_step"] == 2, "of few tasks all is told"
 
 
 def test_a_list_of_runs_is_told_without_their_tasks() -> None:

@@ -71,7 +71,7 @@ def test_the_first_save_tells_the_cost_and_the_next_ones_come_at_the_interval() 
         "every_steps": 400,
         "every_s": 40.0,
         "cost_s": 0.01,
-        "spent_s": 0.01,
+        "spent_s": 0.05,
         "failure_s": 80_000.0,
         "why": "least",
     }

@@ -201,7 +201,7 @@ class Top(App[None]):
             return  # the application is ending
 
     def _paint(self, seen: Seen) -> None:
-        self._set("#head", view.head(seen))
+        self._set("#head", view.head(seen, self.size.width or 120))
         half = max(20, self.size.width // 2 - 1)
         self._set("#pace", view.sparkline("steps/s", seen.pace, half))
         self._set("#loss", view.sparkline("loss", seen.loss, half))

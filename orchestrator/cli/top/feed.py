@@ -80,10 +80,23 @@ class Feed:
         """Return what was seen last, else what is recorded, with the log as it is now."""
         seen = self._seen
         if seen.run is None:
-            recorded = (self._client.recorded() or {}).get("runs") or []
-            seen = Seen(recorded, find_or_newest(recorded, self.name) if recorded else None)
+            seen = self._recorded()
         lines = self._lines(seen.run, task, grep)
         return Seen(seen.runs, seen.run, seen.events, lines, seen.pace, seen.loss, away=why)
+
+    def _recorded(self) -> Seen:
+        """Return what the disk has: the last record of the runs, and of the chosen one its events and history."""
+        from orchestrator.page.source import Source
+
+        recorded = (self._client.recorded() or {}).get("runs") or []
+        if not recorded:
+            return Seen()
+        run, source = find_or_newest(recorded, self.name), Source(self._environment.paths)
+        kept, run_id = _Kept(), str(run["run_id"])
+        kept.events.extend(source.events(run_id, 0)["events"])
+        query = {"names": "steps_per_s,loss", "x": "time", "buckets": str(POINTS_MAX)}
+        _take(kept, source.series(run_id, query))
+        return Seen(recorded, run, tuple(kept.events), (), tuple(kept.pace), tuple(kept.loss))
 
     def _keep(self, run: Document) -> _Kept:
         kept = self._kept.setdefault(str(run["run_id"]), _Kept())
@@ -116,10 +129,7 @@ class Feed:
             raise
         except OrchestratorError:
             return  # an older coordinator keeps none
-        for series in found.get("series") or []:
-            points = kept.loss if series.get("name") == "loss" else kept.pace
-            for value in series.get("y") or []:
-                _add(points, value)
+        _take(kept, found)
 
     def _lines(self, run: Document | None, task: str | None, grep: str) -> list[LogLine]:
         if run is None:
@@ -138,6 +148,14 @@ class Feed:
     def kill(self, document: Document) -> None:
         """Order the kill, and do not wait for the end."""
         order(self._environment.client(), document, force=False)
+
+
+def _take(kept: _Kept, found: Document) -> None:
+    """Take in the pace and the loss of a document of series."""
+    for series in found.get("series") or []:
+        points = kept.loss if series.get("name") == "loss" else kept.pace
+        for value in series.get("y") or []:
+            _add(points, value)
 
 
 def _add(points: deque[float], value: object) -> None:

@@ -35,7 +35,7 @@ def safe(text: object, style: str = "") -> Text:
     return Text(inert(" ".join(str(text).split())), style=style, no_wrap=True, overflow="ellipsis")
 
 
-def head(seen: Seen) -> Text:
+def head(seen: Seen, width: int = 120) -> Text:
     """Return the three lines on top: the run and how far it is, its sentence, and what broke first."""
     if seen.run is None:
         text = safe("No runs yet; `orch up FILE` starts one")
@@ -49,10 +49,14 @@ def head(seen: Seen) -> Text:
         "  ",
         _link(seen),
         "  ",
-        safe("  ".join(_facts(run))),
     )
-    if len(seen.runs) > 1:
-        first.append(f"  {counted(len(seen.runs), 'run')} (r)", "dim")
+    others = f"  {counted(len(seen.runs), 'run')} (r)" if len(seen.runs) > 1 else ""
+    room = width - first.cell_len - len(others)
+    # Where it is narrow, the bar says least of what stands there.
+    bars = (_BAR, _BAR // 2, 0)
+    facts = (" ".join(_facts(run, bar)) for bar in bars)
+    first.append_text(safe(next((text for text in facts if len(text) <= room), " ".join(_facts(run, 0)))))
+    first.append(others, "dim")
     cause = run.get("first_cause") or {}
     wrong = [line.strip() for line in render.trouble_lines({**run, "first_cause": None}, _PLAIN)]
     third = Text("")
@@ -63,20 +67,22 @@ def head(seen: Seen) -> Text:
     elif render.bottleneck_line(run):
         third = safe(render.bottleneck_line(run), "yellow")
     sentence = render.rest_of_reason(run) or render.checkpoint_line(run.get("checkpoint"))
-    return Text("\n").join([first, safe(sentence), third])
+    second = safe(sentence) if seen.away is None else safe(f"{seen.away}; this is its last record", "red")
+    return Text("\n").join([first, second, third])
 
 
 def _link(seen: Seen) -> Text:
-    return Text("● live", style="green") if seen.away is None else safe(f"● away: {seen.away}", "red")
+    return Text("● live", style="green") if seen.away is None else Text("● away", style="red")
 
 
-def _facts(run: Document) -> list[str]:
+def _facts(run: Document, bar_cells: int) -> list[str]:
     facts = [f"gen {run['generation']}"] if run.get("generation") else []
     step, total = run.get("global_step"), run.get("steps_total")
     if step is not None and total:
         share = min(1.0, step / total)
-        bar = "▓" * round(share * _BAR) + "░" * (_BAR - round(share * _BAR))
-        facts.append(f"{step:,}/{total:,} {bar} {share:.0%}")
+        done = round(share * bar_cells)
+        bar = f"{'▓' * done}{'░' * (bar_cells - done)} " if bar_cells else ""
+        facts.append(f"{step:,}/{total:,} {bar}{share:.0%}")
     elif step is not None:
         facts.append(f"step {step:,}")
     if run.get("eta_s") is not None:

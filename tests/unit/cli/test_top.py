@@ -197,7 +197,8 @@ def test_a_coordinator_that_is_away_leaves_what_was_seen(orch: Desk, api_run: Fa
         api_run.close()
         app.look()
         await looked(app, pilot)
-        assert "● away: no coordinator is running" in text_of(app, "#head")
+        assert "● away  gen 2 120/240" in text_of(app, "#head"), "how far it was is not pushed out"
+        assert "no coordinator is running" in text_of(app, "#head")
         assert app.query_one(DataTable).row_count == 2
 
     play(orch, do)
@@ -251,3 +252,11 @@ def test_columns_are_left_out_until_the_table_fits(width: int) -> None:
 def test_a_run_that_has_ended_says_nothing_of_a_way_on() -> None:
     run = run_document(phase="SUCCEEDED", first_cause={"sentence": "worker:1 was killed"})
     assert "killed" not in view.head(Seen((run,), run)).plain
+
+
+@pytest.mark.parametrize(("width", "bar"), [(120, "▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░ "), (85, "▓▓▓▓▓░░░░░ "), (70, "")])
+def test_a_narrow_terminal_loses_the_bar_before_it_loses_words(width: int, bar: str) -> None:
+    run = run_document(name="t", run_id="t", steps_total=240, eta_s=185.0, goodput=0.91)
+    first = view.head(Seen(runs=[run], run=run), width).plain.splitlines()[0]
+    assert first == f"t  ▶ RUNNING  ● live  gen 2 120/240 {bar}50% ETA 3 min 5 s goodput 91%"
+    assert len(first) <= width

@@ -29,6 +29,7 @@ BENCHMARKS = {
     "core": "a heartbeat in the core alone, with 10 to 1,000 hosts",
     "head": "start, heartbeat, status and kill of up to 1,000 simulated hosts, and of 96 over SSH",
     "agent": "CPU to start and memory of an agent",
+    "browser": "the page in Chromium over eight hours of 200 tasks, and until a run is shown",
     "transfer": "a checkpoint between hosts that share no directory, against scp",
 }
 

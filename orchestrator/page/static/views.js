@@ -3,6 +3,7 @@
 
 const TONES = { RUNNING: "good", SUCCEEDED: "good", FAILED: "bad", STOPPING: "warn", BACKOFF: "warn", UNREACHABLE: "bad", EXITED: "dim", LOST: "bad" };
 const GLYPHS = { PENDING: "◌", RENDEZVOUS: "◔", RUNNING: "▶", STOPPING: "■", BACKOFF: "◷", SUCCEEDED: "✓", FAILED: "✕", KILLED: "⏹" };
+const TASKS_MAX = 100; // each has a dozen elements
 const ENDED = ["SUCCEEDED", "FAILED", "KILLED"];
 
 orch.phase = (phase) => orch.h("span", { class: `phase ${TONES[phase] || ""}` }, `${GLYPHS[phase] || "●"} ${phase}`);
@@ -189,7 +190,7 @@ orch.RunView = class {
     const paces = tasks.map((task) => task.steps_per_s).filter(Boolean).sort((a, b) => a - b);
     // Of few tasks none stands out, and under a synchronous strategy all wait for the slowest.
     this.median = paces.length > 3 ? paces[(paces.length - 1) >> 1] : null;
-    this.tasks.show(tasks, (task) => task.task);
+    this.tasks.show(this.shownOf(tasks), (task) => task.task);
     if (orch.actions && !this.canAct) { // known only now, where the address of the run was opened
       this.canAct = true;
       const made = this.hostTable();
@@ -200,6 +201,19 @@ orch.RunView = class {
     const at = this.plots.get("steps_per_s")?.byStep ? run.global_step : now();
     if (run.phase === "RUNNING" && at) this.plots.get("steps_per_s")?.add(at, run.steps_per_s, run.generation);
     for (const [name, value] of Object.entries(run.metrics || {})) if (run.phase === "RUNNING") this.plots.get(name)?.add(this.plots.get(name).byStep ? run.global_step : now(), value, run.generation);
+  }
+
+  // Of many tasks the first ones, and all that are not as the others, until all are asked for.
+  shownOf(tasks) {
+    if (tasks.length <= TASKS_MAX || this.allTasks) return tasks;
+    if (!this.allTasks && !this.moreTaskRows) {
+      this.moreTaskRows = orch.h("button", { type: "button", onclick: () => { this.allTasks = true; this.moreTaskRows.remove(); this.update(); } });
+      this.tasks.element.after(this.moreTaskRows);
+    }
+    const stands = (task) => task.phase !== "RUNNING" || (this.median && task.steps_per_s < this.median * 0.85);
+    const shown = tasks.filter((task, i) => i < TASKS_MAX - 20 || stands(task)).slice(0, TASKS_MAX);
+    orch.text(this.moreTaskRows, `${shown.length} of ${tasks.length} tasks are shown: the first, and those that stand out. Show all`);
+    return shown;
   }
 
   // What is over is told in short; what is not, with all that helps.

@@ -123,6 +123,8 @@ class Progress:
     """The same of collectives, in which it waits for the other workers."""
     began_age_s: float | None = None
     """Since it began, when the shim spoke; None where that is not known exactly."""
+    nonfinite: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    """Of each metric that was not finite in this generation: the first such step, and `nan`, `inf` or `-inf`."""
     saving: Saving | None = None
     """How often it saves, where its runtime decides that."""
 

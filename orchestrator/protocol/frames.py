@@ -45,6 +45,8 @@ SweptBy = Literal["cgroup", "marker"]
 
 PsutilFrom = Literal["bundle", "host", "none"]
 
+NotFinite = Literal["nan", "inf", "-inf"]
+
 RUNS_MAX = 1024
 """The most runs of one report."""
 
@@ -172,6 +174,13 @@ class Began(TypedDict):
     """0: the step is exact. Else it was told by the script's first two reports, which are so many steps apart."""
 
 
+class NonFinite(TypedDict):
+    """A metric was no finite number: at which step first, and what it was."""
+
+    step: Step
+    value: NotFinite
+
+
 class Saving(TypedDict):
     """How often a task saves, and why: what its runtime has decided with its last save."""
 
@@ -214,6 +223,8 @@ class Task(TypedDict):
     """How many epochs there are."""
     metrics: NotRequired[Annotated[dict[MetricName, Number | None], Length(METRICS_MAX)]]
     """null for a value that is not finite."""
+    nonfinite: NotRequired[Annotated[dict[MetricName, NonFinite], Length(METRICS_MAX)]]
+    """Of each metric that was not finite: when first."""
     steps_per_s: NotRequired[Pace | None]
     cpu_percent: NotRequired[Percent | None]
     input_share: NotRequired[Share | None]
@@ -385,6 +396,8 @@ class StepLine(TypedDict):
     epochs: NotRequired[Step]
     """How many epochs there are."""
     metrics: NotRequired[dict[MetricName, Number]]
+    nonfinite: NotRequired[dict[MetricName, NotFinite]]
+    """The metrics of this step for which JSON has no number."""
     steps_per_s: NotRequired[Pace]
     input_share: NotRequired[Share]
     """The share of the last seconds in which the step waited for the next batch."""

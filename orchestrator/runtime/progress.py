@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from orchestrator.protocol.frames import Saving, StepLine
+    from orchestrator.protocol.frames import NotFinite, Saving, StepLine
     from orchestrator.runtime.link import Link
 
 INTERVAL_S = 0.25
@@ -128,12 +128,17 @@ class Progress:
             message["saving"] = self.saving
         if self.epochs is not None:
             message["epochs"] = self.epochs
-        values = {}
+        values: dict[str, float] = {}
+        odd: dict[str, NotFinite] = {}
         for name, value in list(metrics.items())[:METRICS_MAX]:
             number = as_number(value)
             if number is not None:
                 values[str(name)[:80]] = number
+            elif (found := not_finite(value)) is not None:
+                odd[str(name)[:80]] = found
         message["metrics"] = values
+        if odd:
+            message["nonfinite"] = odd
         pace = self._measure(int(step))
         if pace is not None:
             message["steps_per_s"] = round(pace, 4)
@@ -164,3 +169,14 @@ def as_number(value: Any) -> float | None:
     except Exception:  # a foreign type may raise anything; then it is no number
         return None
     return number if math.isfinite(number) else None
+
+
+def not_finite(value: Any) -> NotFinite | None:
+    """Return the word for a number that JSON has none for. None: it is no number, or a finite one."""
+    try:
+        number = float(value)
+    except Exception:  # as above
+        return None
+    if math.isfinite(number):
+        return None
+    return "nan" if math.isnan(number) else "inf" if number > 0 else "-inf"

@@ -12,8 +12,8 @@ import logging
 import os
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from orchestrator.adapters import durable
@@ -46,6 +46,8 @@ _SCHEMA = (
     "first_step INTEGER, last_step INTEGER)",
     "CREATE TABLE IF NOT EXISTS trainings (generation INTEGER PRIMARY KEY, began_at REAL, saved_s REAL)",
     "CREATE TABLE IF NOT EXISTS watched (begin REAL PRIMARY KEY, end REAL NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS nonfinite (series INTEGER, generation INTEGER, step INTEGER, value TEXT, at REAL, "
+    "PRIMARY KEY (series, generation)) WITHOUT ROWID",
 )
 _PUT = (
     "INSERT INTO buckets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
@@ -88,6 +90,14 @@ class Bucket:
         self.last, self.step_last, self.n = later.last, later.step_last, self.n + later.n
 
 
+class NonFinite(NamedTuple):
+    """A value was no finite number: at which step first, `nan`, `inf` or `-inf`, and the Unix time."""
+
+    step: int
+    value: str
+    at: float
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """One value of one task (or `host:NAME`), by generation. `tier_s`: the seconds of a bucket."""
@@ -96,6 +106,8 @@ class Series:
     name: str
     tier_s: int
     buckets: tuple[Bucket, ...]
+    nonfinite: Mapping[int, NonFinite] = field(default_factory=dict)
+    """By generation: when it was not finite first."""
 
 
 class History:
@@ -112,6 +124,7 @@ class History:
         self._pending: dict[tuple[int, int, int, int], Bucket] = {}
         self._moves: dict[int, Moved] = {}
         self._watched: tuple[float, float] | None = None
+        self._nonfinite: dict[tuple[int, int], NonFinite] = {}
         self._thinned_at = 0.0
 
     def add(
@@ -154,6 +167,12 @@ class History:
         """Remember that somebody looked."""
         self._watched = (self._watched[0] if self._watched is not None else at, at)
 
+    def not_finite(self, at: float, generation: int, found: Mapping[str, tuple[int, str]]) -> None:
+        """Remember at which step metrics of the run were not finite first. No bucket can hold such a value."""
+        for name, (step, value) in found.items():
+            if (series := self._series("", name)) is not None:
+                self._nonfinite.setdefault((series, generation), NonFinite(step, value, at))
+
     def flush(self, now: float) -> None:
         """Write what is new, and drop what is too old."""
         try:
@@ -167,6 +186,8 @@ class History:
                 cursor.executemany(_TRAIN, trainings)
                 if self._watched is not None:
                     cursor.execute(_WATCH, self._watched)
+                odd = [(*key, *first) for key, first in self._nonfinite.items()]
+                cursor.executemany("INSERT OR IGNORE INTO nonfinite VALUES (?, ?, ?, ?, ?)", odd)
                 if now - self._thinned_at >= 60:
                     self._thin(cursor, now)
                 cursor.execute("COMMIT")
@@ -193,7 +214,7 @@ class History:
         return known
 
     def _named(self) -> list[tuple[int, str, str]]:
-        used = {series for series, *_ in self._pending}
+        used = {series for series, *_ in (*self._pending, *self._nonfinite)}
         return [(number, task, name) for (task, name), number in self._ids.items() if number in used]
 
     @staticmethod
@@ -299,8 +320,38 @@ def read(
             "WHERE series = ? AND tier = ? AND begin >= ? AND begin <= ? ORDER BY generation, begin",
             (series, tier, begin or 0, end if end is not None else 1 << 40),
         )
-        found.append(Series(task, name, tier, tuple(_thinned([Bucket(*row) for row in rows], buckets))))
+        odd = _rows(path, "SELECT generation, step, value, at FROM nonfinite WHERE series = ?", (series,))
+        thinned = tuple(_thinned([Bucket(*row) for row in rows], buckets))
+        found.append(Series(task, name, tier, thinned, {row[0]: NonFinite(*row[1:]) for row in odd}))
     return found
+
+
+def cells(
+    path: str, wanted: Iterable[tuple[str, str]], *, begin: float | None, end: float | None, count: int
+) -> dict[tuple[str, str], dict[int, float]]:
+    """Return the last value of each series in each of about `count` equal stretches of time, by their begin."""
+    ids = _ids(path)
+    known = {ids[one]: one for one in wanted if one in ids}
+    if not known:
+        return {}
+    of, reach = ",".join("?" * len(known)), (begin or 0, end if end is not None else 1 << 40)
+    ends = f"SELECT min(begin), max(begin) FROM buckets WHERE series IN ({of}) AND tier = ? AND begin BETWEEN ? AND ?"
+    coarsest = max(TIERS)
+    found = _rows(path, ends, (*known, coarsest, *reach))
+    if not found or found[0][0] is None:
+        return {}
+    wide = -(-(found[0][1] - found[0][0] + coarsest) // max(1, count))
+    tier = coarsest if wide >= coarsest else _tier(path, next(iter(known)), begin)
+    width = -(-wide // tier) * tier
+    # Beside max(), SQLite gives the other columns of that row: the newest value of the stretch.
+    query = (
+        f"SELECT series, begin / {width} * {width}, max(begin), last FROM buckets "
+        f"WHERE series IN ({of}) AND tier = ? AND begin BETWEEN ? AND ? GROUP BY 1, 2"
+    )
+    made: dict[tuple[str, str], dict[int, float]] = {}
+    for series, at, _, value in _rows(path, query, (*known, tier, *reach)):
+        made.setdefault(known[series], {})[at] = value
+    return made
 
 
 def _tier(path: str, series: int, begin: float | None) -> int:

@@ -103,6 +103,8 @@ def _parts(series: Series, *, by_step: bool) -> list[dict[str, Any]]:
     lines: dict[int, list[Bucket]] = {}
     for bucket in series.buckets:
         lines.setdefault(bucket.generation, []).append(bucket)
+    for generation in series.nonfinite:
+        lines.setdefault(generation, [])
     made = []
     for generation, buckets in sorted(lines.items()):
         xs: list[float] = []
@@ -119,7 +121,8 @@ def _parts(series: Series, *, by_step: bool) -> list[dict[str, Any]]:
                 xs.append(x)
                 ys.append(y)
         named = {"task": series.task, "name": series.name, "generation": generation}
-        made.append({**named, "tier_s": series.tier_s, "x": xs, "y": ys})
+        odd = [list(series.nonfinite[generation])] if generation in series.nonfinite else []
+        made.append({**named, "tier_s": series.tier_s, "x": xs, "y": ys, "nonfinite": odd})
     return made
 
 

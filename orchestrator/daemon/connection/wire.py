@@ -116,6 +116,7 @@ def _progress(told: frames.Task) -> Progress:
         steps_total=told.get("steps_total"),
         epochs=told.get("epochs"),
         metrics={name: value for name, value in told.get("metrics", {}).items() if value is not None},
+        nonfinite={name: (one["step"], one["value"]) for name, one in told.get("nonfinite", {}).items()},
         steps_per_s=told.get("steps_per_s"),
         cpu_percent=told.get("cpu_percent"),
         rss_bytes=told.get("rss_bytes"),

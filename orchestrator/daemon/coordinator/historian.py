@@ -120,6 +120,7 @@ class Historian:
             return
         seen.position = (run.generation, step)
         seen.history.add(at, run.generation, step, "", told.metrics)
+        seen.history.not_finite(at, run.generation, told.nonfinite)
         resumed_from = run.seed.global_step or 0 if run.seed is not None else 0
         if step > resumed_from:
             moved_at = at - told.step_age_s - told.heartbeat_age_s
@@ -147,6 +148,7 @@ class Historian:
                     values[f"gpu{gpu.index}_utilization_percent"] = gpu.utilization_percent
                     values[f"gpu{gpu.index}_memory_bytes"] = gpu.memory_used_bytes
                     values[f"gpu{gpu.index}_power_w"] = gpu.power_w
+                    values[f"gpu{gpu.index}_temperature_c"] = gpu.temperature_c
                 self._put(seen, at, run, run.global_step, f"host:{host.name}", values)
 
     @staticmethod

@@ -104,7 +104,11 @@ class Reports:
 def _chars(event: HostReported) -> int:
     said = sum(len(message) for task in event.tasks for _, message in task.said)
     lines = sum(len(line) for task in event.tasks if task.exit is not None for line in task.exit.last_lines)
-    return said + lines + sum(len(name) for task in event.tasks for name in task.progress.metrics)
+    names = [
+        *(task.progress.metrics for task in event.tasks),
+        *(task.progress.nonfinite for task in event.tasks),
+    ]
+    return said + lines + sum(len(name) for told in names for name in told)
 
 
 def _without_texts(event: HostReported) -> HostReported:
@@ -113,7 +117,7 @@ def _without_texts(event: HostReported) -> HostReported:
         replace(
             task,
             said=(),
-            progress=replace(task.progress, metrics={}),
+            progress=replace(task.progress, metrics={}, nonfinite={}),
             exit=task.exit and replace(task.exit, last_lines=(), error=None),
         )
         for task in event.tasks

@@ -56,6 +56,10 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
         "training_epochs": chief.progress.epochs,
         **_times(run, chief, times.get(run.run_id)),
         "metrics": dict(chief.progress.metrics),
+        "nonfinite": {
+            name: {"global_step": step, "value": value}
+            for name, (step, value) in chief.progress.nonfinite.items()
+        },
         "checkpoint": _checkpoint(run, now),
         "seed": {"global_step": run.seed.global_step, "source": run.seed.source} if run.seed else None,
         "saving": saving(run),

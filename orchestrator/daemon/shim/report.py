@@ -22,7 +22,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.protocol.frames import Began, ExitCause, Left, Said, Saving, SweptBy, Task, TaskExit
+    from orchestrator.protocol.frames import (
+        Began,
+        ExitCause,
+        Left,
+        NonFinite,
+        Said,
+        Saving,
+        SweptBy,
+        Task,
+        TaskExit,
+    )
 
 PACE_WINDOW_S = 20.0
 _POINTS_MAX = 128
@@ -74,6 +84,7 @@ def blank_task(start: dict[str, Any]) -> Task:
         "input_share": None,
         "peers_share": None,
         "metrics": {},
+        "nonfinite": {},
         "steps_per_s": None,
         "cpu_percent": None,
         "rss_bytes": None,
@@ -133,6 +144,7 @@ class Progress:
         self.input_share: float | None = None
         self.peers_share: float | None = None
         self.metrics: dict[str, float | None] = {}
+        self.nonfinite: dict[str, NonFinite] = {}
         self.error: Said | None = None
         self.said: deque[Said] = deque(maxlen=SAID_MAX)
         self.heartbeat_at: float | None = None
@@ -185,6 +197,9 @@ class Progress:
         self.peers_share = _share(message.get("peers_share"))
         for name, value in metrics.items() if isinstance(metrics, dict) else ():
             self._measure(name[:METRIC_CHARS_MAX], value)
+        odd = message.get("nonfinite")
+        for name, value in odd.items() if isinstance(odd, dict) else ():
+            self._not_finite(name[:METRIC_CHARS_MAX], value, step)
         return "now" if first else "soon"
 
     def _measure(self, name: str, value: Any) -> None:
@@ -192,6 +207,16 @@ class Progress:
             return
         if name in self.metrics or len(self.metrics) < METRICS_MAX:
             self.metrics[name] = _finite(value)
+        else:
+            self._say(_TOO_MANY)
+
+    def _not_finite(self, name: str, value: Any, step: int) -> None:
+        """Remember when a metric was not finite first. What it was before is not its value any more."""
+        if value not in ("nan", "inf", "-inf"):
+            return
+        if name in self.metrics or len(self.metrics) < METRICS_MAX:
+            self.metrics[name] = None
+            self.nonfinite.setdefault(name, {"step": step, "value": value})
         else:
             self._say(_TOO_MANY)
 
@@ -215,6 +240,7 @@ class Progress:
         task["input_share"] = self.input_share
         task["peers_share"] = self.peers_share
         task["metrics"] = dict(self.metrics)
+        task["nonfinite"] = dict(self.nonfinite)
         task["step_age_s"] = None if self.moved_at is None else round(at - self.moved_at, 3)
         task["steps_per_s"] = self.steps_per_s(at)
         task["error"] = self.error
@@ -246,6 +272,9 @@ def _cut(
     if task.get("metrics"):
         kept = list(task["metrics"].items())[:metrics]
         shown["metrics"] = {name[:METRIC_CHARS_MAX]: value for name, value in kept}
+    if task.get("nonfinite"):
+        first = list(task["nonfinite"].items())[:metrics]
+        shown["nonfinite"] = {name[:METRIC_CHARS_MAX]: found for name, found in first}
     if task.get("said"):
         shown["said"] = [_short(one, said_chars) for one in _last(task["said"], said)]
     if (error := task.get("error")) is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -33,6 +34,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fail-later", action="store_true", help="a step later in each generation")
     parser.add_argument("--fail-early", action="store_true", help="before the peers are met")
     parser.add_argument("--fail-once", action="store_true", help="in the first generation only")
+    parser.add_argument("--nan-at", type=int, default=-1, help="from this step on the loss is no number")
     parser.add_argument("--restore-nothing", action="store_true")
     parser.add_argument("--patient", action="store_true", help="a save that fails is tried again at the next")
     parser.add_argument("--talk", action="store_true", help="of each step, in a line of its own")
@@ -210,7 +212,8 @@ def main() -> int:
         time.sleep(options.pace)
         gang.step()
         step += 1
-        runtime.report(step, total=options.steps, loss=1.0 / step)
+        is_lost = 0 <= options.nan_at <= step
+        runtime.report(step, total=options.steps, loss=math.nan if is_lost else 1.0 / step)
         if options.talk:
             print(f"{me} at step {step}", flush=True)
         if step % options.save_every == 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 import os
 import sqlite3
@@ -36,6 +38,36 @@ def test_a_short_run_is_read_value_by_value(path: str) -> None:
     written(path, 50).close()
     assert points(path) == [(100_000 + i, 1000 / (i + 1)) for i in range(50)]
     assert points(path, x="step") == [(i, 1000 / (i + 1)) for i in range(50)]
+
+
+def test_where_a_value_was_not_finite_first_is_told_beside_its_points_and_the_json_stays_json(
+    path: str,
+) -> None:
+    made = written(path, 20)
+    made.not_finite(100_020.0, 1, {"loss": (20, "nan"), "norm": (4, "inf")})
+    made.flush(100_021)
+    made.not_finite(100_030.0, 1, {"loss": (30, "inf")})
+    made.close()
+    again = History(path)  # another coordinator
+    again.not_finite(100_040.0, 1, {"loss": (40, "nan")})
+    again.not_finite(100_041.0, 2, {"loss": (21, "nan")})
+    again.flush(100_042)
+    again.close()
+    query = {"names": "loss,norm", "x": "step"}
+    found = run_series.series_document(os.path.dirname(path), "t", query)["series"]
+    assert [(one["name"], one["generation"], one["nonfinite"], len(one["x"])) for one in found] == [
+        ("loss", 1, [[20, "nan", 100_020.0]], 20),
+        ("loss", 2, [[21, "nan", 100_041.0]], 0),
+        ("norm", 1, [[4, "inf", 100_020.0]], 0),
+    ]
+    assert "NaN" not in json.dumps(found)
+
+
+def test_a_history_of_before_has_no_such_table_and_is_read_all_the_same(path: str) -> None:
+    written(path, 5).close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("DROP TABLE nonfinite")
+    assert len(points(path)) == 5
 
 
 def test_a_peak_of_one_second_survives_the_thinning_and_the_tiers(path: str) -> None:

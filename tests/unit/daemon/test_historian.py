@@ -73,6 +73,18 @@ def test_a_run_that_trains_leaves_its_curves(watched: Watched) -> None:
     assert moved.first_at == pytest.approx(1000.75)
 
 
+def test_a_loss_that_is_no_number_any_more_leaves_its_first_step(watched: Watched) -> None:
+    watched.train(1, loss=1.0)
+    watched.train(2)
+    chief = watched.run.tasks[0]
+    told = replace(chief.progress, global_step=3, nonfinite={"loss": (2, "nan")})
+    watched.run = watched.run.with_task(replace(chief, heard_at=watched.at + 1, progress=told))
+    watched.historian.sample()
+    watched.end()
+    (series,) = history.read(watched.path, [("", "loss")], begin=None, end=None, buckets=10)
+    assert [(one.step, one.value) for one in series.nonfinite.values()] == [(2, "nan")]
+
+
 def test_a_step_that_is_told_again_is_no_new_value_and_silence_is_a_gap(watched: Watched) -> None:
     watched.train(1, loss=1.0)
     watched.train(1, loss=1.0)

@@ -102,6 +102,23 @@ def test_metrics_without_end_are_bounded_and_it_is_said_once() -> None:
     assert [one["kind"] for one in progress.said] == ["metrics-dropped"]
 
 
+def test_the_first_step_that_was_not_finite_is_remembered_and_its_number_before_that_is_not_shown() -> None:
+    progress = Progress()
+    progress.heard({"step": 1, "metrics": {"loss": 0.5}}, 1.0)
+    progress.heard(
+        {"step": 2, "metrics": {}, "nonfinite": {"loss": "nan", "x" * 500: "inf", "no": "NaN"}}, 2.0
+    )
+    progress.heard({"step": 3, "metrics": {}, "nonfinite": {"loss": "inf"}}, 3.0)
+    task = blank_task({})
+    progress.put_into(task, 3.0)
+    assert task["nonfinite"]["loss"] == {"step": 2, "value": "nan"}
+    assert (len(task["nonfinite"]), task["metrics"]["loss"]) == (2, None)
+    for name in range(1000):
+        progress.heard({"step": 4, "nonfinite": {f"layer-{name}": "nan"}}, 4.0)
+    assert len(progress.nonfinite) <= METRICS_MAX
+    progress.heard({"step": 5, "nonfinite": ["loss"]}, 5.0)
+
+
 def test_numbers_that_json_cannot_hold_are_no_numbers() -> None:
     progress = Progress()
     values = json.loads('{"nan": NaN, "inf": 1e999, "big": 1' + "0" * 400 + ', "yes": true, "ok": 2}')

@@ -101,6 +101,14 @@ def test_what_is_no_number_does_not_travel_and_does_not_raise(wire: Wire) -> Non
     assert [message["metrics"] for message in wire.arrived()] == [{"ok": 2.0}]
 
 
+def test_what_is_not_finite_is_told_by_its_word_since_json_has_no_number_for_it(wire: Wire) -> None:
+    progress = Progress(wire.link)
+    progress.report(7, {"loss": float("nan"), "norm": float("inf"), "gain": -float("inf"), "ok": 2})
+    (message,) = wire.arrived()
+    assert message["nonfinite"] == {"loss": "nan", "norm": "inf", "gain": "-inf"}
+    assert message["metrics"] == {"ok": 2.0}
+
+
 def test_a_position_that_is_none_is_said_once_and_does_not_raise(
     wire: Wire, capsys: pytest.CaptureFixture[str]
 ) -> None:

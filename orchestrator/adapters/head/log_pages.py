@@ -9,8 +9,11 @@ from __future__ import annotations
 import heapq
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from itertools import islice
 from typing import Any
 
 from orchestrator.adapters.head.runlogs import LogLine, RunLogs, parse
@@ -24,8 +27,12 @@ FILES_MAX = 400
 
 TEXT_CHARS_MAX = 4000
 
+SAME_S = 2.0
+"""Within which lines of several tasks are the same line."""
+
 _BLOCK_BYTES = 1 << 16
 _ERROR = re.compile(r"\b(error|critical|fatal|traceback|exception)\b|\w(Error|Exception)\b", re.IGNORECASE)
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?", re.IGNORECASE)
 _WARNING = re.compile(r"\bwarn(ing)?\b|^W\d{4} ", re.IGNORECASE)
 
 Place = dict[tuple[str, int], int]
@@ -71,8 +78,9 @@ def level_of(text: str) -> str:
 def document(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> dict[str, Any]:
     """Return a page of a run's logs. ValueError where the query is not understood.
 
-    Query: `task` (several with commas), `generation`, `level`, `q` (a part of the text), `limit`, and `before` or
-    `after`: a place that an earlier page has told. Without a place: the newest lines.
+    Query: `task` (several with commas), `generation`, `level`, `q` (a part of the text), `differs` (only lines that
+    few tasks have), `limit`, and `before` or `after`: a place that an earlier page has told, or `until`: a Unix time.
+    Without a place: the newest lines.
     """
     limit = min(int(query.get("limit") or 300), LINES_MAX)
     tasks = [task for task in (query.get("task") or "").split(",") if task] or None
@@ -85,34 +93,59 @@ def document(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> dict[str, 
     wanted = _Filter(query.get("q") or "", query.get("level") or "")
     if query.get("after"):
         return _newer(files, _place(query["after"]), wanted, limit)
-    return _older(files, _place(query.get("before") or ""), wanted, limit)
+    place = _place(query.get("before") or "")
+    if query.get("until") and not place:
+        place = {key: _at_time(path, float(query["until"])) for key, path in files.items()}
+    return _older(files, place, wanted, limit, differs=bool(query.get("differs")))
 
 
 def _older(
-    files: Mapping[tuple[str, int], str], before: Place, wanted: _Filter, limit: int
+    files: Mapping[tuple[str, int], str], before: Place, wanted: _Filter, limit: int, *, differs: bool
 ) -> dict[str, Any]:
     budget = _Budget(
         BYTES_MAX + len(files) * _BLOCK_BYTES
     )  # the first block of each is looked at in any case
     ends = {key: before.get(key, _whole(path)) for key, path in files.items()}
     parts = [_backwards(path, *key, ends[key], budget) for key, path in files.items()]
-    begins, found, searched_to = dict(ends), list[_Found](), None
-    is_all = True
-    for each in heapq.merge(*parts):
-        if len(found) >= limit or budget.left <= 0:
-            is_all = False
-            break
-        begins[each.line.task, each.line.generation] = each.offset
-        searched_to = each.line.time
-        if wanted.takes(each.line):
-            found.append(each)
+    read = _Read(dict(ends), budget)
+    lines = (each for each in read.through(heapq.merge(*parts)) if differs or wanted.takes(each.line))
+    if differs:
+        among = Counter(generation for _, generation in files)
+        lines = (each for each in _odd(lines, among) if wanted.takes(each.line))
+    found: list[_Found] = []
+    for each in lines:
+        found.append(each)
+        if len(found) >= limit:
+            read.enough = True
     return {
         "schema": 1,
         "lines": [_told(each) for each in reversed(found)],
-        "before": None if is_all and budget.left > 0 else _text(begins),
+        "before": None if read.is_all and budget.left > 0 else _text(read.begins),
         "after": _text(ends),
-        "searched_to": searched_to,
+        "searched_to": read.searched_to,
     }
+
+
+@dataclass(slots=True)
+class _Read:
+    """Up to where a page has read."""
+
+    begins: Place
+    budget: _Budget
+    searched_to: float | None = None
+    enough: bool = False
+    """No further line is wanted."""
+    is_all: bool = False
+
+    def through(self, lines: Iterable[_Found]) -> Iterator[_Found]:
+        """Yield the lines until there are enough, and remember the place of each."""
+        for each in lines:
+            if self.enough or self.budget.left <= 0:
+                return
+            self.begins[each.line.task, each.line.generation] = each.offset
+            self.searched_to = each.line.time
+            yield each
+        self.is_all = True
 
 
 def _newer(files: Mapping[tuple[str, int], str], after: Place, wanted: _Filter, limit: int) -> dict[str, Any]:
@@ -146,8 +179,97 @@ def _told(each: _Found) -> dict[str, Any]:
         "generation": line.generation,
         "level": level_of(line.text),
         "stream": line.stream,
-        "text": line.text[:TEXT_CHARS_MAX],
+        "text": _shown(line.text),
     }
+
+
+def _shown(text: str) -> str:
+    """Return what is shown of a line: of one that was written over and over (by carriage returns), the end of it.
+
+    >>> _shown("1/9\\r2/9\\r3/9"), len(_shown("x" * 9000)), len(_shown("bar\\r" + "x" * 9000))
+    ('1/9\\r2/9\\r3/9', 4000, 4000)
+    """
+    if len(text) <= TEXT_CHARS_MAX:
+        return text
+    return text[-TEXT_CHARS_MAX:] if "\r" in text[:-TEXT_CHARS_MAX] else text[:TEXT_CHARS_MAX]
+
+
+def whole(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> Iterator[str]:
+    """Return all lines of `task` (of all tasks: merged by time) and `generation`, as text with their times in UTC."""
+    tasks = [task for task in (query.get("task") or "").split(",") if task] or None
+    generation = int(query["generation"]) if query.get("generation") else None
+    found = logs.read(run_id, tasks)
+    return _parts(line for line in found if generation in (None, line.generation))
+
+
+def _parts(lines: Iterator[LogLine]) -> Iterator[str]:
+    """Yield the lines in pieces: a part of a download costs more than a line of it."""
+    for first in lines:
+        piece = [first, *islice(lines, 499)]
+        yield "".join(f"{_utc(line.time)} {line.task}/{line.generation} {line.text}\n" for line in piece)
+
+
+def _utc(time: float) -> str:
+    return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _at_time(path: str, time: float) -> int:
+    """Return the offset behind the last line that is not later. Times grow in a log, so it is found by halves."""
+    low, high = 0, _whole(path)
+    with open(path, "rb") as file:
+        while low < high:
+            middle = (low + high) // 2
+            file.seek(max(low, middle - 1))
+            if middle > low:
+                file.readline()
+            begin, raw = file.tell(), file.readline()
+            # A line that a rotation has cut has no time: the next one that has tells.
+            while begin < high and raw and not (at := parse(raw, "", 0, 0.0).time):
+                begin, raw = file.tell(), file.readline()
+            if begin >= high or not raw or at > time:
+                high = middle
+            else:
+                low = begin + len(raw)
+    return low
+
+
+@dataclass(slots=True)
+class _Said:
+    """A line, numbers aside, and the tasks that have it within two seconds."""
+
+    began: float
+    tasks: set[str] = field(default_factory=set)
+
+
+def _odd(lines: Iterable[_Found], among: Mapping[int, int]) -> Iterator[_Found]:
+    """Yield the lines, newest first, that at most half of a generation's tasks (`among`) have within two seconds."""
+    groups: dict[tuple[int, str], _Said] = {}
+    held: deque[tuple[_Found, _Said]] = deque()
+
+    def are_odd(found: _Found, said: _Said) -> bool:
+        return len(said.tasks) * 2 <= among.get(found.line.generation, 1) or among[found.line.generation] < 2
+
+    for each in lines:
+        key = each.line.generation, masked(each.line.text)
+        said = groups.get(key)
+        if said is None or said.began - each.line.time > SAME_S:
+            said = groups[key] = _Said(each.line.time)
+        said.tasks.add(each.line.task)
+        held.append((each, said))
+        while held and held[0][1].began - each.line.time > SAME_S:
+            found = held.popleft()
+            if are_odd(*found):
+                yield found[0]
+    yield from (found for found, said in held if are_odd(found, said))
+
+
+def masked(text: str) -> str:
+    """Return a line without its numbers, by which lines of several tasks are compared.
+
+    >>> masked("loss 0.52 at 0x7f1a")
+    'loss # at #'
+    """
+    return _NUMBERS.sub("#", text)
 
 
 def _whole(path: str) -> int:

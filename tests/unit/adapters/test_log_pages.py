@@ -74,3 +74,45 @@ def test_the_level_is_told_by_the_words(logs: RunLogs) -> None:
 def test_a_query_that_is_no_query_is_refused(logs: RunLogs, query: dict[str, str]) -> None:
     with pytest.raises(ValueError):
         log_pages.document(logs, RUN, query)
+
+
+def test_only_what_differs_are_lines_that_few_tasks_have(logs: RunLogs) -> None:
+    for index in range(6):
+        odd = b"2003.000000 o I am the slow one\n" if index == 2 else b""
+        same = b"".join(b"%d.%d00000 o step %d of 9\n" % (2000 + i, index, i) for i in range(3))
+        logs.append(RUN, f"worker:{index}", 7, 0, same + odd)
+    page = log_pages.document(logs, RUN, {"differs": "yes", "generation": "7"})
+    assert [line["text"] for line in page["lines"]] == ["I am the slow one"]
+    assert page["before"] is None
+    alone = log_pages.document(logs, RUN, {"differs": "yes", "generation": "7", "task": "worker:1"})
+    assert len(alone["lines"]) == 3, "one task alone differs from nobody"
+    lines, before = [], ""
+    while before is not None:
+        page = log_pages.document(logs, RUN, {"differs": "yes", "limit": "1", "before": before})
+        lines += page["lines"]
+        before = page["before"]
+    assert "I am the slow one" in [line["text"] for line in lines]
+    assert len({line["id"] for line in lines}) == len(lines)
+
+
+@pytest.mark.parametrize("until", [999.5, 1000.0, 1000.5, 1024.0, 1049.0, 2000.0])
+def test_a_page_up_to_a_time_ends_with_the_last_line_that_is_not_later(logs: RunLogs, until: float) -> None:
+    page = log_pages.document(logs, RUN, {"until": str(until), "limit": "1000"})
+    wanted = [1000.0 + i for i in range(50) if 1000 + i <= until for _ in range(2)]
+    assert [line["time"] for line in page["lines"]] == wanted
+
+
+def test_a_line_that_was_cut_by_a_rotation_has_no_time_and_does_not_end_the_search(logs: RunLogs) -> None:
+    logs.append(RUN, "worker:4", 1, 0, b"10.5 o a\nut off\nut off too\n12.5 o b\n13.5 o c\n")
+    page = log_pages.document(logs, RUN, {"until": "12.5", "task": "worker:4"})
+    assert [line["text"] for line in page["lines"]] == ["a", "ut off", "ut off too", "b"]
+
+
+def test_a_whole_log_is_every_line_with_its_time(logs: RunLogs) -> None:
+    text = "".join(log_pages.whole(logs, RUN, {"task": "worker:1"}))
+    assert len(text.splitlines()) == 50
+    assert text.startswith("1970-01-01T00:16:40.000000Z worker:1/1 worker:1 line 0\n")
+    both = "".join(log_pages.whole(logs, RUN, {"generation": "1"})).splitlines()
+    assert len(both) == 100
+    assert both == sorted(both, key=lambda line: line.split(" ")[0])
+    assert list(log_pages.whole(logs, RUN, {"generation": "2"})) == []

@@ -43,6 +43,8 @@ _MEASURED_PER_S = 30
 _DETAILS = ("tasks", "hosts", "proof", "warnings")
 """What only the viewer of a run is told."""
 
+_OVER = ("SUCCEEDED", "FAILED", "KILLED")
+
 REMOVED = "-"
 
 Document = dict[str, Any]
@@ -196,11 +198,34 @@ def _is_like(one: Document, before: Document) -> bool:
 
 def told(known: Document, run_id: str | None) -> Document:
     """Return what a viewer is told: all of one run, and of the others what a list of runs shows."""
-    runs = {
-        name: run if name == run_id else {key: each for key, each in run.items() if key not in _DETAILS}
-        for name, run in known["runs"].items()
-    }
-    return {**known, "runs": runs}
+    runs = {name: run if name == run_id else _brief(run) for name, run in known["runs"].items()}
+    return {**known, "runs": runs, "hosts": {} if run_id in runs else _hosts(known["runs"])}
+
+
+def _brief(run: Document) -> Document:
+    """Return a run as a list of runs shows it."""
+    return {key: each for key, each in run.items() if key not in _DETAILS}
+
+
+def _hosts(runs: Document) -> Document:
+    """Return the hosts of all runs that go on, by name, each GPU in four numbers: there may be hundreds."""
+    found: Document = {}
+    for name, run in runs.items():
+        if run.get("phase") in _OVER:
+            continue
+        for host, told_of in (run.get("hosts") or {}).items():
+            one = found.setdefault(host, {"runs": [], "gpus": []})
+            one["runs"].append(name)
+            one |= {key: told_of.get(key) for key in ("state", "reason", "cpu_percent", "memory_percent")}
+            one["gpus"] = [_gauge(load) for load in told_of.get("gpus") or ()] or one["gpus"]
+    return found
+
+
+def _gauge(load: Document) -> list[float | None]:
+    used, total = load.get("memory_used_bytes"), load.get("memory_total_bytes")
+    memory = round(100 * used / total) if used is not None and total else None
+    watts = load.get("power_w")
+    return [load["index"], load.get("utilization_percent"), memory, None if watts is None else round(watts)]
 
 
 def difference(before: Document, after: Document) -> Document:

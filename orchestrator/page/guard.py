@@ -12,14 +12,18 @@ import hmac
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from orchestrator.core.errors import UsageError
+
 TOKEN_LASTS_S = 600.0
+TICKET_LASTS_S = 30.0
+TICKETS_MAX = 32
 KEY_HEADER = "Orch-Key"
 LOGIN = "/login"
 METRICS = "/metrics"
@@ -85,6 +89,31 @@ class Keys:
     def has_key(self, headers: Headers) -> bool:
         """Return whether a script of ours has sent it."""
         return _same(headers.get(KEY_HEADER, ""), self._key)
+
+
+class Tickets:
+    """What a browser may download by a link: made for who has shown the key, used once, and soon."""
+
+    def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._open: dict[str, tuple[float, str, Mapping[str, str]]] = {}
+
+    def new(self, run_id: str, query: Mapping[str, str]) -> str:
+        """Return a ticket for a log of this run. The oldest of many is void."""
+        while len(self._open) >= TICKETS_MAX:
+            del self._open[next(iter(self._open))]
+        ticket = secrets.token_urlsafe(32)
+        self._open[ticket] = self._now() + TICKET_LASTS_S, run_id, dict(query)
+        return ticket
+
+    def take(self, ticket: str) -> tuple[str, Mapping[str, str]]:
+        """Return the run and the query that it was made for. UsageError where it is not valid any more."""
+        until, run_id, query = self._open.pop(ticket, (0.0, "", {}))
+        if self._now() >= until:
+            raise UsageError(
+                "this download was begun already, or too late", hint="ask for it on the page again"
+            )
+        return run_id, query
 
 
 class Guard:

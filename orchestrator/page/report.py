@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+from orchestrator.adapters.head import bands
 from orchestrator.adapters.head.paths import Paths
 from orchestrator.adapters.head.run_series import named
 from orchestrator.core.errors import OrchestratorError, UsageError
@@ -13,6 +16,12 @@ from orchestrator.page.server import FILES, STATIC
 from orchestrator.page.source import Source, dumped
 
 _SERIES_BUCKETS = 900
+_BAND_BUCKETS = 300
+_CHECKPOINTS_S = 20.0
+
+LINES_MAX = 12
+"""More lines than these are told as a band."""
+
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
     "form-action 'none'"
@@ -34,23 +43,46 @@ def report(paths: Paths, name: str | None) -> tuple[str, str]:
 
 def _documents(source: Source, known: dict[str, Any], run_id: str) -> dict[str, Any]:
     history = source.history(run_id)
-    names = [named(one["task"], one["name"]) for one in history["series"]]
-    series: dict[str, list[Any]] = {"step": [], "time": []}
-    for x, found in series.items():
-        for at in range(0, len(names), 64):
-            query = {"names": ",".join(names[at : at + 64]), "x": x, "buckets": str(_SERIES_BUCKETS)}
-            found += source.series(run_id, query)["series"]
-    told = {**known, "runs": [run for run in known["runs"] if run["run_id"] == run_id]}
+    measured = [(one["task"], one["name"]) for one in history["series"]]
+    own = [one for one in measured if not one[0]]
+    families = Counter(bands.family(*one) for one in measured if one[0])
+    few = [one for one in measured if one[0] and families[bands.family(*one)] <= LINES_MAX]
     return {
         "run": run_id,
         "made": known["now"],
-        "state": steady(told, None),
+        "state": steady({**known, "runs": [run for run in known["runs"] if run["run_id"] == run_id]}, None),
         "history": history,
-        "series": series,
+        "series": {
+            "step": _series(source, run_id, own, "step"),
+            "time": _series(source, run_id, own + few, "time"),
+        },
+        "bands": [
+            source.band(run_id, {"of": of, "name": name, "buckets": str(_BAND_BUCKETS)})
+            for (of, name), members in families.items()
+            if members > LINES_MAX
+        ],
         "why": source.why(run_id),
         "events": source.events(run_id, 0),
+        "checkpoints": _checkpoints(source, run_id),
         "plan": source.plan(run_id),
     }
+
+
+def _series(source: Source, run_id: str, names: Sequence[tuple[str, str]], x: str) -> list[Any]:
+    found: list[Any] = []
+    for at in range(0, len(names), 64):
+        asked = ",".join(named(*one) for one in names[at : at + 64])
+        query = {"names": asked, "x": x, "buckets": str(_SERIES_BUCKETS)}
+        found += source.series(run_id, query)["series"]
+    return found
+
+
+def _checkpoints(source: Source, run_id: str) -> dict[str, Any]:
+    """Return what the directory holds, where the coordinator and the host can be asked: a report waits for neither."""
+    try:
+        return source.checkpoints(run_id, timeout_s=_CHECKPOINTS_S)
+    except OrchestratorError:
+        return {}
 
 
 def _page(data: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -16,12 +17,12 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, UsageError
 from orchestrator.page.feed import POLL_S, Feed
-from orchestrator.page.guard import METRICS, Guard, Keys
+from orchestrator.page.guard import METRICS, Guard, Keys, Tickets
 from orchestrator.page.source import Source
 
 STATIC = os.path.join(os.path.dirname(__file__), "static")
@@ -42,6 +43,7 @@ FILES = {
 
 ACTIONS = ("kill", "drain", "undrain", "rollback")
 _BODY_BYTES_MAX = 4096
+_SAFE = re.compile(r"[^\w.-]")
 
 
 class Page:
@@ -49,6 +51,7 @@ class Page:
 
     def __init__(self, source: Source, *, actions: bool, poll_s: float = POLL_S) -> None:
         self._source, self._feed, self._actions = source, Feed(source, poll_s=poll_s), actions
+        self._tickets = Tickets()
 
     async def file(self, request: Request) -> Response:
         """Return one of our files, and no other."""
@@ -68,7 +71,9 @@ class Page:
         read: dict[str, Callable[[], dict[str, Any]]] = {
             "history": lambda: self._source.history(run_id),
             "series": lambda: self._source.series(run_id, query),
+            "band": lambda: self._source.band(run_id, query),
             "logs": lambda: self._source.logs(run_id, query),
+            "ticket": lambda: {"schema": 1, "ticket": self._tickets.new(run_id, query)},
             "why": lambda: self._source.why(run_id),
             "events": lambda: self._source.events(run_id, _whole(query.get("after"))),
             "checkpoints": lambda: self._source.checkpoints(run_id),
@@ -77,6 +82,16 @@ class Page:
         if what not in read:
             raise HTTPException(404)
         return JSONResponse(await _thread(read[what]))
+
+    async def download(self, request: Request) -> Response:
+        """Send a log whole. What the browser itself saves cannot carry the key: a ticket stands for it, once."""
+        run_id, query = self._tickets.take(request.path_params["ticket"])
+        name = "-".join(
+            [run_id, *filter(None, (query.get("task", "").replace(":", "-"), query.get("generation")))]
+        )
+        lines = await _thread(self._source.whole_log, run_id, query)
+        headers = {"Content-Disposition": f'attachment; filename="{_SAFE.sub("-", name)}.log"'}
+        return StreamingResponse(lines, media_type="text/plain; charset=utf-8", headers=headers)
 
     async def metrics(self, request: Request) -> Response:
         """Tell the numbers of all runs in Prometheus's format."""
@@ -119,6 +134,7 @@ def application(
     routes = [
         Route("/", page.file),
         Route("/static/{name}", page.file),
+        Route("/download/{ticket}", page.download),
         Route("/v1/runs", page.runs),
         Route("/v1/stream", page.stream),
         Route(METRICS, page.metrics),

@@ -7,11 +7,11 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 from urllib.parse import quote
 
-from orchestrator.adapters.head import log_pages, run_series
+from orchestrator.adapters.head import bands, log_pages, run_series
 from orchestrator.adapters.head.accounts import Accounts
 from orchestrator.adapters.head.client import Client
 from orchestrator.adapters.head.journal import peek
@@ -22,6 +22,11 @@ from orchestrator.core import launch_document
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
 
 EVENTS_MAX = 1000
+
+_CHECKPOINTS_S = 660.0
+"""A host reads a checkpoint whole before it goes back to it. `orch ckpt` waits for as long."""
+
+T = TypeVar("T")
 
 _EVENTS = (
     "SELECT seq, time, run_id, kind, task, generation, message FROM events "
@@ -75,9 +80,17 @@ class Source:
         """Return the document of `/v1/runs/RUN/series`."""
         return _asked(lambda: run_series.series_document(self.paths.run_dir(run_id), run_id, query))
 
+    def band(self, run_id: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return what many tasks, hosts or GPUs measure of one kind."""
+        return _asked(lambda: bands.document(self.paths.run_dir(run_id), run_id, query))
+
     def logs(self, run_id: str, query: Mapping[str, str]) -> dict[str, Any]:
         """Return the document of `/v1/runs/RUN/logs`."""
         return _asked(lambda: log_pages.document(self._logs, run_id, query))
+
+    def whole_log(self, run_id: str, query: Mapping[str, str]) -> Iterator[str]:
+        """Return all lines of a task (of all: merged by time), each with its time, a part of the text at a time."""
+        return _asked_for(lambda: log_pages.whole(self._logs, run_id, query))
 
     def why(self, run_id: str) -> dict[str, Any]:
         """Return what ended the run's generations, oldest first."""
@@ -96,9 +109,9 @@ class Source:
         keys = ("seq", "time", "run", "kind", "task", "generation", "message")
         return {"schema": 1, "events": [dict(zip(keys, row, strict=True)) for row in reversed(rows)]}
 
-    def checkpoints(self, run_id: str) -> dict[str, Any]:
+    def checkpoints(self, run_id: str, *, timeout_s: float = _CHECKPOINTS_S) -> dict[str, Any]:
         """Ask the coordinator for the run's checkpoints."""
-        return self.client.get(f"/v1/runs/{quote(run_id)}/checkpoints")
+        return self.client.get(f"/v1/runs/{quote(run_id)}/checkpoints", timeout_s=timeout_s)
 
     def plan(self, run_id: str) -> dict[str, Any]:
         """Return what the run's tasks are started with."""
@@ -110,12 +123,16 @@ class Source:
     def act(self, run_id: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
         """Do what a person has confirmed."""
         path = {"rollback": "checkpoints/rollback"}.get(verb, verb)
-        return self.client.post(f"/v1/runs/{quote(run_id)}/{path}", body)
+        return self.client.post(f"/v1/runs/{quote(run_id)}/{path}", body, timeout_s=_CHECKPOINTS_S)
 
 
-def _asked(read: Any) -> dict[str, Any]:
+def _asked(read: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    return dict(_asked_for(read))
+
+
+def _asked_for(read: Callable[[], T]) -> T:
     try:
-        return dict(read())
+        return read()
     except ValueError as e:
         raise UsageError(f"the query is not understood: {e}") from e
 

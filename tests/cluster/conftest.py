@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,3 +74,16 @@ def victim(cluster: Cluster) -> Iterator[Callable[[int], LabHost]]:
     yield take
     for host in taken:
         host.heal()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium from Debian's packages."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no Chromium on this machine: apt install chromium")
+    with playwright.sync_playwright() as started:
+        made = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield made
+        made.close()

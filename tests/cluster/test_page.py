@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,56 +12,12 @@ from typing import Any
 import pytest
 
 from orchestrator.adapters.head.history import History
+from tests.cluster.browsing import Ui
 from tests.cluster.cluster import Cluster
 from tests.contract.fake_api import run_document, task_document
 from tests.contract.test_page import Served
 
-CHROMIUM = shutil.which("chromium")
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt install chromium"),
-]
-
-playwright = pytest.importorskip("playwright.sync_api")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        made = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield made
-        made.close()
-
-
-class Ui:
-    """`orch ui` of a cluster, and a browser that has opened its address."""
-
-    def __init__(self, cluster: Cluster, browser: Any, *options: str) -> None:
-        command = [sys.executable, "-m", "orchestrator.cli.main", "ui", "--port", "0", *options]
-        self._process = subprocess.Popen(
-            command, env=cluster.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        assert self._process.stdout is not None
-        self.address = self._process.stdout.readline().strip()
-        self.context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
-        self.page = self.context.new_page()
-        self.wrong: list[str] = []
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("console", lambda said: self.wrong.append(said.text) if said.type == "error" else None)
-        self.page.on("dialog", lambda dialog: self.wrong.append(dialog.message))
-        self.page.goto(self.address)
-
-    def go(self, *parts: str) -> None:
-        origin = self.address.split("/login")[0]
-        self.page.goto(f"{origin}/#/{'/'.join(parts)}")
-        if parts and parts[0] == "r" and len(parts) == 2:
-            self.page.wait_for_selector("[data-loaded]")
-
-    def close(self) -> int:
-        self.context.close()
-        self._process.send_signal(signal.SIGINT)
-        return self._process.wait(timeout=10)
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +36,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "--fail-task",
         "worker:1",
         "--talk",
+        "--nan-at",
+        "150",
     ]
     made.ok("up", made.spec(*options, env={"API_TOKEN": "s3cr3t-value", "SHOWN": "yes"}))
     made.wait_phase("SUCCEEDED")
@@ -204,6 +159,59 @@ def test_it_is_used_by_keyboard(trained: Cluster, seen: Ui) -> None:
     assert page.url.endswith("the+data+ends") or "logs" in page.url, "single keys are off"
 
 
+def test_the_time_is_zoomed_by_wheel_and_fingers_and_a_cause_leads_to_its_log(
+    trained: Cluster, seen: Ui
+) -> None:
+    seen.go("r", trained.run()["run_id"])
+    page, canvas = seen.page, seen.page.locator(".timeline canvas")
+    page.get_by_text(re.compile(r"NaN first at step 1\d\d, generation 2")).wait_for()
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    assert box is not None
+    x, y = box["x"] + box["width"] / 2, box["y"] + 30
+
+    def range_after() -> tuple[float, float]:
+        page.wait_for_timeout(500)
+        begin, end = page.evaluate("orch.timeline.range")
+        return begin, end
+
+    whole = range_after()
+    page.mouse.move(x, y)
+    page.keyboard.down("Control")
+    for _ in range(3):
+        page.mouse.wheel(0, -100)
+    page.keyboard.up("Control")
+    near = range_after()
+    assert near[1] - near[0] < 0.6 * (whole[1] - whole[0])
+    assert "from=" in page.url
+    page.keyboard.down("Shift")
+    page.mouse.wheel(0, 100)
+    page.keyboard.up("Shift")
+    assert range_after()[0] > near[0] + 0.1
+    page.keyboard.press("0")
+    fingers = page.context.new_cdp_session(page)
+    for kind, apart in (("touchStart", 60), ("touchMove", 90), ("touchMove", 120), ("touchEnd", 0)):
+        points = [{"x": x - apart, "y": y, "id": 0}, {"x": x + apart, "y": y, "id": 1}] if apart else []
+        fingers.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    pinched = range_after()
+    assert pinched[1] - pinched[0] < 0.7 * (whole[1] - whole[0])
+    page.keyboard.press("0")
+    page.keyboard.press("n")
+    at_cause = range_after()
+    assert at_cause[0] <= page.evaluate("orch.timeline.marks[0].at") <= at_cause[1]
+    canvas.focus()
+    page.keyboard.press("Enter")
+    page.get_by_text("ValueError: the data ends at step 60").first.wait_for()
+    page.go_back()
+    page.wait_for_selector("[data-loaded]")
+    page.keyboard.press("0")
+    page.wait_for_timeout(300)
+    canvas.scroll_into_view_if_needed()
+    canvas.click(position={"x": page.evaluate("orch.timeline.x(orch.timeline.marks[0].at)"), "y": 8})
+    page.get_by_text("traceback, ").first.wait_for()
+    assert "task=worker%3A1" in page.url
+
+
 def test_the_words_beside_the_canvas_say_the_same(trained: Cluster, seen: Ui) -> None:
     seen.go("r", trained.run()["run_id"])
     main = seen.page.inner_text("main")
@@ -232,7 +240,8 @@ def test_a_report_holds_all_and_asks_nobody(trained: Cluster, browser: Any, tmp_
     assert "SUCCEEDED" in main
     assert "the data ends at step 60" in main
     assert page.evaluate("document.querySelectorAll('.uplot canvas').length") >= 2
-    page.keyboard.press("p")
+    assert "NaN first at step 1" in main
+    page.keyboard.press("i")
     page.get_by_text("SHOWN=yes").first.wait_for()
     assert "API_TOKEN=***" in page.inner_text("main")
     assert [url for url in asked if not url.startswith(path.as_uri())] == []

@@ -25,7 +25,7 @@
   const applyZone = () => orch.text($("zone"), orch.setting("zone") === "utc" ? "UTC" : "local");
   const nextZone = () => { orch.setting("zone", orch.setting("zone") === "utc" ? "local" : "utc"); applyZone(); render(true); };
   const help = () => {
-    const rows = [["r", "runs"], ["l, p", "logs, plan of the run"], ["w s a d", "zoom and pan the time"], ["n N", "next, previous first cause"], ["0", "all of the time"], ["/ G", "find in the logs, to their end"], ["t z", "colours, time zone"]];
+    const rows = [["r", "runs"], ["l i", "logs, plan of the run"], ["w s a d", "zoom and pan the time"], ["n p", "next, previous first cause"], ["Enter", "on the timeline: the log there"], ["0", "all of the time"], ["/ G", "find in the logs, to their end"], ["t z", "colours, time zone"]];
     const off = orch.setting("keys") === "off";
     orch.put($("dialog"), orch.h("h2", {}, "Keys"), orch.h("table", {}, rows.map(([key, what]) => orch.h("tr", {}, orch.h("th", { scope: "row" }, key), orch.h("td", {}, what)))),
       orch.h("div", { class: "actions" }, orch.h("button", { type: "button", onclick: () => { orch.setting("keys", off ? "on" : "off"); $("dialog").close(); } }, off ? "Turn them on" : "Turn them off"),

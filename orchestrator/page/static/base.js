@@ -126,6 +126,7 @@ orch.post = (run, verb, body) => orch.ask(`/v1/runs/${encodeURIComponent(run)}/$
 // A series as `names` takes it: a metric's name may hold commas and slashes.
 orch.named = ({ task, name }) => (task ? [task, name] : [name]).map(encodeURIComponent).join("/");
 orch.reported = (what, query) => {
+  if (what === "band") return orch.report.bands.find((one) => one.of === query.of && one.name === query.name) || { x: [], outliers: [] };
   if (what !== "series") return orch.report[what] || {};
   const names = new Set((query.names || "").split(","));
   const series = orch.report.series[query.x || "time"].filter((one) => names.has(orch.named(one)));
@@ -186,6 +187,38 @@ orch.link = (parts, query) => {
 orch.go = (parts, query, replace) => {
   const target = orch.link(parts, query);
   if (replace) { history.replaceState(null, "", target); window.dispatchEvent(new HashChangeEvent("hashchange")); } else location.hash = target;
+};
+// What wheels and fingers do to a stretch of time: `zoom(factor, x)`, `pan(pixels)`; by mouse, `select(x, x)`; `tap(event)`.
+orch.gestures = (element, { zoom, pan, select, tap }) => {
+  const held = new Map();
+  let began = null;
+  const at = (event) => event.clientX - element.getBoundingClientRect().left;
+  element.style.touchAction = "pan-y"; // up and down scrolls the page; the rest is ours
+  element.addEventListener("pointerdown", (event) => { held.set(event.pointerId, at(event)); began = held.size === 1 ? { x: at(event), touch: event.pointerType === "touch" } : null; });
+  element.addEventListener("pointermove", (event) => {
+    if (!held.has(event.pointerId)) return;
+    const before = [...held.values()];
+    held.set(event.pointerId, at(event));
+    const now = [...held.values()];
+    if (now.length === 2) {
+      const [from, to] = [before, now].map(([one, other]) => Math.abs(one - other));
+      if (from > 8 && to > 8) zoom(from / to, (now[0] + now[1]) / 2);
+    } else if (now.length === 1 && event.pointerType === "touch") pan(before[0] - now[0]);
+  });
+  const released = (event) => {
+    if (!held.delete(event.pointerId) || !began) return;
+    const x = at(event), far = Math.abs(x - began.x) > 8;
+    if (event.type === "pointerup" && far && !began.touch && select) select(Math.min(x, began.x), Math.max(x, began.x));
+    if (event.type === "pointerup" && !far && tap) tap(event);
+    began = null;
+  };
+  for (const type of ["pointerup", "pointercancel", "pointerleave"]) element.addEventListener(type, released);
+  element.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.shiftKey) return;
+    event.preventDefault();
+    const turn = Math.sign(event.deltaY || event.deltaX);
+    if (event.ctrlKey) zoom(turn > 0 ? 1.3 : 0.77, at(event)); else pan(turn * element.clientWidth * 0.15);
+  }, { passive: false });
 };
 orch.zoomTo = (range) => {
   const { parts, query } = orch.route();

@@ -2,7 +2,11 @@
 // The plots: each value over its step or the time, one line for each generation, on uPlot.
 
 orch.PLOTS_MAX = 10;
-orch.TITLES = { steps_per_s: "steps/s", cpu_percent: "CPU (%)", memory_percent: "memory (%)", rss_bytes: "memory (bytes)" };
+orch.LINES_MAX = 12; // more lines than these are told as a band
+orch.TITLES = { steps_per_s: "steps/s", cpu_percent: "CPU (%)", memory_percent: "memory (%)", rss_bytes: "memory (GiB)",
+  utilization_percent: "utilisation (%)", memory_bytes: "memory (GiB)", power_w: "power (W)", temperature_c: "temperature (°C)" };
+const NOT_FINITE = { nan: "NaN", inf: "Inf", "-inf": "−Inf" };
+const scaled = (name, ys) => (name.endsWith("_bytes") ? ys.map((y) => (y === null ? null : y / 2 ** 30)) : ys);
 
 // The names to plot of the run itself: loss and what belongs to it, the pace, then the other metrics.
 orch.plotNames = (series) => {
@@ -12,8 +16,8 @@ orch.plotNames = (series) => {
 };
 
 // One line for each generation, as columns over a common axis, which uPlot wants.
-const columns = (lines) => {
-  const xs = [...new Set(lines.flatMap((line) => line.x))].sort((a, b) => a - b);
+const columns = (lines, more = []) => {
+  const xs = [...new Set([...lines.flatMap((line) => line.x), ...more])].sort((a, b) => a - b);
   const place = new Map(xs.map((x, i) => [x, i]));
   return [xs, ...lines.map((line) => {
     // Between two points of a line, those of other lines are no gap: undefined is spanned, null is a gap.
@@ -34,24 +38,54 @@ const split = (line, kept) => {
 const HUES = { light: ["#002c76", "#ab5313", "#3d7a5f", "#945ec2"], dark: ["#88b5fc", "#f38620", "#85fed8", "#d5a6f5"] };
 
 orch.Plot = class {
-  constructor(name, { byStep = true, log = false } = {}) {
+  constructor(name, { byStep = true, log = false, title = "" } = {}) {
     this.name = name;
     this.byStep = byStep;
     this.log = log;
     this.value = orch.h("span", { class: "value dim" });
+    this.odd = [];
     this.area = orch.h("div", { "aria-hidden": "true" });
-    this.element = orch.h("div", { class: "plot" }, orch.h("h3", {}, this.value, orch.TITLES[name] || name), this.area);
+    this.words = orch.h("p", { class: "odd" });
+    this.element = orch.h("div", { class: "plot" }, orch.h("h3", {}, this.value, title || orch.TITLES[name] || name), this.area, this.words);
+    const shift = (does) => (at, ...rest) => { if (this.plot && !this.byStep) does(orch.timeline, at, ...rest); };
+    orch.gestures(this.area, {
+      zoom: shift((timeline, factor, x) => timeline?.soon(timeline.around(factor, this.plot.posToVal(x - this.plot.over.offsetLeft, "x")))),
+      pan: shift((timeline, pixels) => timeline?.soon(timeline.moved(pixels / this.plot.over.clientWidth))),
+    });
     this.size = new ResizeObserver(() => this.resize());
     this.size.observe(this.area);
   }
 
-  // `lines`: of `/series`, also of `val_NAME`; `kept`: by generation, the step up to which it counts.
-  show(lines, kept, range) {
-    this.lines = lines.flatMap((line) => (this.byStep ? split(line, kept[line.generation]) : [line])).filter((line) => line.x.length);
+  // `lines`: of `/series`, also of `val_NAME`; `kept`: by generation, the step up to which it counts; `marks`: checkpoints, causes.
+  show(lines, kept, range, marks = {}) {
+    this.band = null;
+    this.marks = marks;
+    this.lines = lines.filter((line) => line.x.length).flatMap((line) => (this.byStep ? split(line, kept[line.generation]) : [line])).map((line) => ({ ...line, y: scaled(line.name, line.y) }));
     this.range = range;
+    this.odd = lines.flatMap((line) => (line.nonfinite || []).map(([step, value, at]) => ({ x: this.byStep ? step : at, step, word: NOT_FINITE[value] || value, line })));
+    orch.put(this.words, this.odd.map(({ step, word, line }) => orch.h("span", {}, `✕ ${line.name.startsWith("val_") ? "val " : ""}${word} first at step ${orch.count(step)}, generation ${line.generation}`)));
     const newest = lines.filter((line) => !line.name.startsWith("val_")).at(-1);
     const value = newest?.y.findLast((each) => each !== null);
-    orch.text(this.value, value === undefined ? "" : orch.number(value));
+    orch.text(this.value, value === undefined || newest.task ? "" : orch.number(value));
+    this.draw();
+  }
+
+  // `told`: of `/band`: the middle, four fifths of all around it, and those that are furthest away.
+  showBand(told, range) {
+    const line = (name, y, more) => ({ name, x: told.x, y: scaled(this.name, y), generation: 0, ...more });
+    this.range = range;
+    this.marks = {};
+    this.band = told;
+    this.lines = told.x.length ? [line("90 %", told.high, { edge: true }), line("10 %", told.low, { edge: true }), line("median", told.middle, {}),
+      ...told.outliers.map((one, i) => line(one.called, one.y, { hue: i + 1 }))] : [];
+    const hues = HUES[orch.isDark() ? "dark" : "light"];
+    this.words.className = "odd band";
+    orch.put(this.words, orch.h("span", {}, `median and 10–90 % of ${told.members}; furthest from it: `), told.outliers.map((one, i) => {
+      const name = orch.h("strong", {}, `${one.called} `);
+      name.style.color = hues[i + 1];
+      return name;
+    }));
+    orch.text(this.value, "");
     this.draw();
   }
 
@@ -62,22 +96,23 @@ orch.Plot = class {
     line.x.push(x);
     line.y.push(y);
     orch.text(this.value, orch.number(y));
-    this.plot?.setData(columns(this.lines));
+    this.plot?.setData(columns(this.lines, this.odd.map((one) => one.x)));
   }
 
   draw() {
     this.plot?.destroy();
     this.plot = null;
     const width = this.area.clientWidth;
-    if (!width || !this.lines?.length) { orch.put(this.area, this.lines?.length ? "" : orch.h("p", { class: "dim" }, "nothing measured yet")); return; }
+    if (!width || !this.lines?.length) { orch.put(this.area, this.lines?.length ? "" : orch.h("p", { class: "dim" }, this.odd.length ? "no finite value" : "nothing measured yet")); return; }
     orch.put(this.area);
-    this.plot = new uPlot(this.options(width), columns(this.lines), this.area);
+    this.plot = new uPlot(this.options(width), columns(this.lines, this.odd.map((one) => one.x)), this.area);
   }
 
   options(width) {
     const style = getComputedStyle(document.documentElement);
     const [dim, line, hues] = [style.getPropertyValue("--dim"), style.getPropertyValue("--line"), HUES[orch.isDark() ? "dark" : "light"]];
-    const generations = [...new Set(this.lines.map((each) => each.generation))];
+    const generations = [...new Set(this.lines.map((each) => each.generation))].sort((a, b) => a - b);
+    const tasks = [...new Set(this.lines.map((each) => each.task))];
     const axis = { stroke: dim, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, font: "11px system-ui" };
     const time = (u, values) => values.map((each) => orch.time(each));
     const count = (u, values) => values.map((each) => (each === null ? "" : orch.number(each)));
@@ -86,13 +121,15 @@ orch.Plot = class {
       scales: { x: { time: false, ...(this.range && !this.byStep ? { range: () => this.range } : {}) }, y: this.log ? { distr: 3 } : {} },
       axes: [{ ...axis, values: this.byStep ? count : time, space: 70, size: 30, label: this.byStep ? "step" : "", labelSize: this.byStep ? 16 : 0, labelFont: "11px system-ui" },
         { ...axis, values: count, size: 56 }],
+      bands: this.band ? [{ series: [1, 2], fill: `${hues[0]}33` }] : [],
       series: [{}, ...this.lines.map((each) => ({
-        stroke: hues[(each.name.startsWith("val_") ? 1 : 0) + 2 * (this.byStep ? 0 : generations.indexOf(each.generation) % 2)],
+        stroke: each.edge ? `${hues[0]}66` : hues[each.hue ?? (each.task ? tasks.indexOf(each.task) % 4 : (each.name.startsWith("val_") ? 1 : 0) + 2 * (this.byStep ? 0 : generations.indexOf(each.generation) % 2))],
         width: 1.5, alpha: each.lost ? 0.3 : 1, dash: each.name.startsWith("val_") ? [6, 4] : each.lost ? [3, 3] : undefined,
         points: { show: each.x.length < 3, size: 4 }, spanGaps: false,
       }))],
       hooks: {
         drawClear: [(u) => this.bands(u, generations, dim)],
+        draw: [(u) => this.marked(u, style.getPropertyValue("--bad"), dim)],
         setCursor: [(u) => this.hover(u)],
         setSelect: [(u) => { if (u.select.width > 8) orch.zoomTo([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")]); }],
       },
@@ -106,10 +143,37 @@ orch.Plot = class {
     u.ctx.setLineDash([4, 4]);
     for (const generation of generations.slice(1)) {
       const x = u.valToPos(this.lines.find((line) => line.generation === generation).x[0], "x", true);
+      if (!this.byStep && generation % 2 === 0) { // by time they follow each other: each second one on a ground of its own
+        const last = Math.max(...this.lines.filter((line) => line.generation === generation).map((line) => line.x.at(-1)));
+        u.ctx.fillStyle = `${HUES[orch.isDark() ? "dark" : "light"][0]}12`;
+        u.ctx.fillRect(x, u.bbox.top, u.valToPos(last, "x", true) - x, u.bbox.height);
+      }
       u.ctx.beginPath();
       u.ctx.moveTo(x, u.bbox.top);
       u.ctx.lineTo(x, u.bbox.top + u.bbox.height);
       u.ctx.stroke();
+    }
+    u.ctx.restore();
+  }
+
+  // Checkpoints are ticks at the bottom, first causes ✕ at the top; where a value was no number is a line with its word.
+  marked(u, bad, dim) {
+    const { left, top, width, height } = u.bbox, ratio = window.devicePixelRatio || 1;
+    const seen = (at) => { const x = at === null || at === undefined ? NaN : u.valToPos(at, "x", true); return x >= left && x <= left + width ? x : null; };
+    u.ctx.save();
+    u.ctx.fillStyle = dim;
+    for (const [at, step] of this.marks?.checkpoints || []) { const x = seen(this.byStep ? step : at); if (x !== null) u.ctx.fillRect(x - ratio / 2, top + height - 6 * ratio, ratio, 6 * ratio); }
+    u.ctx.fillStyle = bad;
+    u.ctx.font = `${11 * ratio}px system-ui`;
+    u.ctx.textAlign = "center";
+    const causes = (this.marks?.causes || []).map(([at, step]) => seen(this.byStep ? step : at)).filter((x) => x !== null).sort((a, b) => a - b);
+    for (const { x } of orch.near(causes.map((each) => ({ x: each, glyph: "✕", count: 1 })), 14 * ratio)) u.ctx.fillText("✕", x, top + 10 * ratio);
+    for (const one of this.odd) {
+      const x = seen(one.x);
+      if (x === null) continue;
+      u.ctx.fillRect(x - ratio, top, 2 * ratio, height);
+      u.ctx.textAlign = x > left + width - 40 * ratio ? "right" : "left";
+      u.ctx.fillText(` ✕ ${one.word} `, x, top + 24 * ratio);
     }
     u.ctx.restore();
   }
@@ -120,7 +184,9 @@ orch.Plot = class {
     const found = this.lines.map((line, i) => [line, u.data[i + 1][idx]]).filter(([, y]) => y !== undefined && y !== null);
     if (!found.length) return;
     const x = this.byStep ? `step ${orch.count(u.data[0][idx])}` : orch.time(u.data[0][idx]);
-    orch.text(this.value, `${x}: ${found.map(([line, y]) => (line.name.startsWith("val_") ? "val " : "") + orch.number(y)).join(" / ")}`);
+    const called = (line) => (this.band ? `${line.name} ` : line.task ? `${line.task.replace("host:", "")} ` : line.name.startsWith("val_") ? "val " : "");
+    const shown = found.slice(0, 6).map(([line, y]) => called(line) + orch.number(y));
+    orch.text(this.value, `${x}: ${shown.join(" / ")}${found.length > 6 ? " …" : ""}`);
   }
 
   resize() {
@@ -132,6 +198,10 @@ orch.Plot = class {
 
   destroy() { this.size.disconnect(); this.plot?.destroy(); }
 };
+
+// Whose series it is, and of which kind: as `family` of bands.py.
+orch.family = ({ task, name }) => (!task.startsWith("host:") ? ["task", name] : /^gpu\d+_/.test(name) ? ["gpu", name.replace(/^gpu\d+_/, "")] : ["host", name]);
+orch.FAMILIES = { task: "tasks", host: "hosts", gpu: "GPUs" };
 
 // A small line without axes.
 orch.sparkline = (canvas, values) => {

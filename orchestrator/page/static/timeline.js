@@ -10,9 +10,9 @@ orch.STATES = {
   connect: { word: "connecting", light: "#5f646c", dark: "#878e96", pattern: "outline", rank: 4 },
   backoff: { word: "waiting", light: "#5f646c", dark: "#878e96", pattern: "outline", rank: 4 },
   host: { word: "waiting for a host", light: "#5f646c", dark: "#878e96", pattern: "outline", rank: 4 },
-  unseen: { word: "unseen: nobody watched", light: "#5f646c", dark: "#878e96", pattern: "outline", rank: 4 },
-  save: { word: "saving", light: "#9f9424", dark: "#fdd447", pattern: "vertical", rank: 3 },
   room: { word: "waiting for room", light: "#5f646c", dark: "#878e96", pattern: "outline", rank: 4 },
+  save: { word: "saving", light: "#3d9578", dark: "#85fed8", pattern: "horizontal", rank: 2 },
+  unseen: { word: "nobody watched", light: "#002c76", dark: "#88b5fc", pattern: "dashed", rank: 2 },
   stop: { word: "stopping", light: "#945ec2", dark: "#874ea7", pattern: "horizontal", rank: 5 },
   stall: { word: "stalled", light: "#ab5313", dark: "#f38620", pattern: "dots", rank: 6 },
   failed: { word: "failed", light: "#98031f", dark: "#c1310a", pattern: "cross", rank: 7 },
@@ -20,7 +20,7 @@ orch.STATES = {
 orch.colour = (state) => orch.STATES[state][orch.isDark() ? "dark" : "light"];
 
 // Paint a span with its pattern.
-orch.paint = (pen, state, x, y, width, height) => {
+orch.paint = (pen, state, x, y, width, height, strength = 1) => {
   const kind = orch.STATES[state] || orch.STATES.connect;
   const colour = kind[orch.isDark() ? "dark" : "light"];
   pen.save();
@@ -29,15 +29,16 @@ orch.paint = (pen, state, x, y, width, height) => {
   pen.clip();
   pen.fillStyle = pen.strokeStyle = colour;
   pen.lineWidth = 1.5;
-  pen.globalAlpha = kind.pattern === "solid" ? 1 : 0.25;
-  if (kind.pattern !== "outline") pen.fillRect(x, y, width, height);
-  pen.globalAlpha = 1;
+  pen.globalAlpha = strength * (kind.pattern === "solid" ? 1 : 0.25);
+  if (!["outline", "dashed"].includes(kind.pattern)) pen.fillRect(x, y, width, height);
+  pen.globalAlpha = strength;
   const lines = (step, draw) => { pen.beginPath(); for (let at = Math.floor(x / step) * step - height; at < x + width + height; at += step) draw(at); pen.stroke(); };
   if (kind.pattern === "slash" || kind.pattern === "cross") lines(7, (at) => { pen.moveTo(at, y + height); pen.lineTo(at + height, y); });
   if (kind.pattern === "cross") lines(7, (at) => { pen.moveTo(at, y); pen.lineTo(at + height, y + height); });
   if (kind.pattern === "vertical") lines(5, (at) => { pen.moveTo(at, y); pen.lineTo(at, y + height); });
   if (kind.pattern === "horizontal") for (let at = y + 3; at < y + height; at += 5) pen.fillRect(x, at, width, 1.5);
   if (kind.pattern === "dots") for (let at = x; at < x + width; at += 6) pen.fillRect(at, y + height / 2 - 1.5, 3, 3);
+  if (kind.pattern === "dashed") pen.setLineDash([5, 3]);
   if (kind.pattern !== "solid") pen.strokeRect(x + 0.75, y + 0.75, Math.max(width - 1.5, 0), height - 1.5);
   pen.restore();
 };
@@ -65,7 +66,7 @@ orch.swatch = (state) => {
 // How each class of time is called, and how it is drawn.
 orch.CLASSES = [["kept", "training", "training that counts"], ["lost", "lost", "trained again"], ["connect", "connect", "connecting"],
   ["start", "start", "starting"], ["restore", "restore", "restoring"], ["warmup", "warmup", "warm-up"], ["save", "save", "saving"], ["stall", "stall", "stalled"], ["stop", "stop", "stopping"],
-  ["backoff", "backoff", "waiting"], ["host", "host", "waiting for a host"], ["room", "room", "waiting for room"], ["unseen", "unseen", "unseen: nobody watched"]];
+  ["backoff", "backoff", "waiting"], ["host", "host", "waiting for a host"], ["room", "room", "waiting for room"], ["unseen", "unseen", "nobody watched"]];
 
 orch.goodputBar = (canvas, told) => {
   const found = orch.pen(canvas, 22);
@@ -82,68 +83,79 @@ orch.goodputBar = (canvas, told) => {
 
 // ---------------------------------------------------------------- the timeline
 
-const ROW = 22, LEFT = 96, AXIS = 20;
+// Above the rows are first causes ✕ and faults that were injected ⚡; below the first one checkpoints, and ◆ those that are pinned.
+const ROW = 22, LEFT = 96, AXIS = 20, ABOVE = 18, BELOW = 10, NEAR = 9;
 
 orch.Timeline = class {
   constructor(open) {
-    this.open = open; // called with what was clicked
+    this.open = open; // called with the task, the span or cause, and the time of what was clicked
     this.canvas = orch.h("canvas", { tabindex: "0", role: "img", "aria-label": "Timeline; the table below says the same" });
     this.tip = orch.h("div", { class: "tip", hidden: true });
     this.element = orch.h("div", { class: "timeline" }, this.canvas, this.tip);
     this.highlight = null;
     this.canvas.addEventListener("pointermove", (event) => this.hover(event));
     this.canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; });
-    this.canvas.addEventListener("pointerdown", (event) => { this.began = event.offsetX; });
-    this.canvas.addEventListener("pointerup", (event) => this.released(event));
-    this.canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    this.canvas.addEventListener("keydown", (event) => { if (event.key === "Enter") this.enter(); });
+    orch.gestures(this.canvas, {
+      zoom: (factor, x) => this.soon(this.around(factor, this.at(x))), pan: (pixels) => this.soon(this.moved(pixels / Math.max(1, this.width - LEFT))),
+      select: (from, to) => orch.zoomTo([this.at(Math.max(from, LEFT)), this.at(to)]), tap: (event) => this.tapped(event),
+    });
     new ResizeObserver(() => this.draw()).observe(this.canvas);
   }
 
-  // `told`: the document `/history`; `causes`: of `why`; `range`: Unix times, or null for all.
-  show(told, causes, range) {
+  // `told`: the document `/history`; `causes`: of `why`; `range`: Unix times, or null for all; `more`: pins and faults.
+  show(told, causes, range, more = {}) {
     this.told = told;
     this.causes = causes;
     this.all = [told.begin, Math.max(told.end, told.begin + 1)];
     this.range = range || this.all;
-    this.rows = [{ name: "run", spans: [] }];
-    for (const one of told.generations) {
-      for (const [state, from, to] of one.spans) this.rows[0].spans.push({ state, from: told.begin + from, to: told.begin + to, generation: one.generation, one });
-    }
+    const spans = told.generations.flatMap((one) => one.spans.map(([state, from, to]) => ({ state, from: told.begin + from, to: told.begin + to, generation: one.generation, one })));
+    this.rows = [{ name: "run", spans }, ...this.differing(causes, spans)];
+    this.marks = [
+      ...causes.filter((cause) => cause.time).map((cause) => ({ at: cause.time, glyph: "✕", words: `first cause: ${cause.sentence}`, cause })),
+      ...(more.faults || []).map((event) => ({ at: Date.parse(event.time) / 1000, glyph: "⚡", words: event.message, cause: { task: event.task, generation: event.generation } })),
+    ].sort((a, b) => a.at - b.at);
+    const pinned = new Set((more.checkpoints || []).filter((one) => one.pinned).map((one) => one.global_step));
+    this.saved = told.checkpoints.map(([at, step]) => ({ at: told.begin + at, pinned: pinned.has(step), words: `checkpoint ${step === null ? "of an unknown step" : `of step ${orch.count(step)}`}, verified${pinned.has(step) ? ", pinned" : ""}` }));
+    this.draw();
+  }
+
+  // The tasks that had another fate than the run: those that failed first.
+  differing(causes, spans) {
     const differ = new Map();
     for (const cause of causes) {
       if (!cause.task || !cause.time) continue;
       if (!differ.has(cause.task)) differ.set(cause.task, []);
-      differ.get(cause.task).push(cause);
+      differ.get(cause.task).push({ state: "failed", from: cause.time, to: cause.time + 0.5, generation: cause.generation, cause });
     }
-    for (const [task, of] of [...differ].slice(0, 12)) {
-      const spans = this.rows[0].spans.filter((span) => ["training", "lost"].includes(span.state));
-      const failed = of.map((cause) => ({ state: "failed", from: cause.time, to: cause.time + 0.5, generation: cause.generation, cause }));
-      this.rows.push({ name: task, spans: [...spans, ...failed] });
-    }
-    this.draw();
+    const trained = spans.filter((span) => ["training", "lost", "save", "unseen"].includes(span.state));
+    return [...differ].slice(0, 12).map(([name, failed]) => ({ name, spans: [...trained, ...failed] }));
   }
 
   x(at) { return LEFT + ((at - this.range[0]) / (this.range[1] - this.range[0])) * (this.width - LEFT - 8); }
   at(x) { return this.range[0] + ((x - LEFT) / (this.width - LEFT - 8)) * (this.range[1] - this.range[0]); }
+  y(row) { return ABOVE + row * (ROW + 4) + (row ? BELOW : 0); }
+  isSeen(x) { return x >= LEFT && x <= this.width; }
 
   draw() {
     if (!this.told) return;
-    const found = orch.pen(this.canvas, this.rows.length * (ROW + 4) + AXIS + 14);
+    const found = orch.pen(this.canvas, this.y(this.rows.length) + AXIS);
     if (!found) return;
     const { pen, width } = found;
     this.width = width;
     const style = getComputedStyle(document.documentElement);
-    const [fg, dim] = [style.getPropertyValue("--fg"), style.getPropertyValue("--dim")];
+    const [fg, dim, bad] = ["--fg", "--dim", "--bad"].map((name) => style.getPropertyValue(name));
     pen.font = "12px system-ui, sans-serif";
     pen.textBaseline = "middle";
     this.rows.forEach((row, i) => {
-      const y = 14 + i * (ROW + 4);
       pen.fillStyle = fg;
-      pen.fillText(row.name.slice(0, 14), 0, y + ROW / 2);
-      this.row(pen, row, y);
+      pen.fillText(row.name.slice(0, 14), 0, this.y(i) + ROW / 2);
+      this.row(pen, row, this.y(i));
     });
-    this.ticks(pen, fg);
-    this.axis(pen, dim, 14 + this.rows.length * (ROW + 4));
+    pen.textAlign = "center";
+    this.checkpoints(pen, fg);
+    this.above(pen, fg, bad);
+    this.axis(pen, dim, this.y(this.rows.length));
   }
 
   // Where spans are narrower than a pixel, the worst of them is seen.
@@ -152,36 +164,36 @@ orch.Timeline = class {
     for (const span of row.spans) {
       const [from, to] = [Math.max(this.x(span.from), LEFT), Math.min(this.x(span.to), this.width)];
       if (to < LEFT || from > this.width) continue;
-      if (this.highlight && span.state !== this.highlight) pen.globalAlpha = 0.25;
-      if (to - from >= 1.5) orch.paint(pen, span.state, from, y, to - from, ROW);
-      else {
-        const pixel = Math.round(from), rank = (orch.STATES[span.state] || {}).rank || 0;
-        if (rank > (worst.get(pixel)?.rank || 0)) worst.set(pixel, { rank, state: span.state });
-      }
       pen.globalAlpha = 1;
+      if (to - from >= 1.5) { orch.paint(pen, span.state, from, y, to - from, ROW, this.highlight && span.state !== this.highlight ? 0.2 : 1); continue; }
+      const pixel = Math.round(from), rank = (orch.STATES[span.state] || {}).rank || 0;
+      if (rank > (worst.get(pixel)?.rank || 0)) worst.set(pixel, { rank, state: span.state });
     }
-    for (const [pixel, { state }] of worst) orch.paint(pen, state, pixel, y, state === "failed" ? 3 : 1.5, ROW);
+    for (const [pixel, { state }] of worst) orch.paint(pen, state, pixel, y, state === "failed" ? 3 : 1.5, ROW, this.highlight && state !== this.highlight ? 0.2 : 1);
   }
 
-  ticks(pen, fg) {
+  checkpoints(pen, fg) {
     pen.fillStyle = fg;
-    const bottom = 14 + ROW;
-    for (const [at] of this.told.checkpoints) {
-      const x = this.x(this.told.begin + at);
-      if (x >= LEFT && x <= this.width) pen.fillRect(x - 1, bottom, 2, 4);
+    const y = ABOVE + ROW;
+    let before = -9;
+    for (const one of this.saved) {
+      const x = this.x(one.at);
+      if (!this.isSeen(x)) continue;
+      if (one.pinned) pen.fillText("◆", x, y + 8);
+      else if (x - before >= 3) { pen.fillRect(x - 1, y + 2, 2, 6); before = x; }
     }
-    let before = -100, count = 0;
-    pen.textAlign = "center";
-    const marks = this.causes.filter((cause) => cause.time).map((cause) => this.x(cause.time)).filter((x) => x >= LEFT && x <= this.width);
-    for (const x of [...marks.sort((a, b) => a - b), Infinity]) {
-      if (x - before < 14) { count += 1; continue; }
-      if (count) {
-        pen.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--bad");
-        pen.fillText(count > 1 ? `✕${count}` : "✕", before, 7);
-      }
-      [before, count] = [x, 1];
+  }
+
+  // Causes, faults and restarts that are too near to each other to be told apart are one mark with their number.
+  above(pen, fg, bad) {
+    const marks = this.marks.map(({ at, glyph }) => ({ x: this.x(at), glyph, count: 1 }));
+    const starts = this.told.generations.filter((one) => one.generation > 1 && one.spans.length).map((one) => this.x(this.told.begin + one.spans[0][1]));
+    const narrow = orch.near(starts.map((x) => ({ x, glyph: "", count: 1 })), 4).filter((one) => one.count > 1);
+    for (const one of orch.near([...marks, ...narrow].sort((a, b) => a.x - b.x), 32)) {
+      if (!this.isSeen(one.x)) continue;
+      pen.fillStyle = one.glyph.includes("✕") ? bad : fg;
+      pen.fillText(`${one.glyph}${one.count > 1 ? `×${one.count}` : ""}`, Math.min(Math.max(one.x, LEFT + 6), this.width - 16), ABOVE / 2);
     }
-    pen.textAlign = "left";
   }
 
   axis(pen, dim, y) {
@@ -195,55 +207,91 @@ orch.Timeline = class {
     pen.textAlign = "left";
   }
 
+  // What is under the pointer: a mark, or a span of a row.
   under(event) {
-    const row = this.rows?.[Math.floor((event.offsetY - 14) / (ROW + 4))];
-    const at = this.at(event.offsetX);
-    const slack = (this.range[1] - this.range[0]) / (this.width || 1) * 3;
+    const { offsetX, offsetY } = event;
+    const lane = offsetY < ABOVE ? this.marks : offsetY >= ABOVE + ROW && offsetY < this.y(1) ? this.saved : [];
+    const mark = (lane || []).map((one) => [Math.abs(this.x(one.at) - offsetX), one]).filter(([far]) => far < NEAR).sort((a, b) => a[0] - b[0])[0]?.[1];
+    const row = this.rows?.find((_, i) => offsetY >= this.y(i) && offsetY < this.y(i) + ROW);
+    const at = this.at(offsetX), slack = (this.range[1] - this.range[0]) / (this.width || 1) * 3;
     const spans = (row?.spans || []).filter((span) => at >= span.from - (span.cause ? slack : 0) && at <= span.to + (span.cause ? slack : 0));
-    return { row, at, span: spans.at(-1) };
+    return { row, at, mark, span: spans.at(-1) };
   }
 
   hover(event) {
-    const { row, at, span } = this.under(event);
-    this.tip.hidden = !span;
-    if (!span) return;
-    orch.text(this.tip, `${row.name}: ${orch.STATES[span.state]?.word || span.state}, generation ${span.generation}, `
-      + `${orch.duration(span.to - span.from)}, ${orch.time(at)}${span.cause ? `: ${span.cause.sentence}` : ""}`);
-    this.tip.style.left = `${Math.min(event.offsetX + 12, Math.max(0, this.width - 240))}px`;
+    if (!this.told) return;
+    const { row, at, span, mark } = this.under(event);
+    this.tip.hidden = !span && !mark;
+    if (this.tip.hidden) return;
+    const steps = span && ["training", "lost"].includes(span.state) && span.one.last_step !== null ? `, up to step ${orch.count(span.one.last_step)}` : "";
+    orch.text(this.tip, mark ? `${orch.time(mark.at)} ${mark.words}` : `${row.name}: ${orch.STATES[span.state]?.word || span.state}, generation ${span.generation}, `
+      + `${orch.duration(span.to - span.from)}${steps}, ${orch.time(at)}${span.cause ? `: ${span.cause.sentence}` : ""}`);
+    this.tip.style.left = `${Math.max(0, Math.min(event.offsetX + 12, this.width - 260))}px`;
     this.tip.style.top = `${event.offsetY + 14}px`;
   }
 
-  released(event) {
-    const [a, b] = [this.began, event.offsetX].sort((one, other) => one - other);
-    if (b - a > 8) { orch.zoomTo([this.at(Math.max(a, LEFT)), this.at(b)]); return; }
-    const { row, span } = this.under(event);
-    if (span) this.open(row.name === "run" ? null : row.name, span);
+  tapped(event) {
+    if (!this.told) return;
+    const { row, span, mark, at } = this.under(event);
+    if (mark?.cause) this.open(mark.cause.task, mark.cause, null);
+    else if (span) this.open(row.name === "run" ? null : row.name, span, span.cause ? null : at);
   }
 
-  wheel(event) {
-    if (!event.ctrlKey && !event.shiftKey) return;
-    event.preventDefault();
-    const turn = Math.sign(event.deltaY || event.deltaX);
-    if (event.ctrlKey) this.zoom(turn > 0 ? 1.3 : 0.77, this.at(event.offsetX)); else this.pan(turn * 0.15);
+  // By keyboard, where `n` and `p` have led: the log of that cause, else of the middle of what is seen.
+  enter() {
+    if (!this.told) return;
+    const centre = (this.range[0] + this.range[1]) / 2, reach = (this.range[1] - this.range[0]) / 20;
+    const mark = this.marks.find((one) => Math.abs(one.at - centre) < reach);
+    if (mark?.cause) this.open(mark.cause.task, mark.cause, null); else this.open(null, {}, centre);
   }
 
-  zoom(factor, centre = (this.range[0] + this.range[1]) / 2) {
-    const range = this.range.map((each) => centre + (each - centre) * factor);
-    orch.zoomTo(range[1] - range[0] >= this.all[1] - this.all[0] ? null : range);
+  around(factor, centre) { return this.within(this.range.map((each) => centre + (each - centre) * factor)); }
+  moved(part) { return this.within(this.range.map((each) => each + (this.range[1] - this.range[0]) * part)); }
+
+  // A stretch that is not longer than a second, and lies in the run's time.
+  within([from, to]) {
+    const long = Math.min(Math.max(to - from, 1), this.all[1] - this.all[0]), middle = (from + to) / 2;
+    const begin = Math.min(Math.max(middle - long / 2, this.all[0]), this.all[1] - long);
+    return [begin, begin + long];
   }
 
-  pan(part) {
-    const by = (this.range[1] - this.range[0]) * part;
-    orch.zoomTo(this.range.map((each) => each + by));
+  // Show it at once, and tell the others when the hand rests.
+  soon(range) {
+    if (!this.told) return;
+    this.range = range;
+    this.draw();
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.go(range), 200);
   }
+
+  go(range) { orch.zoomTo(range[1] - range[0] >= (this.all[1] - this.all[0]) * 0.999 ? null : range); }
+  zoom(factor, centre = (this.range[0] + this.range[1]) / 2) { this.go(this.around(factor, centre)); }
+  pan(part) { this.go(this.moved(part)); }
 
   // Go to the next cause, or the one before.
   step(direction) {
     const centre = (this.range[0] + this.range[1]) / 2;
-    const times = this.causes.map((cause) => cause.time).filter(Boolean).sort((a, b) => a - b);
-    const found = direction > 0 ? times.find((at) => at > centre + 1) : times.findLast((at) => at < centre - 1);
-    if (found === undefined) return;
+    const marks = this.marks.filter((mark) => mark.glyph === "✕");
     const half = Math.min(60, (this.all[1] - this.all[0]) / 4);
-    orch.zoomTo([found - half, found + half]);
+    // At an end of the run's time a cause cannot stand in the middle: there it is the one that was gone to.
+    const here = this.steppedTo && Math.abs(this.within([this.steppedTo.at - half, this.steppedTo.at + half])[0] - this.range[0]) < 0.2 ? this.steppedTo.at : centre;
+    const found = direction > 0 ? marks.find((mark) => mark.at > here + 0.05) : marks.findLast((mark) => mark.at < here - 0.05);
+    if (!found) return;
+    this.steppedTo = found;
+    orch.announce(`${orch.time(found.at)} ${found.words}`);
+    this.go(this.within([found.at - half, found.at + half]));
   }
+};
+
+// Marks that lie nearer to each other than `apart` pixels, as one with their number.
+orch.near = (marks, apart) => {
+  const made = [];
+  for (const mark of marks) {
+    const into = made.at(-1);
+    if (into && mark.x - into.x < apart) {
+      into.count = into.glyph && mark.glyph ? into.count + mark.count : Math.max(into.count, mark.count);
+      if (!into.glyph.includes(mark.glyph)) into.glyph += mark.glyph;
+    } else made.push({ ...mark });
+  }
+  return made;
 };

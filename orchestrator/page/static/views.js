@@ -53,6 +53,38 @@ orch.Table = class {
   }
 };
 
+// What was trained again, in hours of one GPU: what it cost.
+const lostText = (told) => (told?.lost_gpu_hours ? `${orch.number(told.lost_gpu_hours)} GPU-h trained again` : "");
+
+// A host's GPUs as small bars: full is busy, the tick is its memory. The words beside it say what they draw.
+const gaugeBars = (canvas, gpus) => {
+  const found = orch.pen(canvas, 26);
+  if (!found) return;
+  const { pen, width } = found, wide = Math.min(14, width / Math.max(1, gpus.length));
+  const style = getComputedStyle(document.documentElement);
+  gpus.forEach(([, used, memory], i) => {
+    const x = i * wide;
+    pen.strokeStyle = style.getPropertyValue("--dim");
+    pen.lineWidth = 1;
+    pen.strokeRect(x + 0.5, 0.5, wide - 3, 25);
+    pen.fillStyle = orch.colour("training");
+    if (used) pen.fillRect(x + 1, 25 - (used / 100) * 24, wide - 4, (used / 100) * 24);
+    if (memory !== null) { pen.fillStyle = style.getPropertyValue("--fg"); pen.fillRect(x - 1, 25 - (memory / 100) * 24, wide, 2); }
+  });
+};
+const hostCard = (name, host) => {
+  const known = host.gpus.filter(([, used]) => used !== null);
+  const mean = known.length ? known.reduce((sum, [, used]) => sum + used, 0) / known.length : null;
+  const watts = host.gpus.reduce((sum, gpu) => sum + (gpu[3] || 0), 0);
+  const words = host.gpus.length ? [`${host.gpus.length} GPU${host.gpus.length > 1 ? "s" : ""}`, mean === null ? "" : orch.percent(mean), watts ? `${orch.number(watts)} W` : ""].filter(Boolean).join(" ")
+    : `CPU ${orch.percent(host.cpu_percent)}, memory ${orch.percent(host.memory_percent)}`;
+  const bars = host.gpus.length ? orch.h("canvas", { role: "img", "aria-label": host.gpus.map(([index, used, memory, power]) => `GPU ${index}: ${orch.percent(used)}, memory ${orch.percent(memory)}, ${power ?? "–"} W`).join("; ") }) : null;
+  if (bars) new ResizeObserver(() => gaugeBars(bars, host.gpus)).observe(bars);
+  const isFine = ["ready", "spare"].includes(host.state);
+  return orch.h("div", { class: `host${isFine ? "" : " unfit"}`, title: host.reason || null }, orch.h("strong", {}, name), orch.h("span", { class: isFine ? "dim" : "slow" }, host.state), bars, orch.h("span", {}, words),
+    orch.h("span", { class: "dim" }, host.runs.map((run, i) => [i ? ", " : "", orch.h("a", { href: orch.link(["r", run]) }, run)])));
+};
+
 // Of each GPU a small bar with its words: one that waits shows 100% at low power.
 const gauges = (gpus) => (gpus.length ? gpus.map((gpu) => orch.h("div", { class: "gauge" },
   orch.h("span", {}, `${gpu.index} `), orch.h("progress", { max: "100", value: String(gpu.utilization_percent ?? 0), "aria-label": `Use of GPU ${gpu.index}` }),
@@ -73,7 +105,7 @@ orch.RunsView = class {
       { name: "phase", value: (run) => orch.phase(run.phase), key: (run) => run.phase },
       { name: "state", class: "wrap", value: (run) => run.reason || run.reason_rest || "" },
       { name: "progress", value: (run) => orch.h("div", { class: "head" }, progressParts(run)), key: (run) => [run.global_step, run.steps_total, run.eta_s, Math.floor(now() / 5)] },
-      { name: "goodput", num: true, value: (run) => goodputText(run.time_use) },
+      { name: "goodput", num: true, value: (run) => orch.h("div", {}, goodputText(run.time_use), lostText(run.time_use) && orch.h("div", { class: "dim" }, lostText(run.time_use))), key: (run) => [goodputText(run.time_use), lostText(run.time_use)] },
       { name: "loss", value: (run) => this.spark(run) },
       { name: "restarts", num: true, value: (run) => run.restarts },
     ], "Runs");
@@ -103,6 +135,8 @@ orch.RunsView = class {
     if (!runs.length) { orch.memo(this.list, "none", () => orch.put(this.list, orch.h("p", { class: "dim" }, orch.loaded ? "There are no runs yet. `orch up cluster.yaml` starts one." : "Loading…"))); return; }
     orch.memo(this.list, "some", () => orch.put(this.list, this.table.element));
     this.table.show(runs, (run) => run.run_id);
+    const hosts = Object.entries(orch.state.hosts || {});
+    orch.memo(this.hosts, [hosts.map(([, host]) => host), orch.isDark()], () => orch.put(this.hosts, hosts.length ? section("Hosts", orch.h("div", { class: "grid" }, hosts.map(([name, host]) => hostCard(name, host)))) : null));
   }
 
   destroy() {}
@@ -119,12 +153,13 @@ orch.RunView = class {
     this.sentence = orch.h("p", { class: "sentence" });
     this.cause = orch.h("div");
     this.links = orch.h("nav", { class: "tools", "aria-label": "Of this run" },
-      orch.h("a", { href: orch.link(["r", run, "logs"]) }, "logs (l)"), orch.h("a", { href: orch.link(["r", run, "plan"]) }, "plan (p)"));
+      orch.h("a", { href: orch.link(["r", run, "logs"]) }, "logs (l)"), orch.h("a", { href: orch.link(["r", run, "plan"]) }, "plan (i)"));
     this.buttons = orch.h("div", { class: "actions" });
     this.bar = orch.h("canvas", { role: "img", "aria-label": "What the time was spent on; the words beside it say the same" });
     this.legend = orch.h("div", { class: "legend" });
     this.goodput = orch.h("strong");
-    this.timeline = new orch.Timeline((task, span) => this.openLog(task, span));
+    this.timeline = orch.timeline = new orch.Timeline((task, span, at) => this.openLog(task, span, at));
+    this.uses = new Map();
     this.timelineTable = orch.h("details");
     this.plotArea = orch.h("div", { class: "plots" });
     this.moreArea = orch.h("div", { class: "tools" });
@@ -165,6 +200,7 @@ orch.RunView = class {
       this.causes = why.first_causes || [];
       this.events = events.events || [];
       this.showTime();
+      this.look();
       await this.showPlots();
       this.showWhy();
       this.showEvents();
@@ -246,16 +282,25 @@ orch.RunView = class {
     });
   }
 
-  backTo(step, active) {
+  backTo({ global_step: step, name, generation }, active) {
     const then = active ? "All its tasks are stopped, and go on from there." : "The next `orch up` goes on from there.";
-    return orch.h("button", { type: "button", "aria-label": `Roll back to step ${orch.count(step)}`, onclick: () => this.ask(
-      `Roll ${this.id} back to step ${orch.count(step)}?`, `${then} All newer checkpoints are set aside in their directory, and count no more.`, "rollback", { checkpoint: String(step), restart: active }, "roll back") }, "roll back…");
+    return orch.h("button", { type: "button", "aria-label": `Roll back to step ${orch.count(step)} of generation ${generation ?? "–"}`, onclick: () => this.ask(
+      `Roll ${this.id} back to step ${orch.count(step)}?`, `${then} All newer checkpoints are set aside in their directory, and count no more.`, "rollback", { checkpoint: name, restart: active }, "roll back") }, "roll back…");
   }
 
   ask(title, what, verb, body, word = verb) {
     const dialog = document.getElementById("dialog");
     const said = orch.h("p", { role: "status" });
-    const act = async () => { try { await orch.post(this.id, verb, body); dialog.close(); } catch (error) { orch.text(said, `${error.message}${error.hint ? `: ${error.hint}` : ""}`); } };
+    const act = async (event) => {
+      event.target.disabled = true;
+      orch.text(said, "Asked; waiting for the answer…");
+      try { await orch.post(this.id, verb, body); dialog.close(); } catch (error) {
+        // It was refused: why is said here, and what one may choose from is asked for anew.
+        orch.text(said, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
+        event.target.disabled = false;
+      }
+      if (verb === "rollback") this.look(true);
+    };
     orch.put(dialog, orch.h("h2", {}, title), orch.h("p", {}, what), said, orch.h("div", { class: "actions" },
       orch.h("button", { type: "button", class: "danger", onclick: act }, `Yes, ${word}`), orch.h("button", { type: "button", autofocus: true, onclick: () => dialog.close() }, "No")));
     dialog.showModal();
@@ -309,12 +354,12 @@ orch.RunView = class {
       type: "button", "aria-pressed": String(this.timeline.highlight === state), title: "Mark it in the timeline",
       onclick: () => { this.timeline.highlight = this.timeline.highlight === state ? null : state; this.showTime(); },
     }, orch.swatch(state), `${words} ${orch.duration(spent[name])}`)));
-    if (told.goodput?.lost_gpu_hours > 0) this.legend.append(orch.h("span", { class: "dim" }, `lost: ${orch.number(told.goodput.lost_gpu_hours)} GPU-hours`));
+    if (lostText(told.goodput)) this.legend.append(orch.h("span", {}, lostText(told.goodput)));
     if (told.goodput && !told.goodput.final) this.legend.append(orch.h("span", { class: "dim" }, "so far"));
     if (told.begin === null) return;
-    this.timeline.show(told, this.causes, this.window);
+    this.timeline.show(told, this.causes, this.window, { checkpoints: this.inventory?.checkpoints, faults: this.events.filter((event) => event.kind === "chaos") });
     const set = (label, from, key) => orch.h("button", { type: "button", "aria-pressed": String((orch.route().query.from || "") === (from || "")), title: key, onclick: () => orch.go(orch.route().parts, { ...orch.route().query, from, to: null }) }, label);
-    orch.put(this.range, set("all", null, "0"), set("1 h", "-1h"), set("6 h", "-6h"), orch.h("span", { class: "dim" }, "drag to zoom; keys: w s zoom, a d pan, n first causes, 0 all"));
+    orch.put(this.range, set("all", null, "0"), set("1 h", "-1h"), set("6 h", "-6h"), orch.h("span", { class: "dim" }, "drag, pinch or Ctrl-wheel to zoom; keys: w s zoom, a d pan, n p first causes, 0 all"));
     this.showTimelineTable();
   }
 
@@ -352,7 +397,9 @@ orch.RunView = class {
       this.plots = new Map(names.map((name) => [name, new orch.Plot(name, { byStep, log: log && name !== "steps_per_s" })]));
       orch.put(this.plotArea, [...this.plots.values()].map((plot) => plot.element));
     }
-    for (const [name, plot] of this.plots) plot.show(series.filter((line) => line.name === name || line.name === `val_${name}`), kept, this.window);
+    const marks = this.marks();
+    for (const [name, plot] of this.plots) plot.show(series.filter((line) => line.name === name || line.name === `val_${name}`), kept, this.window, marks);
+    if (this.useArea) this.showUse();
     this.plotTools(all, names, byStep, log);
     if (!names.length) orch.put(this.plotArea, orch.h("p", { class: "dim" }, "Nothing measured yet. `runtime.report(step, loss=…)` and Keras's fit tell what to plot."));
   }
@@ -363,24 +410,57 @@ orch.RunView = class {
     const pick = rest.length ? orch.h("select", { "aria-label": "Another plot", onchange: (event) => { const { parts, query } = orch.route(); orch.go(parts, { ...query, plots: [query.plots, event.target.value].filter(Boolean).join(",") }, true); this.showPlots(); } },
       orch.h("option", { value: "" }, `${rest.length} more…`), rest.map((name) => orch.h("option", { value: name }, name))) : null;
     orch.put(this.moreArea, set("x", byStep ? "time" : "step", "over time", !byStep), set("log", log ? "no" : "yes", "log y", log), pick);
-    this.moreTasks ??= orch.h("button", { type: "button", onclick: () => this.showUse() }, "CPU and memory of tasks and hosts");
-    this.moreArea.append(this.moreTasks);
+    this.moreTasks ??= orch.h("button", { type: "button", "aria-expanded": "false", onclick: () => this.toggleUse() }, "What tasks, hosts and GPUs use");
+    if (this.told.series.some((one) => one.task)) this.moreArea.append(this.moreTasks);
   }
 
-  // What tasks and hosts use, over the time: of many, those that differ most from the median.
-  async showUse() {
-    const found = this.told.series.filter((one) => one.task);
-    const kinds = [...new Set(found.map((one) => one.name))];
-    this.useArea?.remove();
+  // Where checkpoints were verified and tasks failed first: [Unix time, step].
+  marks() {
+    const { told } = this, of = new Map(told.generations.map((one) => [one.generation, one]));
+    return { checkpoints: told.checkpoints.map(([at, step]) => [told.begin + at, step]), causes: this.causes.map((cause) => [cause.time, of.get(cause.generation)?.last_step ?? null]) };
+  }
+
+  toggleUse() {
+    const shown = !this.useArea;
+    this.moreTasks.setAttribute("aria-expanded", String(shown));
+    if (!shown) { for (const plot of this.uses.values()) plot.destroy(); this.uses.clear(); this.useArea.remove(); this.useArea = null; return; }
     this.useArea = orch.h("div", { class: "plots" });
     this.moreArea.after(this.useArea);
-    for (const kind of kinds) {
-      const names = found.filter((one) => one.name === kind).slice(0, 12).map(orch.named);
-      const { series } = await orch.get(this.id, "series", { names: names.join(","), x: "time", buckets: 300 });
-      const plot = new orch.Plot(kind, { byStep: false });
-      this.useArea.append(plot.element);
-      plot.show(series, {}, this.window);
+    this.showUse();
+  }
+
+  // What tasks, hosts and GPUs use, over the time: a line for each, and of more than a dozen what most of them do.
+  async showUse() {
+    const families = new Map();
+    for (const one of this.told.series.filter((each) => each.task)) {
+      const [of, name] = orch.family(one), key = `${of}/${name}`;
+      if (!families.has(key)) families.set(key, { of, name, members: [] });
+      families.get(key).members.push(one);
     }
+    const [from, to] = this.window || [];
+    for (const [key, { of, name, members }] of families) {
+      if (!this.useArea) return;
+      if (!this.uses.has(key)) {
+        this.uses.set(key, new orch.Plot(name, { byStep: false, title: `${orch.TITLES[name] || name} of ${orch.FAMILIES[of]}` }));
+        this.useArea.append(this.uses.get(key).element);
+      }
+      const plot = this.uses.get(key);
+      if (members.length > orch.LINES_MAX) { plot.showBand(await orch.get(this.id, "band", { of, name, from, to, buckets: 300 }), this.window); continue; }
+      const { series } = await orch.get(this.id, "series", { names: members.map(orch.named).join(","), x: "time", from, to, buckets: 300 });
+      plot.show(series.map((line) => ({ ...line, task: of === "gpu" ? `${line.task} GPU ${/^gpu(\d+)/.exec(line.name)[1]}` : line.task })), {}, this.window, this.marks());
+    }
+  }
+
+  // Which checkpoints there are: the directory is asked, for what was verified once may have been removed since.
+  async look(again) {
+    const run = this.run, key = JSON.stringify([run?.checkpoint?.path, run?.checkpoint?.global_step, run?.generation, run?.phase]);
+    if (!again && (key === this.lookedAt || Date.now() - (this.lookedTime || 0) < 10000)) return;
+    [this.lookedAt, this.lookedTime] = [key, Date.now()];
+    try {
+      const found = await orch.get(this.id, "checkpoints");
+      this.inventory = found.checkpoints ? found : { error: "this report was made where the directory could not be asked" };
+    } catch (error) { this.inventory = { error: error.message }; }
+    if (this.told) { this.showTime(); this.showCheckpoints(); }
   }
 
   showWhy() {
@@ -389,32 +469,51 @@ orch.RunView = class {
       orch.h("summary", {}, `generation ${cause.generation}: ${cause.sentence}`),
       orch.h("p", {}, `${orch.time(cause.time, { date: true })}${cause.means ? ` ${cause.means}` : ""}`), cause.done && orch.h("p", {}, `→ ${cause.done}`), cause.cost && orch.h("p", {}, cause.cost),
       orch.h("pre", { class: "doc", tabindex: "0" }, (cause.last_lines || []).join("\n") || "no last lines"))) : orch.h("p", { class: "dim" }, "No failure is recorded.")));
-    const list = this.told.checkpoints.slice(-12).reverse();
-    const active = !ENDED.includes(this.run?.phase);
-    orch.memo(this.checkpointArea, [list, orch.setting("zone"), orch.actions, active], () => orch.put(this.checkpointArea, list.length && orch.actions
-      ? orch.h("ul", { class: "plain" }, list.map(([at, step]) => orch.h("li", {}, `${step === null ? "unknown step" : `step ${orch.count(step)}`} ✓ ${orch.time(this.told.begin + at)} `, step !== null && this.backTo(step, active))))
-      : list.length
-      ? orch.h("p", {}, list.map(([at, step]) => `${step === null ? "unknown step" : `step ${orch.count(step)}`} ✓ ${orch.time(this.told.begin + at)}`).join(" · ")) : orch.h("p", { class: "dim" }, "None was verified.")));
+    this.showCheckpoints();
+  }
+
+  showCheckpoints() {
+    const { inventory } = this, active = !ENDED.includes(this.run?.phase);
+    const there = (inventory?.checkpoints || []).filter((one, _, all) => !one.given || !all.some((other) => !other.given && other.global_step === one.global_step));
+    const told = this.told.checkpoints.slice(-12).reverse();
+    orch.memo(this.checkpointArea, [inventory, told, orch.setting("zone"), orch.actions, active], () => {
+      if (!inventory?.checkpoints) {
+        orch.put(this.checkpointArea, orch.h("p", {}, told.map(([at, step]) => `${step === null ? "unknown step" : `step ${orch.count(step)}`} ✓ ${orch.time(this.told.begin + at)}`).join(" · ") || orch.h("span", { class: "dim" }, "None was verified.")),
+          told.length && orch.h("p", { class: "dim" }, inventory ? `These were verified. Which of them are still there is not known: ${inventory.error}` : "These were verified; the directory is being looked at…"));
+        return;
+      }
+      const table = new orch.Table([
+        { name: "step", num: true, value: (one) => (one.global_step === null ? "unknown" : orch.count(one.global_step)) },
+        { name: "generation", num: true, value: (one) => one.generation ?? "–" },
+        { name: "saved", value: (one) => orch.time(one.saved_at, { date: true }) },
+        { name: "size", num: true, value: (one) => orch.bytes(one.bytes) },
+        { name: "state", class: "wrap", value: (one) => [one.whole === false ? `✕ ${one.why || "broken"}` : one.verified_at ? "✓ verified" : "not read yet", one.pinned ? "◆ pinned" : "", one.set_aside ? "set aside" : ""].filter(Boolean).join(", ") },
+        ...(orch.actions ? [{ name: "action", value: (one) => (one.whole === false ? [] : this.backTo(one, active)), key: (one) => [one.name, one.whole, active] }] : []),
+      ], "Checkpoints");
+      const newest = there.slice().sort((a, b) => b.saved_at - a.saved_at);
+      table.show(newest.slice(0, 50), (one) => one.name);
+      orch.put(this.checkpointArea, newest.length ? table.element : orch.h("p", { class: "dim" }, "None is there."), newest.length > 50 && orch.h("p", { class: "dim" }, `${newest.length - 50} older ones are not shown; \`orch ckpt ls\` lists all.`));
+    });
   }
 
   showEvents() { this.eventTable.show(this.events.slice(-200).reverse(), (event) => event.seq); }
 
   happened(event) { if (event.run === this.id && !this.events.some((one) => one.seq === event.seq)) { this.events.push(event); this.showEvents(); } }
 
-  openLog(task, span) {
-    const cause = span.cause || this.causes.find((one) => one.generation === span.generation);
-    orch.go(["r", this.id, "logs"], { task: task || cause?.task, generation: span.generation || null });
+  // The log of a task at a time; where the time is that of a failure, its end.
+  openLog(task, span, at) {
+    orch.go(["r", this.id, "logs"], { task, generation: span.generation || null, until: at ? at.toFixed(1) : null });
   }
 
   key(name) {
     const keys = { w: () => this.timeline.zoom(0.6), s: () => this.timeline.zoom(1.6), a: () => this.timeline.pan(-0.3), d: () => this.timeline.pan(0.3),
-      0: () => orch.zoomTo(null), n: () => this.timeline.step(1), N: () => this.timeline.step(-1), l: () => orch.go(["r", this.id, "logs"]), p: () => orch.go(["r", this.id, "plan"]) };
+      0: () => orch.zoomTo(null), n: () => this.timeline.step(1), p: () => this.timeline.step(-1), N: () => this.timeline.step(-1), l: () => orch.go(["r", this.id, "logs"]), i: () => orch.go(["r", this.id, "plan"]) };
     if (keys[name] && this.told) keys[name]();
   }
 
   routed() { if (this.told) { this.showTime(); this.showPlots(); } }
 
-  destroy() { clearInterval(this.timer); for (const plot of this.plots.values()) plot.destroy(); }
+  destroy() { clearInterval(this.timer); this.useArea = orch.timeline = null; for (const plot of [...this.plots.values(), ...this.uses.values()]) plot.destroy(); }
 };
 
 // ---------------------------------------------------------------- #/r/RUN/logs
@@ -423,6 +522,7 @@ orch.LogsView = class {
   constructor(run, query) {
     this.id = run;
     const set = (name) => (event) => orch.go(["r", run, "logs"], { ...orch.route().query, [name]: event.target.value, at: null });
+    const differs = query.differs === "yes";
     const tasks = Object.keys(orch.state.runs[run]?.tasks || {});
     if (query.task && !tasks.includes(query.task)) tasks.push(query.task);
     const option = (value, words, chosen) => orch.h("option", { value, selected: chosen === value }, words);
@@ -437,8 +537,22 @@ orch.LogsView = class {
           this.logs.fold = orch.setting("fold") !== "no";
           event.target.setAttribute("aria-pressed", String(this.logs.fold));
           this.logs.render();
-        } }, "fold equal lines")));
+        } }, "fold equal lines"),
+        orch.h("button", { type: "button", "aria-pressed": String(differs), title: "Lines that at most half of the tasks have, numbers aside", onclick: () => orch.go(["r", run, "logs"], { ...orch.route().query, differs: differs ? null : "yes", at: null }) }, "only what differs"),
+        orch.report ? null : orch.h("button", { type: "button", title: "All lines of these tasks and this generation, without the other filters", onclick: (event) => this.download(event.target) }, "download whole")));
     this.start(run, query);
+  }
+
+  // The browser saves it as it comes, without the page holding it. A link cannot carry our key, so it has a ticket.
+  async download(button) {
+    try {
+      const { task, generation } = orch.route().query;
+      const { ticket } = await orch.get(this.id, "ticket", { task, generation });
+      const link = orch.h("a", { href: `/download/${encodeURIComponent(ticket)}`, download: "" });
+      document.body.append(link);
+      link.click();
+      link.remove();
+    } catch (error) { orch.text(button, error.message); }
   }
 
   async start(run, query) {

@@ -1,0 +1,291 @@
+"""What stands in the page's views: many tasks, many lines, marks in the time, and what a person asks for by buttons."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.adapters.head.history import History
+from orchestrator.adapters.head.runlogs import RunLogs
+from tests.cluster.browsing import Ui
+from tests.cluster.cluster import Cluster
+from tests.contract.fake_api import run_document, task_document
+from tests.contract.test_page import Served
+
+pytestmark = pytest.mark.browser
+
+RUN = "t-20260101-000000"
+BEGIN = 1_760_000_000
+
+
+class Looked:
+    """The page of a coordinator of the test's own, in a tab."""
+
+    def __init__(self, browser: Any, directory: Path, *, actions: bool = False) -> None:
+        self.served = Served(directory, actions=actions)
+        self.directory = directory / "state/runs" / RUN
+        self.directory.mkdir(parents=True)
+        self.logs = RunLogs(str(directory / "state"))
+        self.context = browser.new_context(viewport={"width": 1280, "height": 900})
+        self.page = self.context.new_page()
+        self.wrong: list[str] = []
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", lambda said: self.wrong.append(said.text) if said.type == "error" else None)
+
+    def open(self, path: str, **run: Any) -> Any:
+        self.served.api.runs = [{**run_document(**run), "run_id": RUN}]
+        origin = f"http://127.0.0.1:{self.served.port}"
+        self.page.goto(f"{origin}/login?token={self.served.keys.new_token()}")
+        self.page.goto(f"{origin}/#{path}")
+        return self.page
+
+    def say(self, task: str, *lines: tuple[float, str], generation: int = 1) -> None:
+        data = b"".join(f"{BEGIN + at:.6f} o {text}\n".encode() for at, text in lines)
+        self.logs.append(RUN, task, generation, self.logs.end(RUN, task, generation), data)
+
+
+@pytest.fixture
+def looked(browser: Any, tmp_path: Path) -> Iterator[Looked]:
+    made = Looked(browser, tmp_path)
+    with made.served:
+        yield made
+        made.context.close()
+    assert made.wrong == []
+
+
+TASKS = [f"worker:{index}" for index in range(8)]
+
+
+def test_lines_of_ranks_tracebacks_and_progress_bars_are_one_row_each(looked: Looked) -> None:
+    for index, task in enumerate(TASKS):
+        looked.say(task, (1 + index / 100, f"{task} joined"), (2 + index / 100, f"epoch 1 loss 0.{index}"))
+    looked.say("worker:3", (3, "only this one is slow"))
+    looked.say("worker:5", (4, "".join(f"{at}%|###       |\r" for at in range(50)) + "51%|#####     |"))
+    trace = ["Traceback (most recent call last):", '  File "train.py", line 3', "    fit()", "ValueError: no"]
+    for index, task in enumerate(TASKS):
+        looked.say(task, *((5 + index / 100, line) for line in trace))
+    page = looked.open(f"/r/{RUN}/logs")
+    rows = page.locator(".line")
+    page.get_by_text("epoch 1 loss").wait_for()
+    said = [" ".join(text.split()) for text in rows.all_inner_texts()]
+    assert len(said) == 5, said
+    assert "×8" in said[0]
+    assert "⟲51 51%|##### |" in said[3]
+    assert "×8 ValueError: no traceback, 4 lines" in said[4]
+    assert "fit()" not in page.inner_text("[role=log]")
+    page.get_by_text("traceback, 4 lines").click()
+    assert "fit()" in page.inner_text("[role=log]")
+    page.get_by_role("button", name="only what differs").click()
+    page.get_by_text("2 lines fit").wait_for()
+    assert ["slow" in text or "51%" in text for text in rows.all_inner_texts()] == [True, True]
+    page.get_by_role("button", name="only what differs").click()
+    page.get_by_role("button", name="fold equal lines").click()
+    page.get_by_text("fit()").nth(7).wait_for()
+
+
+def test_long_logs_cost_few_elements_and_what_is_missed_is_counted(looked: Looked) -> None:
+    looked.say("worker:0", *((at / 100, f"step {at}") for at in range(20_000)))
+    page = looked.open(f"/r/{RUN}/logs")
+    page.get_by_text("step 19999").wait_for()
+    elements = "document.querySelectorAll('*').length"
+    log = page.get_by_role("log")
+    for _ in range(12):
+        log.evaluate("log => { log.scrollTop = 0; }")
+        page.wait_for_timeout(100)
+        assert page.evaluate(elements) < 3000
+    assert re.search(r"searched back to", page.inner_text("main"))
+    looked.say("worker:0", *((201 + at / 100, f"late {at}") for at in range(14)))
+    page.get_by_text("paused, 14 new").wait_for()
+    page.get_by_role("button", name="to the end").click()
+    page.get_by_text("late 13").wait_for()
+    page.get_by_text("paused").wait_for(state="hidden")
+    looked.say("worker:0", (300, "followed"))
+    page.get_by_text("followed").wait_for()
+
+
+def test_a_filter_that_finds_little_says_how_far_it_has_looked_and_goes_on(
+    looked: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.adapters.head.log_pages.BYTES_MAX", 1 << 16)
+    looked.say("worker:0", (0, "the needle"), *((at, "x" * 200) for at in range(1, 6000)))
+    page = looked.open(f"/r/{RUN}/logs?q=needle")
+    page.get_by_text("0 lines fit; searched back to").wait_for()
+    go_on = page.get_by_role("button", name="go on")
+    for _ in range(10):
+        if page.get_by_text("the needle").count():
+            break
+        go_on.click()
+        page.wait_for_timeout(300)
+    assert page.get_by_text("the needle").count() == 1
+
+
+def test_a_log_is_downloaded_whole_and_its_ticket_is_good_once(looked: Looked) -> None:
+    looked.say("worker:0", *((at / 100, f"step {at}") for at in range(5000)))
+    looked.say("worker:1", (1, "another"))
+    page = looked.open(f"/r/{RUN}/logs?task=worker:0")
+    page.get_by_text("step 4999").wait_for()
+    with page.expect_download() as begun:
+        page.get_by_role("button", name="download whole").click()
+    text = Path(begun.value.path()).read_text()
+    assert begun.value.suggested_filename == f"{RUN}-worker-0.log"
+    assert [line.split(" ", 2)[2] for line in text.splitlines()] == [f"step {at}" for at in range(5000)]
+    assert text.startswith("2025-10-09T08:53:20.000000Z worker:0/1 step 0\n")
+    headers = looked.served.log_in()
+    assert looked.served.ask(begun.value.url.split(str(looked.served.port))[1], **headers).status == 404
+    ticket = looked.served.ask(f"/v1/runs/{RUN}/ticket", **headers).json["ticket"]
+    assert looked.served.ask(f"/download/{ticket}").status == 401, "a ticket without a cookie opens nothing"
+    assert looked.served.ask(f"/download/{ticket}", **headers).status == 200
+
+
+def test_of_many_tasks_the_middle_is_shown_and_who_is_apart(looked: Looked) -> None:
+    kept = History(str(looked.directory / "history.db"))
+    for at in range(0, 1200, 10):
+        for index in range(30):
+            value = {"cpu_percent": 5.0 if index == 17 else 90.0 + index / 10}
+            kept.add(BEGIN + at, 1, at, f"worker:{index}", value, tiers=(10, 60))
+        kept.add(BEGIN + at, 1, at, "", {"loss": 1.0})
+        kept.add(BEGIN + at, 1, at, "host:a", {"gpu0_power_w": 300.0}, tiers=(10, 60))
+    kept.flush(BEGIN + 1200)
+    kept.close()
+    tasks = [task_document(0, task=f"worker:{index}", host="a") for index in range(30)]
+    page = looked.open(f"/r/{RUN}", tasks=tasks)
+    page.wait_for_selector("[data-loaded]")
+    headers = looked.served.log_in()
+    told = looked.served.ask(f"/v1/runs/{RUN}/band?of=task&name=cpu_percent&buckets=100", **headers).json
+    assert (told["members"], told["outliers"][0]["task"], len(told["outliers"])) == (30, "worker:17", 3)
+    assert 50 <= len(told["x"]) <= 130
+    assert set(told["outliers"][0]["y"]) == {5.0}
+    for low, middle, high in zip(told["low"], told["middle"], told["high"], strict=True):
+        assert 90 <= low <= middle <= high <= 93
+    page.get_by_role("button", name="What tasks, hosts and GPUs use").click()
+    page.get_by_text(re.compile("median and .* of 30")).wait_for()
+    page.get_by_role("heading", name="CPU (%) of tasks").wait_for()
+    page.get_by_role("heading", name="power (W) of GPUs").wait_for()
+    assert page.locator(".plot strong").first.inner_text().strip() == "worker:17"
+
+
+def test_hosts_with_their_gpus_stand_below_the_runs(looked: Looked) -> None:
+    load = {"name": "H100", "temperature_c": 60.0, "power_w": 310.4, "utilization_percent": 97.0}
+    load |= {"memory_used_bytes": 40 << 30, "memory_total_bytes": 80 << 30}
+    hosts = [
+        {
+            "host": "gpu-a",
+            "state": "ready",
+            "tasks": ["worker:0"],
+            "gpus": [{**load, "index": i} for i in range(8)],
+        },
+        {
+            "host": "gpu-b",
+            "state": "quarantined",
+            "reason": "it failed twice",
+            "gpus": [],
+            "cpu_percent": 3.0,
+        },
+    ]
+    page = looked.open("/", hosts=hosts)
+    page.get_by_text("8 GPUs 97% 2480 W").wait_for()
+    page.get_by_role("img", name="GPU 7: 97%, memory 50%, 310 W").wait_for()
+    page.get_by_text("quarantined").wait_for()
+    page.get_by_text("CPU 3%").wait_for()
+
+
+# ---------------------------------------------------------------- what a person asks for
+
+
+@pytest.mark.lab
+@pytest.mark.long
+def test_a_host_is_drained_and_let_in_again_by_buttons(cluster: Cluster, browser: Any) -> None:
+    *hosts, last = cluster.hosts(3)
+    cluster.ok("up", cluster.spec(hosts=[*hosts, {**last, "spare": True}]))
+    run = cluster.wait(lambda run: run["checkpoint"] is not None and run["hosts"][2]["state"] == "spare")
+    ui = Ui(cluster, browser, "--actions")
+    page, dialog = ui.page, ui.page.get_by_role("dialog")
+    ui.go("r", run["run_id"])
+    row = page.get_by_role("region", name="Hosts, a table").get_by_role("row").filter(has_text="host-1")
+    row.get_by_role("button", name="drain…").click()
+    assert "Its tasks move to another host" in dialog.inner_text()
+    dialog.get_by_role("button", name="Yes, drain").click()
+    page.get_by_text("generation 2").first.wait_for(timeout=30_000)
+    row.get_by_role("button", name="undrain…").wait_for()
+    other = page.get_by_role("region", name="Hosts, a table").get_by_role("row").filter(has_text="host-0")
+    other.get_by_role("button", name="drain…").click()
+    dialog.get_by_role("button", name="Yes, drain").click()
+    dialog.get_by_text("no other host that is ready has room for worker:0").wait_for()
+    dialog.get_by_role("button", name="No").click()
+    row.get_by_role("button", name="undrain…").click()
+    dialog.get_by_role("button", name="Yes, undrain").click()
+    row.get_by_role("button", name="drain…", exact=True).wait_for(timeout=20_000)
+    assert [event["kind"] for event in cluster.events() if "drained" in event["kind"]] == [
+        "drained",
+        "undrained",
+    ]
+    assert ui.close() == 0
+    assert [said for said in ui.wrong if "409" not in said] == []
+
+
+def test_a_run_goes_back_to_a_step_by_its_button(local_cluster: Cluster, browser: Any) -> None:
+    local_cluster.ok(
+        "up", local_cluster.spec("--steps", "4000", "--pace", "0.03", restart={"backoff": "0.1s"})
+    )
+    run = local_cluster.wait(lambda run: bool((run.get("checkpoint") or {}).get("global_step")))
+    pinned = json.loads(local_cluster.ok("ckpt", "pin", "gen-1", "--json"))["checkpoint"]["global_step"]
+    ui = Ui(local_cluster, browser, "--actions")
+    page, dialog = ui.page, ui.page.get_by_role("dialog")
+    ui.go("r", run["run_id"])
+    table = page.get_by_role("region", name="Checkpoints, a table")
+    row = table.get_by_role("row").filter(has_text="◆ pinned")
+    row.wait_for()
+    row.get_by_role("button", name=f"Roll back to step {pinned:,} of generation 1").click()
+    assert "All newer checkpoints are set aside" in dialog.inner_text()
+    dialog.get_by_role("button", name="Yes, roll back").click()
+    dialog.wait_for(state="hidden", timeout=20_000)
+    local_cluster.wait(lambda run: run["generation"] == 2 and run["phase"] == "RUNNING")
+    assert local_cluster.events(kind="resumed")[-1]["data"]["global_step"] == pinned
+    assert ui.close() == 0
+    assert ui.wrong == []
+
+
+def test_a_checkpoint_that_was_removed_is_not_offered_again(browser: Any, tmp_path: Path) -> None:
+    """The script removes it while the question is open: why it was refused is said, and the list is made anew."""
+    looked = Looked(browser, tmp_path, actions=True)
+    broken = checkpoint(120, whole=False, why="cut short")
+    refusal = {"code": "usage", "message": "no checkpoint is named ckpt-40", "hint": "`orch ckpt ls`"}
+    with looked.served as served:
+        served.api.checkpoints = {"checkpoints": [checkpoint(40), checkpoint(80), broken]}
+        page = looked.open(f"/r/{RUN}", phase="RUNNING")
+        buttons = page.get_by_role("button", name=re.compile("Roll back to step"))
+        page.get_by_text("✕ cut short").wait_for()
+        words = [each.get_attribute("aria-label") for each in buttons.all()]
+        assert words == [f"Roll back to step {step} of generation 1" for step in (80, 40)], (
+            "a broken one is not offered"
+        )
+        buttons.last.click()
+        served.api.refuse = 404, {"error": refusal}
+        served.api.checkpoints = {"checkpoints": [checkpoint(80)]}
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Yes, roll back").click()
+        dialog.get_by_text("no checkpoint is named ckpt-40: `orch ckpt ls`").wait_for()
+        dialog.get_by_role("button", name="No").click()
+        page.get_by_role("button", name="Roll back to step 40").wait_for(state="detached")
+        assert buttons.count() == 1
+        ((path, body),) = served.api.posted
+        assert (path, body["checkpoint"]) == (f"/v1/runs/{RUN}/checkpoints/rollback", "ckpt-40")
+        looked.context.close()
+
+
+def checkpoint(step: int, **changes: Any) -> dict[str, Any]:
+    """Return an entry of the list, as a host tells it."""
+    told: dict[str, Any] = {
+        "generation": 1,
+        "name": f"ckpt-{step}",
+        "global_step": step,
+        "proof": "checksums",
+    }
+    told |= {"bytes": 1 << 20, "saved_at": BEGIN + step, "resumes": True, "whole": True, "why": None}
+    told |= {"verified_at": BEGIN + step, "pinned": False, "set_aside": False, "by": None, "given": False}
+    return {**told, **changes}

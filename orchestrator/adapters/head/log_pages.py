@@ -203,10 +203,10 @@ def whole(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> Iterator[str]
 
 
 def _parts(lines: Iterator[LogLine]) -> Iterator[str]:
-    """Yield the lines in pieces: a part of a download costs more than a line of it."""
+    """Yield hundreds of lines at a time: a part of a download costs more than a line of it."""
     for first in lines:
-        piece = [first, *islice(lines, 499)]
-        yield "".join(f"{_utc(line.time)} {line.task}/{line.generation} {line.text}\n" for line in piece)
+        some = [first, *islice(lines, 499)]
+        yield "".join(f"{_utc(line.time)} {line.task}/{line.generation} {line.text}\n" for line in some)
 
 
 def _utc(time: float) -> str:

@@ -289,9 +289,10 @@ orch.near = (marks, apart) => {
   for (const mark of marks) {
     const into = made.at(-1);
     if (into && mark.x - into.x < apart) {
-      into.count = into.glyph && mark.glyph ? into.count + mark.count : Math.max(into.count, mark.count);
+      into.of[mark.glyph] = (into.of[mark.glyph] || 0) + mark.count;
+      into.count = Math.max(...Object.values(into.of)); // a fault and what it caused are two glyphs, and one of each
       if (!into.glyph.includes(mark.glyph)) into.glyph += mark.glyph;
-    } else made.push({ ...mark });
+    } else made.push({ ...mark, of: { [mark.glyph]: mark.count } });
   }
   return made;
 };

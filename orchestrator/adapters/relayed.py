@@ -36,6 +36,12 @@ class Engine(Protocol):
     def ended(self, host: HostPlan) -> str | None:
         """Return why the host's allocation is no more, as a sentence's end; None while it is there, or not known."""
 
+    def waits(self, host: HostPlan) -> str | None:
+        """Return why the engine has not started the host, as a sentence; None where it has, or that is not known.
+
+        May raise HostUnfit where it never will, unless a person acts.
+        """
+
 
 class RelayTransport:
     """Opens channels by an engine's client. See transport.Transport."""
@@ -52,7 +58,7 @@ class RelayTransport:
         Raises:
             AllocationGone: the engine says that the host is not ours any more.
             ConnectFailed: the relay did not speak. What the client said may be why.
-            HostUnfit: this machine cannot start the engine's client.
+            HostUnfit: this machine cannot start the engine's client, or the engine will never start the host.
         """
         self._reap()
         mark = f"orch-relay-{secrets.token_hex(8)}"
@@ -80,7 +86,7 @@ class RelayTransport:
             why = self._engine.ended(host)
             if why is not None:
                 raise AllocationGone(host.name, why)
-            raise ConnectFailed(host.name, f"not connected: {problem}")
+            raise ConnectFailed(host.name, f"not connected: {self._engine.waits(host) or problem}")
         channel = RelayedChannel(child, said)
         channel.forget = self._channels.add(host, channel)
         return channel

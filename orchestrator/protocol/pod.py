@@ -41,3 +41,9 @@ FREE = (SAVED, SUPERSEDED, STOPPED)
 
 RESERVED = (HOPELESS, STALLED, SUPERSEDED)
 """A script that ends with one of these by itself is shown with exit code 1."""
+
+ALLOCATION_LABEL = "orch-allocation"
+"""On every object that `orch up --on k8s` makes: what has ours is ours."""
+
+POD_UID = "ORCH_POD_UID"
+"""The UID of the pod, for its keeper."""

@@ -1,4 +1,5 @@
-"""What holds for every transport: the fake one, this machine's, SSH to a real sshd, and a node of a real Slurm."""
+"""What holds for every transport: the fake one, this machine's, SSH to a real sshd, a node of a real Slurm, and a pod
+behind a kubectl that is a fake."""
 
 from __future__ import annotations
 
@@ -11,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator.adapters.fake_transport import FakeProcess, FakeTransport
+from orchestrator.adapters.kubernetes.transport import kubernetes_transport
 from orchestrator.adapters.local import LocalTransport
 from orchestrator.adapters.slurm.transport import slurm_transport
 from orchestrator.adapters.ssh.transport import SshTransport
 from orchestrator.adapters.transport import Channel, ChannelClosed, Transport
 from orchestrator.core.plan import HostPlan
 from tests.cluster.lab import Lab
+from tests.kubernetes.cluster import Cluster, need_namespaces
+from tests.kubernetes.lab import Pods
 from tests.slurm.kept import Kept
 from tests.slurm.lab import SlurmLab, need_slurm
 
@@ -85,12 +89,21 @@ def shared_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
         kept.close()
 
 
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Pods]]:
+    need_namespaces()
+    cluster = Cluster()
+    yield cluster, Pods(tmp_path_factory.mktemp("state"), cluster)
+    cluster.close()
+
+
 @pytest.fixture(
     params=[
         "fake",
         "local",
         pytest.param("ssh", marks=pytest.mark.lab),
         pytest.param("slurm", marks=pytest.mark.slurm),
+        pytest.param("k8s", marks=pytest.mark.lab),
     ]
 )
 def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
@@ -108,6 +121,15 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
             lambda: kept.lab.cut(1),
             lambda: kept.lab.mend(1),
             lambda pid: kept.lab.lives(1, pid),
+        )
+    elif request.param == "k8s":
+        cluster, pods = request.getfixturevalue("shared_cluster")
+        yield Rig(
+            kubernetes_transport(pods.state_dir),
+            pods.hosts[0],
+            cluster.cut,
+            cluster.mend,
+            lambda pid: cluster.lives("t-0", pid),
         )
     else:
         lab: Lab = request.getfixturevalue("shared_lab")

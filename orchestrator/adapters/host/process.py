@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+BOOT_VARIABLE = "ORCH_BOOT_ID"
+"""Set by the keeper of a pod for all that it starts. A pod that was made anew may run under the same kernel."""
+
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -52,7 +55,10 @@ class Identity:
 
 
 def boot_id() -> str:
-    """Return the kernel's boot id, which differs after every boot."""
+    """Return the kernel's boot id, which differs after every boot; in a pod that of its first process."""
+    pod = os.environ.get(BOOT_VARIABLE)
+    if pod:
+        return pod
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 

@@ -33,6 +33,10 @@ class Slurm:
             return f"job {job_id} has ended ({state}): its nodes are not ours any more"
         return None
 
+    def waits(self, host: HostPlan) -> str | None:  # noqa: ARG002 (see Engine)
+        """Return None: a job's nodes are there all at once, or it has none."""
+        return None
+
 
 def step(host: HostPlan, *options: str) -> list[str]:
     """Return an srun that runs something on a node, beside whatever runs there."""

@@ -5,7 +5,9 @@ only hands its stdin, stdout and stderr over, and the keeper starts the command 
 then descendants of the keeper: the coordinator and every channel may die, and they go on.
 
 The engine's warning that the host will be taken away (SIGTERM, SIGUSR1) ends nothing here. It is told on stdout, one
-JSON object a line, and the engine's own SIGKILL follows when its time is up.
+JSON object a line, and the engine's own SIGKILL follows when its time is up. As the first process of a pod the keeper
+ends by itself once it was warned and nothing runs below it any more; and its own life is what a boot is elsewhere: when
+it ends, the kernel ends all that it has started, and the next one has another boot id.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ import socket
 import sys
 
 from orchestrator.adapters import private_socket
+from orchestrator.adapters.host.process import BOOT_VARIABLE
 from orchestrator.daemon.keeper import place
+from orchestrator.protocol.pod import POD_UID
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,8 +52,11 @@ _STEP_VARIABLES = (
 class Keeper:
     """Listens, starts commands, and tells each channel how its command ended."""
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, *, may_end: bool = False) -> None:
+        """`may_end`: end once a warning was heard and nothing runs any more."""
         self._listener = listener
+        self._may_end = may_end
+        self._warned = False
         self._relays: dict[int, socket.socket] = {}
         """By the pid of the command that the relay has asked for."""
         self._poll = select.poll()
@@ -64,29 +71,34 @@ class Keeper:
         self._poll.register(self._signals, select.POLLIN)
         while True:
             ready = {descriptor for descriptor, _ in self._poll.poll()}
-            if self._signals in ready:
-                self._hear()
+            if self._signals in ready and self._hear() and self._may_end and self._warned:
+                return 0
             for pid, relay in self._relays.items():
                 if relay.fileno() in ready:
                     self._hang_up(pid, relay)
             if self._listener.fileno() in ready:
                 self._accept()
 
-    def _hear(self) -> None:
+    def _hear(self) -> bool:
+        """Take the signals that came. Return whether nothing runs below us."""
         for number in set(os.read(self._signals, 4096)):
             if number in WARNINGS:
+                self._warned = True
                 tell({"leaving": WARNINGS[signal.Signals(number)]})
-        self._reap()
+        return self._reap()
 
-    def _reap(self) -> None:
-        """Reap what has ended: commands, and as the first process of a pod whatever has lost its parent."""
+    def _reap(self) -> bool:
+        """Reap what has ended: commands, and as the first process of a pod whatever has lost its parent.
+
+        Return whether nothing is left.
+        """
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return True
             if pid == 0:
-                return
+                return False
             relay = self._relays.pop(pid, None)
             if relay is not None:
                 code = os.waitstatus_to_exitcode(status)
@@ -203,7 +215,10 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"no keeper here: {e}\n")
         return 1
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
-    keeper = Keeper(listener)
+    uid = os.environ.get(POD_UID)
+    if uid:
+        os.environ[BOOT_VARIABLE] = f"{uid}-{os.urandom(4).hex()}"
+    keeper = Keeper(listener, may_end=bool(uid))
     tell({"ready": os.getpid(), "host": os.uname().nodename, "gpus": gpus})
     return keeper.run()
 

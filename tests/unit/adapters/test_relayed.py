@@ -27,6 +27,9 @@ class Script:
     def ended(self, host: HostPlan) -> str | None:  # noqa: ARG002
         return self._ended
 
+    def waits(self, host: HostPlan) -> str | None:  # noqa: ARG002
+        return None
+
 
 def read_all(line: str) -> tuple[bytes, int | None, str]:
     transport = RelayTransport(Script(line))

@@ -1,0 +1,156 @@
+"""kubectl, called with fixed words, and what it says when it fails, as sentences with their way out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.core.errors import OrchestratorError
+
+TIMEOUT_S = 30.0
+_REQUEST_S = 20
+_SAID_MAX = 600
+
+
+class KubernetesFailed(OrchestratorError):
+    """kubectl said no, or did not answer."""
+
+    code = "kubernetes"
+
+    def __init__(self, message: str, *, hint: str | None = None, exit_code: int = 1) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Which cluster and namespace, and by which kubectl: what a person chose when the pods were asked for."""
+
+    kubectl: str
+    context: str
+    """Empty: the one that kubectl finds by itself, within a pod."""
+    namespace: str
+    kubeconfig: str = ""
+    """As $KUBECONFIG was; empty where it was not set."""
+
+    def words(self, *words: str) -> list[str]:
+        """Return the command line that says this to kubectl."""
+        front = ["env", f"KUBECONFIG={self.kubeconfig}"] if self.kubeconfig else []
+        context = [f"--context={self.context}"] if self.context else []
+        return [*front, self.kubectl, *context, f"--namespace={self.namespace}", *words]
+
+    def call(self, *words: str, stdin: bytes | None = None) -> str:
+        """Return what kubectl printed. Raises KubernetesFailed."""
+        return _call(self.words(f"--request-timeout={_REQUEST_S}s", *words), stdin, self.namespace)
+
+    def may(self, verb: str, resource: str, *words: str) -> bool:
+        """Return whether the server lets us do that. Raises KubernetesFailed."""
+        try:
+            return self.call("auth", "can-i", verb, resource, *words).strip().startswith("yes")
+        except KubernetesFailed as e:
+            if e.message.partition(": ")[2].split(" ")[0] == "no":
+                return False
+            raise
+
+    def get(self, *words: str) -> dict[str, Any]:
+        """Return what `kubectl get` knows, as a document. Raises KubernetesFailed."""
+        text = self.call("get", *words, "--output=json")
+        try:
+            found = json.loads(text)
+        except ValueError as e:
+            raise KubernetesFailed(f"kubectl printed something else than a document: {text[:200]!r}") from e
+        if not isinstance(found, dict):
+            raise KubernetesFailed(f"kubectl printed something else than a document: {text[:200]!r}")
+        return found
+
+    def items(self, *words: str) -> list[dict[str, Any]]:
+        """Return the objects of a list. Raises KubernetesFailed."""
+        found = self.get(*words).get("items")
+        return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
+def find(environ: Mapping[str, str], context: str | None, namespace: str | None) -> Cluster:
+    """Return the cluster that these words, or else kubectl's own settings, mean. Raises KubernetesFailed."""
+    kubectl = shutil.which("kubectl", path=environ.get("PATH"))
+    if kubectl is None:
+        raise KubernetesFailed(
+            "there is no kubectl on this machine", hint="install it, or add its directory to PATH"
+        )
+    kubeconfig = os.pathsep.join(
+        os.path.abspath(path) for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path
+    )
+    front = ["env", f"KUBECONFIG={kubeconfig}"] if kubeconfig else []
+    config = [*front, kubectl, "config"]
+    chosen = _context([*config], context, within_a_pod="KUBERNETES_SERVICE_HOST" in environ)
+    if namespace is None:
+        at = [f"--context={chosen}"] if chosen else []
+        namespace = _call([*config, "view", "--minify", *at, "--output=jsonpath={..namespace}"], None).strip()
+    return Cluster(kubectl, chosen, namespace or "default", kubeconfig)
+
+
+def _context(config: list[str], wanted: str | None, *, within_a_pod: bool) -> str:
+    known = _call([*config, "get-contexts", "--output=name"], None).split()
+    if wanted is not None:
+        if wanted not in known:
+            raise KubernetesFailed(
+                f"kubectl knows no context {wanted!r}",
+                hint=f"known: {', '.join(known)}" if known else "kubectl has no kubeconfig; see $KUBECONFIG",
+            )
+        return wanted
+    try:
+        return _call([*config, "current-context"], None).strip()
+    except KubernetesFailed:
+        if within_a_pod and not known:
+            return ""
+        raise KubernetesFailed(
+            "kubectl has no current context: it is not known which cluster is meant",
+            hint="`kubectl config use-context NAME`, or `kubernetes: {context: NAME}` in the file"
+            + (f"; known: {', '.join(known)}" if known else "; kubectl has no kubeconfig; see $KUBECONFIG"),
+        ) from None
+
+
+def _call(words: list[str], stdin: bytes | None, namespace: str = "") -> str:
+    try:
+        done = subprocess.run(words, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as e:
+        raise KubernetesFailed("kubectl did not answer: the cluster may be down") from e
+    except OSError as e:
+        raise KubernetesFailed(f"kubectl cannot be started: {e.strerror}") from e
+    if done.returncode:
+        said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
+        raise explained(said or f"kubectl ended with exit code {done.returncode}", namespace)
+    return done.stdout.decode("utf-8", "replace")
+
+
+_RIGHTS = (
+    "orch makes StatefulSets, Services and ConfigMaps, and needs pods/exec; docs/kubernetes.md has the Role"
+)
+
+_KNOWN = (
+    ("exceeded quota", "ask for less, or end what runs: `kubectl describe quota` shows what is left", 1),
+    ("(Forbidden)", _RIGHTS, 5),
+    ("(Unauthorized)", "log in to the cluster again; kubectl must work before orch can", 5),
+    ("must be logged in to the server", "log in to the cluster again; kubectl must work before orch can", 5),
+    ("(AlreadyExists)", "another one has the run's name there: give the run another `name`, or delete it", 6),
+    ("Unable to connect to the server", "`kubectl get pods` must work from this machine", 3),
+    ("The connection to the server", "`kubectl get pods` must work from this machine", 3),
+    ("namespaces ", "`kubectl create namespace NAME`, or name another in `kubernetes: {namespace: …}`", 1),
+)
+"""What kubectl says, what a person can do, and the exit code."""
+
+
+def explained(said: str, namespace: str = "") -> KubernetesFailed:
+    """Return what kubectl said as an error with its way out. Several objects may each have failed: all are named."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    told = list(dict.fromkeys(line for line in lines if "rror" in line or "nable" in line)) or lines[-1:]
+    sentence = "; ".join(told)[:_SAID_MAX]
+    where = f" (namespace {namespace})" if namespace else ""
+    for words, hint, exit_code in _KNOWN:
+        if words in sentence and (words != "namespaces " or "not found" in sentence):
+            return KubernetesFailed(f"kubectl{where}: {sentence}", hint=hint, exit_code=exit_code)
+    return KubernetesFailed(f"kubectl{where}: {sentence}")

@@ -1,0 +1,173 @@
+"""Why a pod does not run yet, from what Kubernetes tells of it: one sentence, and whether waiting is in vain.
+
+Pure questions to the documents of the API (`kubectl get … -o json`), of which any part may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Document = Mapping[str, Any]
+
+CONTAINER = "task"
+"""The container that has the keeper."""
+
+_TEXT_MAX = 400
+
+_NO_SUCH_IMAGE = (
+    "not found", "manifest unknown", "denied", "unauthorized", "does not exist", "forbidden",
+    "no basic auth credentials", "invalid reference",
+)  # fmt: skip
+"""Words of a pull that failed for good. A registry that does not answer is asked again by the kubelet."""
+
+_IMAGE_HINT = (
+    "correct `image`; a private registry needs an imagePullSecret of the namespace's default service account"
+)
+_PYTHON_HINT = "give the image's Python as `run.python`; it must be 3.10 or newer"
+
+_MEMORY_HINT = "where it is memory: give the pods more by `kubernetes: {memory: …}`"
+
+_BY_SIGNAL = (137, 143)
+"""Exit codes of a keeper that somebody else ended: memory, most likely. It did run."""
+
+_MADE = ("ContainerCreating", "PodInitializing")
+_PULLING = ("ErrImagePull", "ImagePullBackOff")
+_HOPELESS = {
+    "InvalidImageName": _IMAGE_HINT,
+    "ErrImageNeverPull": _IMAGE_HINT,
+    "RunContainerError": _PYTHON_HINT,
+    "CrashLoopBackOff": _PYTHON_HINT,
+    "StartError": _PYTHON_HINT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a pod does not run."""
+
+    why: str
+    hint: str | None = None
+    hopeless: bool = False
+    """Waiting would change nothing: a person must act."""
+
+
+def name_of(pod: Document) -> str:
+    """Return the name of an object."""
+    return str(_at(pod, "metadata", "name") or "")
+
+
+def uid_of(pod: Document) -> str:
+    """Return the UID of an object: another one of the same name has another."""
+    return str(_at(pod, "metadata", "uid") or "")
+
+
+def is_leaving(pod: Document) -> bool:
+    """Return whether it is being deleted, evicted or drained."""
+    return _at(pod, "metadata", "deletionTimestamp") is not None
+
+
+def waiting(pod: Document) -> Waiting | None:
+    """Return why the pod does not run; None where it runs."""
+    if is_leaving(pod):
+        return Waiting("it is being deleted")
+    status = _status(pod)
+    if status is not None:
+        if _at(status, "state", "running") is not None:
+            return None
+        told = _of_container(status)
+        if told is not None:
+            return told
+    for condition in _list(_at(pod, "status", "conditions")):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return Waiting(_sentence(condition.get("reason"), condition.get("message")))
+    phase = str(_at(pod, "status", "phase") or "Pending")
+    if phase in ("Failed", "Succeeded"):
+        return Waiting(_sentence(_at(pod, "status", "reason") or phase, _at(pod, "status", "message")))
+    return Waiting("Kubernetes has not said why")
+
+
+def _status(pod: Document) -> Document | None:
+    for status in _list(_at(pod, "status", "containerStatuses")):
+        if status.get("name") == CONTAINER:
+            return status
+    return None
+
+
+def _of_container(status: Document) -> Waiting | None:
+    waits = _at(status, "state", "waiting")
+    if not isinstance(waits, Mapping):
+        ended = _at(status, "state", "terminated")
+        if not isinstance(ended, Mapping):
+            return None
+        return Waiting(_sentence(f"its keeper ended with {ended.get('exitCode')}", ended.get("message")))
+    reason, message = str(waits.get("reason") or ""), waits.get("message")
+    if reason in _MADE:
+        return Waiting("its container is being made; the image may be on its way")
+    if reason in _PULLING:
+        image = str(status.get("image") or "?")
+        text = str(message or "").lower()
+        hopeless = any(words in text for words in _NO_SUCH_IMAGE)
+        return Waiting(_sentence(f"the image {image} cannot be pulled", message), _IMAGE_HINT, hopeless)
+    if reason in _HOPELESS:
+        last = _at(status, "lastState", "terminated")
+        told = last if isinstance(last, Mapping) else {}
+        code = told.get("exitCode")
+        if code in _BY_SIGNAL:
+            again = f"{told.get('reason') or 'killed'}; Kubernetes starts it again"
+            return Waiting(_sentence(again, told.get("message")), _MEMORY_HINT)
+        ended = f"{reason}: it ended with {code}" if code is not None else reason
+        return Waiting(_sentence(ended, told.get("message") or message), _HOPELESS[reason], hopeless=True)
+    return Waiting(_sentence(reason or "it waits", message))
+
+
+def missing(wanted: Sequence[str], pods: Sequence[Document], events: Sequence[Document]) -> Waiting | None:
+    """Return why pods that are wanted do not even exist, by the events of what should make them; None if all do."""
+    known = {name_of(pod) for pod in pods}
+    absent = [name for name in wanted if name not in known]
+    if not absent:
+        return None
+    failed = [event for event in events if event.get("type") == "Warning"]
+    newest = max(failed, key=lambda event: str(event.get("lastTimestamp") or ""), default=None)
+    if newest is None:
+        return Waiting(f"{absent[0]} is not there yet")
+    text = str(newest.get("message") or "")
+    hint = "`kubectl describe quota` shows what is left of it" if "exceeded quota" in text else None
+    return Waiting(_sentence(f"{absent[0]} cannot be made", text), hint)
+
+
+def summary(
+    wanted: Sequence[str], pods: Sequence[Document], events: Sequence[Document] = ()
+) -> Waiting | None:
+    """Return why not all of these pods run; None once they do. What is in vain is told first."""
+    told = [
+        (name_of(pod), found)
+        for pod in pods
+        if name_of(pod) in wanted and (found := waiting(pod)) is not None
+    ]
+    told.sort(key=lambda one: (not one[1].hopeless, wanted.index(one[0])))
+    running = len(wanted) - len(told) - len([name for name in wanted if name not in map(name_of, pods)])
+    count = f"{running} of {len(wanted)} pods run"
+    if not told:
+        absent = missing(wanted, pods, events)
+        return None if absent is None else Waiting(f"{count}; {absent.why}", absent.hint, absent.hopeless)
+    name, found = told[0]
+    return Waiting(f"{count}; {name}: {found.why}", found.hint, found.hopeless)
+
+
+def _sentence(head: object, text: object) -> str:
+    words = " ".join(str(text or "").split())[:_TEXT_MAX]
+    return f"{head}: {words}" if words else str(head or "it waits")
+
+
+def _at(document: Any, *keys: str) -> Any:
+    for key in keys:
+        if not isinstance(document, Mapping):
+            return None
+        document = document.get(key)
+    return document
+
+
+def _list(value: Any) -> list[Document]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []

@@ -1,0 +1,196 @@
+"""Pods as hosts: a StatefulSet whose pods have our keeper as their first process, and the plan that uses them.
+
+Nothing of the user's script is in here: code, arguments, environment and secrets travel over the channel, as over SSH.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orchestrator.core.plan import HostPlan, Plan
+from orchestrator.protocol import pod
+from orchestrator.spec.diagnostics import Loc
+from orchestrator.spec.kubernetes.manifests import Manifest
+
+TRANSPORT = "k8s"
+
+NAME_MAX = 40
+"""Of a run: its pods' names are host names, and a keeper's socket has them in its path."""
+
+_GPU = "nvidia.com/gpu"
+_MARGIN_S = 10
+_TMP = "/orch/tmp"
+
+
+@dataclass(frozen=True, slots=True)
+class PodWishes:
+    """What is asked of Kubernetes."""
+
+    image: str
+    namespace: str | None = None
+    context: str | None = None
+    claim: str | None = None
+    """A PersistentVolumeClaim that is there already, for the checkpoints."""
+    storage: str = "20Gi"
+    shm: str = "2Gi"
+    cpu: str | None = None
+    memory: str | None = None
+
+
+def needs_claim(plan: Plan) -> bool:
+    """Whether all pods must see one checkpoint directory."""
+    return plan.checkpoint is not None and plan.checkpoint.shared
+
+
+def claim_name(plan: Plan, wishes: PodWishes) -> str:
+    """Return the claim of the checkpoints."""
+    return wishes.claim or f"{plan.name}-checkpoints"
+
+
+def refusals(plan: Plan) -> Iterator[tuple[Loc, str]]:
+    """Yield why this plan cannot have pods as its hosts, each with its place in the spec."""
+    if plan.name[0].isdigit():
+        yield ("name",), "Kubernetes wants a letter first: the name becomes that of a Service"
+    if len(plan.name) > NAME_MAX:
+        yield ("name",), f"pods are named after it; it has {len(plan.name)} characters, and {NAME_MAX} fit"
+    if plan.options.tpu is not None:
+        yield ("run", "tpu"), "a TPU is not asked for; use the GPU strategies, or SSH to the TPU VM"
+    if plan.checkpoint is not None and ":" in plan.checkpoint.dir:
+        yield ("run", "checkpoint", "dir"), "a volume's path in a pod has no colon"
+
+
+def in_pods(plan: Plan, allocation: str) -> Plan:
+    """Return the plan with its hosts replaced by pods: those that hold tasks first, since spares come last."""
+    ordered = sorted(plan.hosts, key=lambda host: host.spare)
+    made = {host.name: _host(host, f"{plan.name}-{i}", plan, allocation) for i, host in enumerate(ordered)}
+    tasks = tuple(
+        replace(
+            task,
+            host=made[task.host].name,
+            gpus=tuple(plan.host(task.host).gpus.index(gpu) for gpu in task.gpus),
+        )
+        for task in plan.tasks
+    )
+    return replace(plan, hosts=tuple(made[host.name] for host in ordered), tasks=tasks)
+
+
+def _host(host: HostPlan, name: str, plan: Plan, allocation: str) -> HostPlan:
+    return HostPlan(
+        name,
+        transport=TRANSPORT,
+        address=name,
+        data_address=f"{name}.{plan.name}",  # of the headless Service: it stays when a pod is made anew
+        python=host.python,
+        gpus=tuple(range(len(host.gpus))),  # a container sees its own from 0
+        slots=host.slots,
+        spare=host.spare,
+        allocation=allocation,
+        spec=host.spec,
+    )
+
+
+def digest(found: list[Manifest]) -> str:
+    """Return what tells one set of manifests from another."""
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def claim_manifest(plan: Plan, wishes: PodWishes) -> Manifest:
+    """Return the claim. It is not of the allocation: it holds the checkpoints, and nothing of ours deletes it."""
+    mode = "ReadWriteMany" if len(plan.hosts) > 1 else "ReadWriteOnce"
+    spec = {"accessModes": [mode], "resources": {"requests": {"storage": wishes.storage}}}
+    head: Manifest = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+    return {**head, "metadata": {"name": claim_name(plan, wishes), "labels": _labels(plan)}, "spec": spec}
+
+
+def pod_manifests(plan: Plan, wishes: PodWishes, bundle: bytes, allocation: str) -> list[Manifest]:
+    """Return all objects of an allocation, in the order in which they are created."""
+    labels = {**_labels(plan), pod.ALLOCATION_LABEL: allocation}
+
+    def head(api: str, kind: str, name: str) -> Manifest:
+        return {"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": labels}}
+
+    service = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {pod.ALLOCATION_LABEL: allocation},
+    }
+    stateful_set = {
+        "serviceName": plan.name,
+        "replicas": len(plan.hosts),
+        "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": {pod.ALLOCATION_LABEL: allocation}},
+        "template": {"metadata": {"labels": labels}, "spec": _pod(plan, wishes, allocation)},
+    }
+    binary = {"orch.pyz": base64.b64encode(bundle).decode("ascii")}
+    return [
+        {**head("v1", "ConfigMap", f"{plan.name}-orch"), "binaryData": binary, "immutable": True},
+        {**head("v1", "Service", plan.name), "spec": service},
+        {**head("apps/v1", "StatefulSet", plan.name), "spec": stateful_set},
+    ]
+
+
+def _labels(plan: Plan) -> dict[str, str]:
+    return {"app.kubernetes.io/name": plan.name, "app.kubernetes.io/managed-by": "orch"}
+
+
+def _pod(plan: Plan, wishes: PodWishes, allocation: str) -> Manifest:
+    return {
+        # The keeper ends when it was asked to and nothing of a run is left; until then tasks go on, and save.
+        "terminationGracePeriodSeconds": int(plan.timing.kill_grace_s) + 60 + _MARGIN_S,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "containers": [_container(plan, wishes, allocation)],
+        "volumes": list(_volumes(plan, wishes)),
+    }
+
+
+def _container(plan: Plan, wishes: PodWishes, allocation: str) -> Manifest:
+    python = plan.hosts[0].python.replace("$", "$$")  # Kubernetes expands $(NAME)
+    env: list[dict[str, Any]] = [
+        {"name": pod.POD_UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+        {"name": "ORCH_HOST_DIR", "value": f"{pod.HOST_DIR}/dir"},
+        {"name": "TMPDIR", "value": _TMP},
+    ]
+    found: Manifest = {
+        "name": pod.CONTAINER,
+        "image": wishes.image,
+        "command": [python, "-I", "-S", pod.BUNDLE, "keeper", allocation],
+        "env": env,
+        "securityContext": {"allowPrivilegeEscalation": False},
+        "volumeMounts": list(_mounts(plan)),
+    }
+    gpus = max(len(host.gpus) for host in plan.hosts)
+    limits = {_GPU: str(gpus)} if gpus else {}
+    asked = {key: text for key, text in (("cpu", wishes.cpu), ("memory", wishes.memory)) if text}
+    if limits or asked:
+        found["resources"] = {
+            **({"requests": asked} if asked else {}),
+            **({"limits": limits} if limits else {}),
+        }
+    return found
+
+
+def _mounts(plan: Plan) -> Iterator[Manifest]:
+    yield {"name": "bundle", "mountPath": "/orch/bundle", "readOnly": True}
+    yield {"name": "host", "mountPath": pod.HOST_DIR}
+    yield {"name": "tmp", "mountPath": _TMP}
+    yield {"name": "shm", "mountPath": "/dev/shm"}
+    if plan.checkpoint is not None:
+        yield {"name": "checkpoints", "mountPath": plan.checkpoint.dir}
+
+
+def _volumes(plan: Plan, wishes: PodWishes) -> Iterator[Manifest]:
+    yield {"name": "bundle", "configMap": {"name": f"{plan.name}-orch"}}
+    yield {"name": "host", "emptyDir": {}}
+    yield {"name": "tmp", "emptyDir": {}}
+    yield {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": wishes.shm}}
+    if needs_claim(plan):
+        claim = {"claimName": claim_name(plan, wishes)}
+        yield {"name": "checkpoints", "persistentVolumeClaim": claim}
+    elif plan.checkpoint is not None:
+        yield {"name": "checkpoints", "emptyDir": {}}

@@ -1,0 +1,49 @@
+"""An allocation of pods in the test's cluster, as `orch up --on k8s` makes it, but by hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from orchestrator.adapters import bundle
+from orchestrator.adapters.kubernetes import lent
+from orchestrator.adapters.kubernetes.commands import find
+from orchestrator.core.plan import HostPlan, Plan
+from orchestrator.spec.kubernetes.hosts import PodWishes, in_pods, pod_manifests
+from tests.kubernetes.cluster import Cluster
+
+SOON_S = 15.0
+
+
+def within(seconds: float, happens: Callable[[], bool]) -> bool:
+    """Wait until that is so; return whether it came to that."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if happens():
+            return True
+        time.sleep(0.03)
+    return happens()
+
+
+class Pods:
+    """Pods that are lent, with their keepers."""
+
+    def __init__(self, directory: Path, cluster: Cluster, count: int = 1, name: str = "t") -> None:
+        self.state_dir = str(directory)
+        plan = Plan(
+            name,
+            "single",
+            tuple(HostPlan(f"h{i}", python=sys.executable) for i in range(count)),
+            (),
+            "t.py",
+        )
+        self.lent = lent.new(name, find({"PATH": cluster.path}, None, None), count, "")
+        lent.keep(self.state_dir, self.lent)
+        found = pod_manifests(plan, PodWishes("mine:1"), bundle.load().code.data, self.lent.id)
+        everything = {"apiVersion": "v1", "kind": "List", "items": found}
+        self.lent.cluster.call("create", "--filename=-", stdin=json.dumps(everything).encode())
+        self.hosts = in_pods(plan, self.lent.id).hosts
+        assert within(SOON_S, lambda: self.lent.waits() is None), self.lent.waits()

@@ -92,7 +92,8 @@ class NoteKind(Enum):
     HOST_LOST = Row("host-lost", "A host was silent for too long, and counts as lost.", notice="host-lost")
     HOST_GONE = Row(
         "host-gone",
-        "The user says that a host is gone for good: its tasks count as dead, and no proof is awaited.",
+        "A host is gone for good, by the word of the user or of the engine that lent it: its tasks count as dead, and "
+        "no proof is awaited.",
     )
     HOST_OPEN = Row("host-open", "A host that counted as lost, or was stuck, may be given tasks again.")
     HOST_REBOOTED = Row("host-rebooted", "A host was rebooted, and is prepared anew.")

@@ -15,6 +15,7 @@ from orchestrator.core.actions import (
     SweepHost,
     VerifyCheckpoint,
 )
+from orchestrator.core.errors import AllocationGone
 from orchestrator.core.events import HostPrepared, HostRefused, HostSwept, HostUp
 from orchestrator.core.hosts import host_state
 from orchestrator.core.hosts.host_state import is_cut_off
@@ -24,8 +25,10 @@ from orchestrator.core.model import (
     Ended,
     Host,
     HostState,
+    Intent,
     Link,
     Phase,
+    Problem,
     Run,
     Running,
     Stopping,
@@ -34,7 +37,7 @@ from orchestrator.core.model import (
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import final_verification, standby
 from orchestrator.core.phases.starting import addresses, is_seeded, release, say_unfit
-from orchestrator.core.phases.stopping import finish, grace_s, to_prove, unproven
+from orchestrator.core.phases.stopping import finish, grace_s, stop_all, to_prove, unproven
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
 
@@ -194,6 +197,9 @@ def _awaits_verification(run: Run) -> bool:
 def host_refused(turn: Turn, event: HostRefused) -> None:
     """Take a refusal that a person must clear: a pending run fails with it, a later one waits and says it once."""
     host = turn.run.host(event.host)
+    if event.problem.code == AllocationGone.code and turn.run.phase is not Phase.PENDING:
+        _taken_back(turn, host, event.problem)
+        return
     if host.problem != event.problem.message:
         turn.note(NoteKind.HOST_REFUSED, event.problem.message, code=event.problem.code)
     retry_at = turn.at + PREPARE_RETRY_S if host.facts is None else None
@@ -203,6 +209,27 @@ def host_refused(turn: Turn, event: HostRefused) -> None:
     if turn.run.phase is Phase.PENDING and (needed or event.problem.code == conflicts.DRIVEN):
         turn.set(problem=event.problem)
         finish(turn, Ended(phase=Phase.FAILED), event.problem.message)
+
+
+def _taken_back(turn: Turn, host: Host, problem: Problem) -> None:
+    """Count the tasks of a host as dead that its engine has taken back; end a run that has no other host left."""
+    if host.gone:
+        return
+    turn.set_host(
+        host, state=HostState.DRAINED, state_why=problem.message, gone=problem.code, problem=problem.message
+    )
+    turn.note(NoteKind.HOST_GONE, f"{problem.message}; no proof is awaited from it")
+    for task in host_state.living(turn.run, host):
+        host_state.lose(turn, task, problem.message)
+    if turn.run.phase.is_terminal:
+        turn.do(CloseHost(host=host.name))
+    elif all(other.gone for other in turn.run.hosts):
+        if turn.run.phase is not Phase.STOPPING:
+            turn.set(problem=problem)
+            stop_all(turn, Intent.FAIL, problem.message)
+        elif turn.run.intent in (Intent.RESTART, Intent.RESCHEDULE):
+            turn.set(problem=problem, reason=problem.message, reason_rest=None)
+            turn.set_phase(intent=Intent.FAIL)
 
 
 def swept(turn: Turn, event: HostSwept) -> None:

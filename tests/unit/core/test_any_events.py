@@ -15,6 +15,7 @@ from orchestrator.core import actions as do
 from orchestrator.core import decide, invariants
 from orchestrator.core import events as ev
 from orchestrator.core.deadlines import next_deadline
+from orchestrator.core.errors import AllocationGone
 from orchestrator.core.instants import rebased
 from orchestrator.core.model import (
     Cause,
@@ -205,7 +206,9 @@ class Chaos:
     def event(self, kind: str, chance: Random) -> ev.Event:
         host = chance.choice(self.run.hosts).name
         generation = max(0, chance.choice(self.run.tasks).generation - chance.choice((0, 0, 0, 1)))
-        problem = Problem(chance.choice(("no-task", "gone", "failed", "superseded")), "it did not work")
+        problem = Problem(
+            chance.choice(("no-task", "gone", "failed", "superseded", AllocationGone.code)), "it did not work"
+        )
         match kind:
             case "up":
                 return ev.HostUp(self.now, host, chance.choice(("boot-1", "boot-1", "boot-2")))

@@ -15,6 +15,7 @@ from orchestrator.core import events as ev
 from orchestrator.core.conflicts import DRIVEN
 from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.decision import in_words
+from orchestrator.core.errors import AllocationGone
 from orchestrator.core.faults import fault
 from orchestrator.core.instants import rebased
 from orchestrator.core.model import (
@@ -163,8 +164,11 @@ class Transcript:
                 return ev.HostUp(at, host, boot[0] if boot else "boot-1")
             case "down", [host, *why]:
                 return ev.HostDown(at, host, " ".join(why))
-            case "refuse", [host, "driven", *why]:
-                return ev.HostRefused(at, host, Problem(DRIVEN, f"{host}: {' '.join(why)}", exit_code=6))
+            case "refuse", [host, ("driven" | "taken-back") as what, *why]:
+                code, exit_code = (DRIVEN, 6) if what == "driven" else (AllocationGone.code, 1)
+                return ev.HostRefused(
+                    at, host, Problem(code, f"{host}: {' '.join(why)}", exit_code=exit_code)
+                )
             case "refuse", [host, *why]:
                 return ev.HostRefused(at, host, Problem("host-unfit", f"{host}: {' '.join(why)}"))
             case "prepared", [host, *options]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     Before = Callable[[Mapping[str, Any], Plan], None]
     """Called with the coordinator's document and the plan before the plan is submitted. It may raise."""
 
+    Place = Callable[[Plan], Plan]
+
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
@@ -36,8 +38,12 @@ def submit(
     *,
     from_scratch: bool = False,
     before: Before | None = None,
+    place: Place | None = None,
 ) -> Submitted:
-    """Submit the plan of this file. What is already running with this plan is left as it is."""
+    """Submit the plan of this file. What is already running with this plan is left as it is.
+
+    `place` gives it other hosts: those that an engine lends.
+    """
     from pydantic import TypeAdapter
 
     from orchestrator.core.plan import Plan
@@ -46,6 +52,7 @@ def submit(
     from orchestrator.spec.plan import load_plan, load_recipients
 
     plan, secrets = load_plan(file)
+    plan = place(plan) if place is not None else plan
     load_own(environment.paths.notify)  # a person who is told of nothing must hear of that now
     seen = survey_code(file, plan, client)
     coordinator, _ = ensure_coordinator(environment)

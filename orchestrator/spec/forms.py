@@ -436,3 +436,24 @@ SlurmOption = Annotated[
         "must be a long option of sbatch, as --name or --name=value, without spaces and quotes",
     ),
 ]
+
+KubernetesName = Annotated[
+    str,
+    _text(
+        r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
+        "must be a name of Kubernetes: at most 63 small letters, digits and dashes",
+    ),
+]
+KubernetesContext = Annotated[
+    str, _text(r"[A-Za-z0-9_][A-Za-z0-9_.:/@+-]*", "must be a context of kubectl: one word without spaces")
+]
+Quantity = Annotated[
+    str,
+    _text(
+        r"[1-9][0-9]*(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?",
+        "must be a quantity of Kubernetes, such as 2 or 20Gi",
+    ),
+]
+Image = Annotated[
+    str, _text(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "must be an image, such as tensorflow/tensorflow:2.19.0")
+]

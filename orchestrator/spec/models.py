@@ -25,6 +25,9 @@ from orchestrator.spec.forms import (
     DataAddress,
     Every,
     Gpus,
+    Image,
+    KubernetesContext,
+    KubernetesName,
     Name,
     NoticeKind,
     OnOff,
@@ -33,6 +36,7 @@ from orchestrator.spec.forms import (
     Ports,
     ProxyJump,
     Python,
+    Quantity,
     Recipient,
     Script,
     SlurmOption,
@@ -131,6 +135,35 @@ class Slurm(_Model):
     """Whether the job is queued again after a time limit, a preemption or a lost batch host, and the run continued."""
     options: Annotated[tuple[SlurmOption, ...], Field(strict=False, max_length=50)] = ()
     """Further options of sbatch, such as --qos=long or --constraint=a100."""
+
+
+class Kubernetes(_Model):
+    """What is asked of Kubernetes, by `orch up --on k8s`: pods that are hosts."""
+
+    pods: Annotated[int, Field(ge=1, le=_HOSTS_MAX)] | None = None
+    """How many pods hold tasks. In place of `hosts`; with `hosts`, as many are taken as there are hosts."""
+    spares: Annotated[int, Field(ge=0, le=_HOSTS_MAX)] = 0
+    """How many more pods are taken, each of which holds no task until another is lost."""
+    gpus_per_pod: Annotated[int, Field(ge=0, le=GPUS_MAX)] = 0
+    """How many GPUs each pod gets (nvidia.com/gpu). With `hosts`: as many as the host with the most."""
+    slots: Annotated[int, Field(ge=1, le=256)] = 1
+    """How many tasks a pod may hold."""
+    image: Image | None = None
+    """The image that has Python and what the script imports; nothing of orch."""
+    namespace: KubernetesName | None = None
+    """The namespace. Default: that of kubectl's context."""
+    context: KubernetesContext | None = None
+    """The context of kubectl, which says what cluster. Default: the current one when the pods are asked for."""
+    claim: KubernetesName | None = None
+    """A PersistentVolumeClaim that is there, for `checkpoint: dir`. Default: one is made, and kept."""
+    storage: Quantity = "20Gi"
+    """The size of a claim that is made."""
+    shm: Quantity = "2Gi"
+    """The size of /dev/shm."""
+    cpu: Quantity | None = None
+    """The CPUs that each pod asks for."""
+    memory: Quantity | None = None
+    """The memory that each pod asks for."""
 
 
 class Tasks(_Model):
@@ -285,6 +318,8 @@ class ClusterSpec(_Model):
     """The machines. Tasks are placed in this order. On Slurm, `slurm: {nodes: …}` may stand in their place."""
     slurm: Slurm | None = None
     """What `orch up --on slurm` asks of Slurm."""
+    kubernetes: Kubernetes | None = None
+    """What `orch up --on k8s` asks of Kubernetes. `pods` may stand in place of `hosts`. Experimental."""
     ssh: Ssh = Ssh()
     """How hosts are reached."""
     run: Run

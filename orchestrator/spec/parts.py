@@ -18,7 +18,7 @@ from orchestrator.core.placement import Ask
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec.diagnostics import closest
 from orchestrator.spec.forms import SPLIT
-from orchestrator.spec.models import Host, Restart, Run, Slurm, Ssh, Tasks, TaskType, TimingSpec
+from orchestrator.spec.models import Host, Kubernetes, Restart, Run, Slurm, Ssh, Tasks, TaskType, TimingSpec
 
 LOCAL_ADDRESS = "127.0.0.1"
 
@@ -31,6 +31,7 @@ _PLACEHOLDERS: Mapping[type[BaseModel], Mapping[str, Any]] = {
     Run: {"strategy": next(iter(STRATEGIES)), "script": "unnamed", "tasks": {}},
     Ssh: {},
     Slurm: {},
+    Kubernetes: {},
     TimingSpec: {},
     Restart: {},
 }
@@ -53,8 +54,9 @@ class Parts:
     """All parts of a spec, as far as they can be read."""
 
     hosts: tuple[Part[Host], ...]
-    """Those of the file, or the nodes that Slurm is asked for."""
+    """Those of the file, or those that an engine is asked for."""
     slurm: Part[Slurm] | None
+    kubernetes: Part[Kubernetes] | None
     has_hosts: bool
     is_empty: bool
     """The document is no mapping: all is said with that."""
@@ -78,11 +80,13 @@ def parts_of(data: Any, base_dir: Path) -> Parts:
     root = _mapping(data)
     hosts, run = root.get("hosts"), _mapping(root.get("run"))
     slurm = _part(Slurm, root["slurm"]) if root.get("slurm") is not None else None
-    nodes = nodes_of(slurm.value) if slurm is not None and not hosts else ()
+    pods = _part(Kubernetes, root["kubernetes"]) if root.get("kubernetes") is not None else None
+    nodes = engine_hosts(slurm.value if slurm else None, pods.value if pods else None) if not hosts else ()
     found = tuple(_part(Host, host) for host in hosts) if isinstance(hosts, list) else ()
     return Parts(
         hosts=found or tuple(Part(node, frozenset()) for node in nodes),
         slurm=slurm,
+        kubernetes=pods,
         has_hosts="hosts" in root,
         is_empty=not root,
         ssh=_part(Ssh, root.get("ssh", {})),
@@ -120,17 +124,19 @@ def _meant(model: type[BaseModel], bad: frozenset[str]) -> frozenset[str]:
     return frozenset(meant for key in unknown if (meant := closest(key, model.model_fields)))
 
 
-def nodes_of(slurm: Slurm) -> tuple[Host, ...]:
-    """Return the nodes that are asked for as hosts. Their names are known only once Slurm has chosen them."""
-    gpus = tuple(range(slurm.gpus_per_node))
+def engine_hosts(slurm: Slurm | None, pods: Kubernetes | None) -> tuple[Host, ...]:
+    """Return what an engine is asked for as hosts. Their names are known only once it has chosen them."""
+    if slurm is not None and slurm.nodes is not None:
+        return _lent("node", slurm.nodes, slurm.spares, slurm.gpus_per_node, slurm.slots)
+    if pods is not None and pods.pods is not None:
+        return _lent("pod", pods.pods, pods.spares, pods.gpus_per_pod, pods.slots)
+    return _lent("node", 0, slurm.spares, slurm.gpus_per_node, slurm.slots) if slurm is not None else ()
+
+
+def _lent(what: str, count: int, spares: int, gpus: int, slots: int) -> tuple[Host, ...]:
     return tuple(
-        Host.model_construct(
-            name=f"node-{i + 1}",
-            gpus=gpus,
-            slots=slurm.slots,
-            spare=i >= (slurm.nodes or 0),
-        )
-        for i in range((slurm.nodes or 0) + slurm.spares)
+        Host.model_construct(name=f"{what}-{i + 1}", gpus=tuple(range(gpus)), slots=slots, spare=i >= count)
+        for i in range(count + spares)
     )
 
 

@@ -24,9 +24,10 @@ from orchestrator.core.plan import (
 )
 from orchestrator.core.sbatch import Wish
 from orchestrator.core.strategy import STRATEGIES
-from orchestrator.spec.load import load_spec
-from orchestrator.spec.models import ClusterSpec, Host, Run, Slurm
-from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks, nodes_of, tasks_of
+from orchestrator.spec.kubernetes.hosts import PodWishes
+from orchestrator.spec.load import load_spec, located
+from orchestrator.spec.models import ClusterSpec, Host, Kubernetes, Run, Slurm
+from orchestrator.spec.parts import LOCAL_ADDRESS, absolute, asks, engine_hosts, tasks_of
 from orchestrator.spec.recipient_files import urls
 from orchestrator.spec.recipients import services
 from orchestrator.spec.secrets import secret_names, secret_values
@@ -155,6 +156,28 @@ def wish_of(path: str | Path, plan: Plan) -> Wish:
     )
 
 
+def pod_wishes_of(path: str | Path) -> PodWishes:
+    """Return what the file asks of Kubernetes. Raises SpecError where it names no image."""
+    asked = load_spec(path).kubernetes or Kubernetes()
+    if asked.image is None:
+        raise SpecError(
+            located(
+                str(path), ("kubernetes", "image"), "is missing: the image that has Python and the libraries"
+            ),
+            hint="such as `kubernetes: {image: tensorflow/tensorflow:2.19.0}`",
+        )
+    return PodWishes(
+        image=asked.image,
+        namespace=asked.namespace,
+        context=asked.context,
+        claim=asked.claim,
+        storage=asked.storage,
+        shm=asked.shm,
+        cpu=asked.cpu,
+        memory=asked.memory,
+    )
+
+
 def _options(run: Run, replicas_planned: int | None) -> Options:
     return Options(
         transparent=run.transparent,
@@ -184,7 +207,7 @@ def _timing(spec: ClusterSpec) -> Timing:
 
 
 def _hosts(spec: ClusterSpec, base_dir: Path, local_python: str) -> tuple[HostPlan, ...]:
-    hosts = spec.hosts or nodes_of(spec.slurm or Slurm())
+    hosts = spec.hosts or engine_hosts(spec.slurm, spec.kubernetes)
     return tuple(_host(host, spec, base_dir, local_python) for host in hosts)
 
 

@@ -56,17 +56,29 @@ def relations(parts: Parts) -> Said:
 
 
 def _machines_somewhere(parts: Parts) -> Said:
-    """Check that there are hosts, or nodes in their place, and not both."""
-    slurm = parts.slurm
+    """Check that there are hosts, or what an engine is asked for in their place, and not both."""
+    slurm, pods = parts.slurm, parts.kubernetes
     if parts.is_empty:
         return
+    counted_by = [
+        (engine, key)
+        for engine, key, part, count in (
+            ("slurm", "nodes", slurm, slurm and slurm.value.nodes),
+            ("kubernetes", "pods", pods, pods and pods.value.pods),
+        )
+        if part is not None and count is not None and part.good(key)
+    ]
     if parts.has_hosts:
-        if slurm is not None and slurm.value.nodes is not None and slurm.good("nodes"):
-            yield ("slurm", "nodes"), "as many nodes are taken as there are hosts; leave one of the two out"
-    elif slurm is None:
+        for place in counted_by:
+            yield place, f"as many {place[1]} are taken as there are hosts; leave one of the two out"
+    elif len(counted_by) > 1:
+        yield counted_by[1], "stands in place of hosts, as slurm.nodes does; leave one of the two out"
+    elif not counted_by and slurm is None and pods is None:
         yield ("hosts",), "is missing: the machines"
-    elif slurm.good("nodes") and slurm.value.nodes is None:
+    elif not counted_by and slurm is not None and slurm.good("nodes"):
         yield ("slurm", "nodes"), "is missing: how many nodes hold tasks, since there are no hosts"
+    elif not counted_by and slurm is None and pods is not None and pods.good("pods"):
+        yield ("kubernetes", "pods"), "is missing: how many pods hold tasks, since there are no hosts"
     if slurm is not None and slurm.good("options"):
         for i, option in enumerate(slurm.value.options):
             if (reason := why_not(option)) is not None:

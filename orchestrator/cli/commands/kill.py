@@ -37,7 +37,7 @@ class Result:
 
 def run(request: Request, session: Session) -> Result:
     """Order the kills, and wait for the end of each run. Raises WaitTimedOut."""
-    if _cancelled_before_it_began(session):
+    if _cancelled_before_it_began(session, request):
         return Result((), ())
     client = session.client()
     chosen = _chosen(request, runs_of(client))
@@ -51,11 +51,25 @@ def run(request: Request, session: Session) -> Result:
     except KeyboardInterrupt:
         session.say("\nDetached; the kill continues. `orch status` shows what it waits for")
         raise
+    if _has_lent(session):
+        from orchestrator.client.on_kubernetes import await_return
+
+        await_return(session, [str(found["name"]) for found in chosen])
     return Result(ended, already)
 
 
-def _cancelled_before_it_began(session: Session) -> bool:
-    """Cancel the job of a run on Slurm that still waits for its nodes, and say so."""
+def _has_lent(session: Session) -> bool:
+    return os.path.isdir(os.path.join(session.paths.state_dir, "k8s"))
+
+
+def _cancelled_before_it_began(session: Session, request: Request) -> bool:
+    """Cancel what still waits for its nodes or pods, and say so. Return whether that was all."""
+    if (request.names or request.all) and _has_lent(session):
+        from orchestrator.client.on_kubernetes import give_back_waiting
+
+        cancelled = give_back_waiting(session, request.names)
+        if request.names and set(request.names) <= set(cancelled):
+            return True
     if not os.path.exists(session.paths.job):
         return False
     from orchestrator.client.on_slurm import cancel_waiting

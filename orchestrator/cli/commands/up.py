@@ -21,6 +21,7 @@ from orchestrator.client.waiting import wait_for_the_outputs
 from orchestrator.core.errors import Refused, UsageError
 
 if TYPE_CHECKING:
+    from orchestrator.client.submit import Place
     from orchestrator.core.plan import Plan
 
 Until = Literal["running", "end", "follow", "accepted"]
@@ -44,7 +45,12 @@ def submit(request: Request, session: Session, client: Client) -> Submitted:
     """Submit the plan of the file; with --take-over end first what another head node drives."""
     if request.engine == "slurm":
         return _submit_to_slurm(request, session)
+    if request.engine == "k8s":
+        return _submit_to_pods(request, session, client)
+    return _submit_here(request, session, client)
 
+
+def _submit_here(request: Request, session: Session, client: Client, place: Place | None = None) -> Submitted:
     def before(coordinator: Mapping[str, Any], plan: Plan) -> None:
         from orchestrator.cli.handover import say_other_version
 
@@ -52,7 +58,35 @@ def submit(request: Request, session: Session, client: Client) -> Submitted:
         if request.take_over:
             _take_over(request, session, coordinator, plan)
 
-    return submit_file(request.file, session, client, from_scratch=request.from_scratch, before=before)
+    return submit_file(
+        request.file, session, client, from_scratch=request.from_scratch, before=before, place=place
+    )
+
+
+def _submit_to_pods(request: Request, session: Session, client: Client) -> Submitted:
+    """Ask for the pods, wait for them, and submit the run with these as its hosts."""
+    from orchestrator.client import on_kubernetes
+    from orchestrator.spec.kubernetes.hosts import in_pods
+    from orchestrator.spec.plan import load_plan
+
+    session.warn("--on k8s is experimental: it has never met a cluster")
+    made, created = on_kubernetes.lend(request.file, session)
+    what = "are asked for" if created else "are there already"
+    session.say(f"{made.count} pods {what}: StatefulSet {made.name} in namespace {made.cluster.namespace}")
+    needed = sum(not host.spare for host in load_plan(request.file)[0].hosts)
+    try:
+        on_kubernetes.wait_for_pods(made, needed, session, timeout_s=request.timeout_s)
+    except KeyboardInterrupt:
+        session.hint(on_kubernetes.goes_on(made))
+        raise
+    try:
+        submitted = _submit_here(request, session, client, place=lambda plan: in_pods(plan, made.id))
+    except BaseException:
+        if created:
+            on_kubernetes.give_back_waiting(session, [made.name])
+        raise
+    on_kubernetes.has_run(made, session)
+    return submitted
 
 
 def _submit_to_slurm(request: Request, session: Session) -> Submitted:
@@ -159,6 +193,10 @@ def exit_code(document: Mapping[str, Any]) -> int:
         ("orch up cluster.yaml --wait --timeout 12h", "Wait for the outcome, for scripts"),
         ("orch up cluster.yaml --dry-run", "Show the plan only"),
         ("orch up cluster.yaml --on slurm --follow", "Submit a job to Slurm, and train on its nodes"),
+        (
+            "orch up cluster.yaml --on k8s --follow",
+            "Ask Kubernetes for pods, and train in them (experimental)",
+        ),
         ("orch up cluster.yaml --take-over", "End the same run of another head node, and start it from here"),
     ],
 )
@@ -177,8 +215,9 @@ def exit_code(document: Mapping[str, Any]) -> int:
 @click.option(
     "--on",
     "engine",
-    type=click.Choice(["slurm"]),
-    help="Take nodes from Slurm, as many as the file has hosts or `slurm: {nodes: …}` says.",
+    type=click.Choice(["slurm", "k8s"]),
+    help="Take nodes from Slurm, or pods from Kubernetes (experimental), as many as the file has hosts, or "
+    "`slurm: {nodes: …}` or `kubernetes: {pods: …}` says.",
 )
 @click.option("--timeout", type=DURATION, help="Stop waiting after this time, with exit code 7.")
 @click.option(

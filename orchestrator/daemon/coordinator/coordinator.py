@@ -327,6 +327,11 @@ class Coordinator:
 
         return self.loop.call(command)  # type: ignore[no-any-return]
 
+    def owes(self, run: Run) -> bool:
+        """Return whether something of an ended run is still to be fetched from its hosts."""
+        document = self._left_files.document(run)
+        return document is not None and bool(document["pending"])
+
     def _active(self, name: str, host: str) -> Run:
         run = self.find(name)
         if run.phase.is_terminal:

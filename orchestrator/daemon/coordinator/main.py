@@ -13,12 +13,15 @@ from pathlib import Path
 from orchestrator import __version__
 from orchestrator.adapters.head.notify import Notifier
 from orchestrator.adapters.head.paths import Paths
+from orchestrator.adapters.kubernetes.lender import KubernetesLender
+from orchestrator.adapters.kubernetes.transport import kubernetes_transport
 from orchestrator.adapters.local import LocalTransport
 from orchestrator.adapters.slurm.transport import slurm_transport
 from orchestrator.adapters.ssh.transport import SshTransport
 from orchestrator.adapters.transport import Transport
 from orchestrator.daemon.coordinator import api
 from orchestrator.daemon.coordinator.coordinator import Coordinator
+from orchestrator.daemon.coordinator.lent_hosts import LentHosts
 from orchestrator.daemon.coordinator.succession import take_lock, take_over
 from orchestrator.daemon.coordinator.watchdog import kept_alive
 
@@ -38,6 +41,7 @@ def transports(paths: Paths) -> dict[str, Transport]:
         "ssh": SshTransport(Path(paths.known_hosts)),
         "local": LocalTransport(),
         "slurm": slurm_transport(paths.bundle),
+        "k8s": kubernetes_transport(paths.state_dir),
     }
 
 
@@ -60,6 +64,10 @@ def run(paths: Paths, *, after: int | None = None) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     log.info("coordinator %s: pid %s, epoch %s", __version__, os.getpid(), coordinator.epoch)
     coordinator.take_up()
+    lent_hosts = LentHosts(
+        KubernetesLender(paths.state_dir), lambda: coordinator.loop.runs, coordinator, coordinator.owes
+    )
+    lent_hosts.start()
     server.start()
     notifier.ready()
     try:
@@ -67,6 +75,7 @@ def run(paths: Paths, *, after: int | None = None) -> int:
             coordinator.loop.run()
     finally:
         notifier.stopping()
+        lent_hosts.close()
         server.stop()
         coordinator.close()
         lock.close()

@@ -1,0 +1,182 @@
+"""Ask Kubernetes for pods that are hosts, wait for them and say why they wait, and give them back.
+
+The coordinator stays on this machine, as with SSH: `kubectl exec` is its channel, so no pod needs a right of the API.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from orchestrator.adapters.kubernetes import lent
+from orchestrator.adapters.kubernetes.commands import Cluster, KubernetesFailed, find
+from orchestrator.client.environment import Environment
+from orchestrator.core import pods
+from orchestrator.core.errors import Refused, SpecError, WaitTimedOut
+
+if TYPE_CHECKING:
+    from orchestrator.core.plan import Plan
+    from orchestrator.spec.kubernetes.hosts import PodWishes
+
+_LOOK_S = 1.0
+_RETURN_S = 15.0
+"""How long the coordinator may take to give the pods of an ended run back."""
+
+
+def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
+    """Return the pods of a file's run, and whether this call has asked for them. Raises SpecError, KubernetesFailed."""
+    from orchestrator.adapters.head.codetree import survey
+    from orchestrator.spec.kubernetes import hosts
+    from orchestrator.spec.plan import load_plan, pod_wishes_of
+
+    plan, _ = load_plan(file)
+    wishes = pod_wishes_of(file)
+    _check(file, plan)
+    survey(plan.workdir).check(plan.script, plan.push_bytes_max)
+    cluster = find(environment.environ, wishes.context, wishes.namespace)
+    digest = hosts.digest(hosts.pod_manifests(plan, wishes, b"", ""))
+    state_dir = environment.paths.state_dir
+    environment.paths.ensure()
+    for one in _of(state_dir, [plan.name]):
+        if one.end() is not None:
+            lent.give_back(state_dir, one)
+        elif (one.cluster, one.digest) == (cluster, digest):
+            return one, False
+        else:
+            raise Refused(
+                f"{plan.name} has pods that were asked for in another way, in namespace {one.cluster.namespace}",
+                hint=f"`orch kill {plan.name}` gives them back",
+            )
+    made = lent.new(plan.name, cluster, len(plan.hosts), digest)
+    _check_rights(cluster)
+    _claim(plan, wishes, cluster)
+    _create(plan, wishes, made, state_dir)
+    return made, True
+
+
+def _check(file: str, plan: Plan) -> None:
+    from orchestrator.spec.kubernetes.hosts import refusals
+    from orchestrator.spec.load import located
+
+    said = [located(file, loc, words) for loc, words in refusals(plan)]
+    if said:
+        raise SpecError("\n".join(said))
+
+
+def _check_rights(cluster: Cluster) -> None:
+    """Refuse now what would fail only when the pods are there."""
+    if not cluster.may("create", "pods", "--subresource=exec"):
+        raise KubernetesFailed(
+            f"you may not exec into pods of namespace {cluster.namespace}, which is how orch reaches them",
+            hint="ask for the right to create pods/exec; docs/kubernetes.md has the Role",
+            exit_code=5,
+        )
+
+
+def _claim(plan: Plan, wishes: PodWishes, cluster: Cluster) -> None:
+    """Make the claim of the checkpoints where it is not there. Nothing of ours deletes it."""
+    from orchestrator.spec.kubernetes import hosts
+
+    if not hosts.needs_claim(plan):
+        return
+    name = hosts.claim_name(plan, wishes)
+    if cluster.call("get", "persistentvolumeclaims", name, "--ignore-not-found", "--output=name").strip():
+        return
+    if wishes.claim is not None:
+        raise KubernetesFailed(
+            f"there is no PersistentVolumeClaim {name} in namespace {cluster.namespace}",
+            hint="make it, or leave `claim` out: then one is made, and kept",
+        )
+    cluster.call("create", "--filename=-", stdin=json.dumps(hosts.claim_manifest(plan, wishes)).encode())
+
+
+def _create(plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir: str) -> None:
+    from orchestrator.adapters import bundle
+    from orchestrator.spec.kubernetes import hosts
+
+    items = hosts.pod_manifests(plan, wishes, bundle.load().code.data, made.id)
+    everything = {"apiVersion": "v1", "kind": "List", "items": items}
+    lent.keep(state_dir, made)
+    try:
+        # `apply` would copy each object into an annotation, which holds less than our code.
+        made.cluster.call("create", "--filename=-", stdin=json.dumps(everything).encode())
+    except KubernetesFailed:
+        with contextlib.suppress(KubernetesFailed):
+            lent.give_back(state_dir, made)  # what was made before the one that failed
+        raise
+
+
+def wait_for_pods(
+    made: lent.Lent, wanted: int, environment: Environment, *, timeout_s: float | None = None
+) -> None:
+    """Wait until the first `wanted` pods run, and say meanwhile why they do not.
+
+    Raises:
+        KubernetesFailed: they never will, or are deleted. They are given back then.
+        WaitTimedOut: they still wait.
+    """
+    deadline = None if timeout_s is None else environment.now() + timeout_s
+    said = ""
+    while True:
+        found = made.pods()
+        names = made.pod_names[:wanted]
+        told = pods.summary(names, found, made.events() if len(found) < made.count else ())
+        if told is None:
+            return
+        if told.hopeless:
+            lent.give_back(environment.paths.state_dir, made)
+            raise KubernetesFailed(f"{told.why}; the pods are given back", hint=told.hint)
+        if not found and (gone := made.end()) is not None:
+            lent.give_back(environment.paths.state_dir, made)
+            raise KubernetesFailed(gone)
+        if told.why != said:
+            environment.say(f"waiting for pods: {told.why}")
+            environment.hint(told.hint)
+            said = told.why
+        if deadline is not None and environment.now() >= deadline:
+            raise WaitTimedOut(f"the pods of {made.name} still wait: {told.why}", hint=goes_on(made))
+        environment.pause(_LOOK_S)
+
+
+def goes_on(made: lent.Lent) -> str:
+    """Return what a person can do who has stopped waiting."""
+    return f"`orch up` again waits on for the same pods; `orch kill {made.name}` gives them back"
+
+
+def has_run(made: lent.Lent, environment: Environment) -> None:
+    """Note that a coordinator has the run: it gives the pods back."""
+    lent.keep(environment.paths.state_dir, replace(made, has_run=True))
+
+
+def give_back_waiting(environment: Environment, names: Iterable[str]) -> list[str]:
+    """Give back the pods of these names that have no run yet; of all where none is named. Return the names."""
+    cancelled = []
+    for one in _of(environment.paths.state_dir, list(names)):
+        if not one.has_run:
+            lent.give_back(environment.paths.state_dir, one)
+            environment.say(f"{one.name} had no run yet; its pods are given back")
+            cancelled.append(one.name)
+    return cancelled
+
+
+def await_return(environment: Environment, names: Iterable[str]) -> None:
+    """Wait until the pods of ended runs are given back, and do it where the coordinator does not."""
+    wanted = list(names)
+    deadline = environment.now() + _RETURN_S
+    while (left := _of(environment.paths.state_dir, wanted) if wanted else []) and (
+        environment.now() < deadline
+    ):
+        environment.pause(0.2)
+    for one in left:
+        deleted = lent.give_back(environment.paths.state_dir, one)
+        environment.say(f"deleted in namespace {one.cluster.namespace}: {', '.join(deleted) or 'nothing'}")
+
+
+def _of(state_dir: str, names: list[str]) -> list[lent.Lent]:
+    if not os.path.isdir(os.path.join(state_dir, lent.DIRECTORY)):
+        return []
+    return [one for one in lent.all_of(state_dir) if not names or one.name in names]

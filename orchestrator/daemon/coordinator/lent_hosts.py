@@ -1,0 +1,138 @@
+"""What engines tell of the hosts that they lend: that one leaves, and that a run's may be given back.
+
+The coordinator knows no engine. A host that leaves is drained, as a person would; when it is there again, as another
+boot, it is let in. What ended runs had is given back once their logs, outputs and proofs are here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.model import HostState, Run
+from orchestrator.core.phases.stopping import unproven
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 3.0
+PATIENCE_S = 60.0
+"""How long after a run's end its hosts are kept for what is still owed."""
+
+
+class Lender(Protocol):
+    """An engine whose hosts this coordinator holds."""
+
+    def held(self) -> list[str]:
+        """Return the names of the allocations that are not given back."""
+
+    def hosts(self, allocation: str) -> Mapping[str, tuple[str, bool]]:
+        """Return of each host that is there which one it is, and whether it leaves. Empty where that is not known."""
+
+    def give_back(self, allocation: str) -> None:
+        """Give the hosts back. Raises OrchestratorError."""
+
+
+class Drains(Protocol):
+    """What this needs of a coordinator."""
+
+    def drain(self, name: str, host: str, *, now: bool) -> Run:
+        """See Coordinator."""
+
+    def undrain(self, name: str, host: str) -> Run:
+        """See Coordinator."""
+
+
+class LentHosts:
+    """A thread that looks every few seconds, and does nothing where nothing is lent."""
+
+    def __init__(
+        self,
+        lender: Lender,
+        runs: Callable[[], Mapping[str, Run]],
+        drains: Drains,
+        owes: Callable[[Run], bool],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`owes`: whether something of an ended run is still on its hosts."""
+        self._lender = lender
+        self._runs = runs
+        self._drains = drains
+        self._owes = owes
+        self._now = now
+        self._ended_at: dict[str, float] = {}
+        self._left: dict[tuple[str, str], str] = {}
+        """By run and host, which one has left: what comes in its place is another."""
+        self._told: dict[str, str] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="lent-hosts", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more; what is lent stays lent."""
+        self._stop.set()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(LOOK_S):
+            try:
+                self.look()
+            except Exception:  # a fault of ours must not end the thread for good
+                log.exception("lent-hosts")
+
+    def look(self) -> None:
+        """Look once at all that is lent."""
+        runs = list(self._runs().values())
+        for allocation in self._lender.held():
+            using = [run for run in runs if any(host.allocation == allocation for host in run.plan.hosts)]
+            active = [run for run in using if not run.phase.is_terminal]
+            if active:
+                self._ended_at.pop(allocation, None)
+                self._follow(allocation, active)
+            elif using and self._may_go(allocation, using):
+                self._give_back(allocation)
+
+    def _may_go(self, allocation: str, runs: list[Run]) -> bool:
+        ended_at = self._ended_at.setdefault(allocation, self._now())
+        if self._now() - ended_at > PATIENCE_S:
+            return True
+        return not any(unproven(run) or self._owes(run) for run in runs)
+
+    def _give_back(self, allocation: str) -> None:
+        try:
+            self._lender.give_back(allocation)
+            log.info("what was lent as %s is given back", allocation)
+        except OrchestratorError as e:
+            if self._told.get(allocation) != e.message:
+                log.warning("%s is not given back: %s", allocation, e.message)
+                self._told[allocation] = e.message
+
+    def _follow(self, allocation: str, runs: list[Run]) -> None:
+        there = self._lender.hosts(allocation)
+        for run in runs:
+            for host in run.hosts:
+                if host.name not in there or run.plan.host(host.name).allocation != allocation:
+                    continue
+                which, leaves = there[host.name]
+                key = (run.run_id, host.name)
+                if leaves and self._left.get(key) != which:
+                    self._left[key] = which
+                    self._order(run, host.name, leaves=True)
+                elif not leaves and key in self._left and self._left[key] != which:
+                    del self._left[key]
+                    if host.state is HostState.DRAINED:
+                        self._order(run, host.name, leaves=False)
+
+    def _order(self, run: Run, host: str, *, leaves: bool) -> None:
+        try:
+            if leaves:
+                self._drains.drain(run.run_id, host, now=False)
+            else:
+                self._drains.undrain(run.run_id, host)
+        except OrchestratorError as e:
+            log.info("%s: %s %s: %s", run.run_id, host, "leaves" if leaves else "is there again", e.message)

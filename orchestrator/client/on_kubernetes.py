@@ -21,6 +21,7 @@ from orchestrator.core.errors import Refused, SpecError, WaitTimedOut
 if TYPE_CHECKING:
     from orchestrator.core.plan import Plan
     from orchestrator.spec.kubernetes.hosts import PodWishes
+    from orchestrator.spec.kubernetes.manifests import Manifest
 
 _LOOK_S = 1.0
 _RETURN_S = 15.0
@@ -91,7 +92,20 @@ def _claim(plan: Plan, wishes: PodWishes, cluster: Cluster) -> None:
             f"there is no PersistentVolumeClaim {name} in namespace {cluster.namespace}",
             hint="make it, or leave `claim` out: then one is made, and kept",
         )
-    cluster.call("create", "--filename=-", stdin=json.dumps(hosts.claim_manifest(plan, wishes)).encode())
+    cluster.call(
+        "create",
+        "--validate=false",
+        "--filename=-",
+        stdin=json.dumps(hosts.claim_manifest(plan, wishes)).encode(),
+    )
+
+
+def _make(cluster: Cluster, manifest: Manifest) -> None:
+    """Create it, and never change what is there. `apply` would, and copies objects into annotations.
+
+    kubectl need not fetch the server's schemas: tests hold all that is written against the published ones.
+    """
+    cluster.call("create", "--validate=false", "--filename=-", stdin=json.dumps(manifest).encode())
 
 
 def _create(plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir: str) -> None:
@@ -102,8 +116,7 @@ def _create(plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir: str) -> N
     everything = {"apiVersion": "v1", "kind": "List", "items": items}
     lent.keep(state_dir, made)
     try:
-        # `apply` would copy each object into an annotation, which holds less than our code.
-        made.cluster.call("create", "--filename=-", stdin=json.dumps(everything).encode())
+        _make(made.cluster, everything)
     except KubernetesFailed:
         with contextlib.suppress(KubernetesFailed):
             lent.give_back(state_dir, made)  # what was made before the one that failed

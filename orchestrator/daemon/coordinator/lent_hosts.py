@@ -7,7 +7,6 @@ boot, it is let in. What ended runs had is given back once their logs, outputs a
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -15,6 +14,7 @@ from typing import Protocol
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.model import HostState, Run
 from orchestrator.core.phases.stopping import unproven
+from orchestrator.daemon.coordinator.lookout import Lookout
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Drains(Protocol):
 
 
 class LentHosts:
-    """A thread that looks every few seconds, and does nothing where nothing is lent."""
+    """Looks every few seconds, and does nothing where nothing is lent."""
 
     def __init__(
         self,
@@ -67,26 +67,22 @@ class LentHosts:
         self._left: dict[tuple[str, str], str] = {}
         """By run and host, which one has left: what comes in its place is another."""
         self._told: dict[str, str] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="lent-hosts", daemon=True)
+        self._ending = False
+        self._lookout = Lookout(self.look, LOOK_S, name="lent-hosts", gap="lent hosts were not looked at")
 
     def start(self) -> None:
         """Begin to look."""
-        self._thread.start()
+        self._lookout.start()
 
     def close(self) -> None:
         """Look no more; what is lent stays lent."""
-        self._stop.set()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(LOOK_S):
-            try:
-                self.look()
-            except Exception:  # a fault of ours must not end the thread for good
-                log.exception("lent-hosts")
+        self._ending = True
+        self._lookout.close(wait_s=1.0)
 
     def look(self) -> None:
         """Look once at all that is lent."""
+        if self._ending:
+            return
         runs = list(self._runs().values())
         for allocation in self._lender.held():
             using = [run for run in runs if any(host.allocation == allocation for host in run.plan.hosts)]

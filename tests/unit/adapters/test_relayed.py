@@ -117,3 +117,42 @@ def test_a_keeper_starts_what_a_relay_hands_over(tmp_path: Path, monkeypatch: py
         keeper.kill()
         keeper.wait()
         keeper.stdout.close()
+
+
+def test_the_keeper_of_a_pod_gives_its_boot_a_name_and_ends_when_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+    import subprocess
+
+    from orchestrator.adapters import bundle
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    archive = tmp_path / "orch.pyz"
+    archive.write_bytes(bundle.load().code.data)
+    python = [sys.executable, "-I", "-S", str(archive)]
+
+    class Here(Script):
+        def client(self, host: HostPlan, relay: list[str]) -> list[str]:  # noqa: ARG002
+            return [*python, *relay]
+
+    boots = []
+    for _ in range(2):
+        environ = {**os.environ, "ORCH_POD_UID": "0c1d-uid"}
+        keeper = subprocess.Popen([*python, "keeper", "7.0"], stdout=subprocess.PIPE, env=environ)
+        assert keeper.stdout is not None
+        try:
+            keeper.stdout.readline()
+            channel = RelayTransport(Here("")).open(HOST, 'echo "$ORCH_BOOT_ID"; exec cat')
+            boots.append(channel.read(100).decode().strip())
+            keeper.terminate()
+            assert keeper.stdout.readline() == b'{"leaving": "TERM"}\n'
+            assert keeper.poll() is None, "a command still runs"
+            channel.close()
+            assert keeper.wait(10) == 0
+        finally:
+            keeper.kill()
+            keeper.wait()
+            keeper.stdout.close()
+    assert all(boot.startswith("0c1d-uid-") for boot in boots)
+    assert boots[0] != boots[1], "the next first process of the same pod is another boot"

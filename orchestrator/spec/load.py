@@ -58,6 +58,18 @@ def check_spec(path: str | Path) -> tuple[ClusterSpec | None, list[Diagnostic]]:
     return (None, sorted(set(diagnostics))) if diagnostics else (spec, [])
 
 
+def check_form(text: str) -> list[Diagnostic]:
+    """Return what is wrong with the form of a spec that is no file yet: nothing beside it is looked for."""
+    root, diagnostics = parse(text)
+    if root is None:
+        return sorted(diagnostics)
+    try:
+        ClusterSpec.model_validate(root.data())
+    except ValidationError as error:
+        diagnostics += _told(error, root)
+    return sorted(set(diagnostics))
+
+
 def check_own(path: str | Path, base_dir: Path) -> tuple[Notify | None, list[Diagnostic]]:
     """Return the user's own `notify:`, whose keys stand at the top of a file of its own; or None, and what is wrong."""
     text, said = _read(path)

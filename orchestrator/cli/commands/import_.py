@@ -72,6 +72,27 @@ def horovodrun(session: Session, words: tuple[str, ...], name: str, output: str 
 
 
 @command.command(
+    "mpirun",
+    context_settings=_PASSED_ON,
+    examples=[
+        (
+            "orch import mpirun -np 8 -H server1:4,server2:4 -bind-to none python train.py",
+            "As Horovod's texts have it",
+        ),
+        ("orch import mpirun --hostfile hosts.txt -x NCCL_DEBUG=INFO python train.py", "With a hostfile"),
+    ],
+)
+@_output
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, required=True, metavar="ARGS... python train.py")
+@click.pass_obj
+def mpirun(session: Session, words: tuple[str, ...], name: str, output: str | None) -> int:
+    """From the arguments of mpirun, for Horovod."""
+    from orchestrator.spec.foreign import mpi
+
+    return _put(session, mpi.mpirun(words, _read), name, output)
+
+
+@command.command(
     "hostfile",
     context_settings=_PASSED_ON,
     examples=[
@@ -142,9 +163,9 @@ def ansible(
     output: str | None,
 ) -> int:
     """From an Ansible inventory, as INI or YAML."""
-    from orchestrator.spec.foreign import inventory
+    from orchestrator.spec.foreign import ansible
 
-    return _put(session, inventory.ansible(_read(file), group, command_line), name, output)
+    return _put(session, ansible.ansible(_read(file), group, command_line), name, output)
 
 
 @command.command(
@@ -197,8 +218,12 @@ def _read(file: str) -> str:
 
 def _put(session: Session, layout: Layout, name: str, output: str | None) -> int:
     from orchestrator.spec.foreign.write import cluster_yaml
+    from orchestrator.spec.load import check_form
 
     text = cluster_yaml(layout, name)
+    wrong = [f"{each.where}: {each.sentence}" for each in check_form(text)]
+    if wrong:
+        raise UsageError(f"{layout.origin} makes no cluster spec: {'; '.join(wrong)}")
     if output is None:
         session.put(text.rstrip("\n"))
         return 0

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+import yaml
 
 from orchestrator.core.errors import UsageError
 
@@ -89,23 +93,78 @@ def machine_of(text: str, slots: int = 1) -> Machine:
 
 
 def name_of(host: str) -> str:
-    """Return a name that a cluster spec takes: an address is no name.
+    """Return a name that a cluster spec takes: an address is no name, and a name has small letters and hyphens only.
 
-    >>> name_of("gpu-a.lab.example"), name_of("10.0.0.7"), name_of("fd00::7")
-    ('gpu-a', 'host-10-0-0-7', 'host-fd00--7')
+    >>> name_of("gpu-a.lab.example"), name_of("10.0.0.7"), name_of("fd00::7"), name_of("GPU_Box.lab")
+    ('gpu-a', 'host-10-0-0-7', 'host-fd00--7', 'gpu-box')
     """
     if re.fullmatch(r"[0-9.]+", host) or ":" in host:
-        return "host-" + re.sub(r"[^0-9A-Za-z]", "-", host.strip("[]"))
-    return host.split(".")[0]
+        return _plain("host-" + re.sub(r"[^0-9a-z]", "-", host.lower().strip("[]")))
+    return _plain(host.split(".")[0]) or "host"
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")[:63].rstrip("-")
 
 
 def distinct(machines: Sequence[Machine]) -> tuple[Machine, ...]:
-    """Put lines of the same host together: their slots add up."""
+    """Put lines of the same host together: their slots add up. Different hosts get different names."""
     found: dict[str, Machine] = {}
     for machine in machines:
         known = found.get(machine.address or machine.name)
         slots = machine.slots + (known.slots if known else 0)
-        found[machine.address or machine.name] = Machine(
-            machine.name, machine.address, slots, machine.user, machine.port, machine.gpus
-        )
-    return tuple(found.values())
+        found[machine.address or machine.name] = replace(machine, slots=slots)
+    taken: set[str] = set()
+    named = []
+    for machine in found.values():
+        name = next(name for name in _names_for(machine) if name not in taken)
+        taken.add(name)
+        address = machine.address or (machine.name if name != machine.name else None)
+        named.append(replace(machine, name=name, address=address))
+    return tuple(named)
+
+
+def _names_for(machine: Machine) -> Iterator[str]:
+    """Yield names for a machine: the short one, that of its whole address (gpu-a-office), and numbered ones."""
+    yield machine.name
+    yield _plain((machine.address or machine.name).replace(".", "-")) or "host"
+    for number in count(2):
+        yield f"{machine.name[:58]}-{number}"
+
+
+def one_task_each(
+    origin: str, machines: Sequence[Machine], words: Sequence[str], remarks: Sequence[str] = ()
+) -> Layout:
+    """Return the layout of machines of which nothing more is known: a worker on each."""
+    if not machines:
+        raise UsageError(f"{origin} names no hosts")
+    found = distinct(machines)
+    said = "nothing says how many GPUs the hosts have: `gpus:` is to be filled in"
+    return Layout(
+        origin,
+        tuple(replace(machine, slots=1) for machine in found),
+        "multi_worker_mirrored",
+        {"worker": len(found)},
+        training_of(words),
+        remarks=(*remarks, said),
+    )
+
+
+def yaml_mapping(text: str, what: str) -> dict[str, Any]:
+    """Return the mapping that a file of YAML is. Raises UsageError."""
+    try:
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as e:
+        raise UsageError(f"{what} is no YAML: {' '.join(str(e).split())}") from e
+    if not isinstance(document, dict):
+        raise UsageError(f"{what} is no mapping")
+    return document
+
+
+def mapping(value: object, what: str) -> dict[Any, Any]:
+    """Return a mapping, empty where nothing is given. Raises UsageError where it is something else."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UsageError(f"{what} is no mapping: {str(value)[:60]!r}")
+    return value

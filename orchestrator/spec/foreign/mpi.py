@@ -1,4 +1,4 @@
-"""`horovodrun`'s arguments, and hostfiles as Open MPI and Horovod read them."""
+"""The arguments of `horovodrun` and `mpirun`, and hostfiles as Open MPI and Horovod read them."""
 
 from __future__ import annotations
 
@@ -50,6 +50,57 @@ def horovodrun(words: Sequence[str], read: Callable[[str], str]) -> Layout:
     return _layout("horovodrun", machines, ranks, training_words=rest, remarks=remarks)
 
 
+_HOSTS = frozenset({"-H", "-host", "--host"})
+_FILES = frozenset({"-hostfile", "--hostfile", "-machinefile", "--machinefile", "--default-hostfile"})
+_RANKS = frozenset({"-np", "--np", "-n", "--n", "-c"})
+_MPI_VALUES = {
+    **dict.fromkeys(("bind-to", "map-by", "rank-by", "wdir", "wd", "prefix", "output-filename", "path"), 1),
+    **dict.fromkeys(
+        ("N", "npernode", "pernode-count", "report-pid", "timeout", "rankfile", "personality"), 1
+    ),
+    **dict.fromkeys(("mca", "gmca", "pmca", "prtemca"), 2),
+}
+"""Options of mpirun without a counterpart here, and how many values they have; those that are not here have none."""
+
+
+def mpirun(words: Sequence[str], read: Callable[[str], str]) -> Layout:
+    """Return the layout of `mpirun ARGS… python train.py …` as Horovod's texts give it, without the word `mpirun`.
+
+    Args:
+        read: returns the text of a file, for `--hostfile`.
+    """
+    rest, ranks = list(words), None
+    machines: tuple[Machine, ...] = ()
+    dropped: list[str] = []
+    passed: list[str] = []
+    env: dict[str, str] = {}
+    while rest and rest[0].startswith("-"):
+        option = rest.pop(0)
+        name = option.lstrip("-")
+        if option in _RANKS:
+            ranks = _number(_value(rest, option, "mpirun"), option)
+        elif option in _HOSTS:
+            machines = _hosts(_value(rest, option, "mpirun"))
+        elif option in _FILES:
+            machines = parse_hostfile(read(_value(rest, option, "mpirun")))
+        elif option == "-x":
+            key, given, value = _value(rest, option, "mpirun").partition("=")
+            passed += [] if given else [key]
+            env |= {key: value} if given else {}
+        else:
+            dropped.append(option)
+            for _ in range(_MPI_VALUES.get(name, 0)):
+                _value(rest, option, "mpirun")
+    machines = machines or (Machine("here", "localhost", ranks or 1),)
+    remarks = []
+    if dropped:
+        remarks.append(f"left out, for orch has no counterpart: {', '.join(dict.fromkeys(dropped))}")
+    if passed:
+        remarks.append(f"-x {' '.join(passed)} passes values of your shell on: write them under `env:`")
+    assigned = [f"{key}={value}" for key, value in env.items()]
+    return _layout("mpirun", machines, ranks, training_words=[*assigned, *rest], remarks=tuple(remarks))
+
+
 def hostfile(text: str, ranks: int | None, words: Sequence[str]) -> Layout:
     """Return the layout of a hostfile and a command."""
     return _layout("a hostfile", parse_hostfile(text), ranks, training_words=words)
@@ -92,7 +143,7 @@ def parse_hostfile(text: str) -> tuple[Machine, ...]:
         words = line.partition("#")[0].split()
         if not words:
             continue
-        name, _, count = words[0].partition(":")
+        name, _, count = _split(words[0])
         given = next((word.partition("=")[2] for word in words[1:] if word.startswith("slots=")), count)
         found.append(machine_of(name, _number(given or "1", f"line {number} of the hostfile")))
     if not found:
@@ -100,14 +151,26 @@ def parse_hostfile(text: str) -> tuple[Machine, ...]:
     return distinct(found)
 
 
+def _split(word: str) -> tuple[str, str, str]:
+    """Split `server1:4` and `[fd00::7]:4`; an address of IPv6 without brackets has no count.
+
+    >>> _split("server1:4"), _split("[fd00::7]:4"), _split("fd00::7")
+    (('server1', ':', '4'), ('fd00::7', ':', '4'), ('fd00::7', '', ''))
+    """
+    if word.startswith("["):
+        name, _, count = word[1:].partition("]")
+        return name, ":", count.lstrip(":")
+    return word.partition(":") if word.count(":") == 1 else (word, "", "")
+
+
 def _hosts(text: str) -> tuple[Machine, ...]:
     """Return the hosts of `server1:4,server2:4`."""
     return parse_hostfile("\n".join(text.split(",")))
 
 
-def _value(rest: list[str], option: str) -> str:
+def _value(rest: list[str], option: str, program: str = "horovodrun") -> str:
     if not rest:
-        raise UsageError(f"horovodrun's {option} has no value")
+        raise UsageError(f"{program}'s {option} has no value")
     return rest.pop(0)
 
 

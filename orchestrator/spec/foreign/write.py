@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import yaml
+
 from orchestrator.spec.foreign.layout import LOCAL, Layout, Machine, Training
 
 
@@ -19,6 +21,8 @@ def _lines(layout: Layout, name: str) -> Iterator[str]:
     yield "#   orch up FILE --follow         starts it"
     for remark in layout.remarks:
         yield f"# Note: {remark}."
+    if len(layout.machines) > 1 and any(map(_is_here, layout.machines)):
+        yield "# Note: localhost is this machine: add its `data_address`, by which the other hosts reach it."
     yield ""
     yield "version: 1"
     yield f"name: {name}"
@@ -39,8 +43,8 @@ def _lines(layout: Layout, name: str) -> Iterator[str]:
 
 
 def _host(machine: Machine) -> Iterator[str]:
-    yield f"name: {machine.name}"
-    if machine.address in LOCAL or (machine.address is None and machine.name in LOCAL):
+    yield f"name: {_text(machine.name)}"
+    if _is_here(machine):
         yield "transport: local"
     elif machine.address is not None:
         yield f"address: {_text(machine.address)}"
@@ -54,6 +58,10 @@ def _host(machine: Machine) -> Iterator[str]:
         yield f"port: {machine.port}"
 
 
+def _is_here(machine: Machine) -> bool:
+    return (machine.address or machine.name) in LOCAL
+
+
 def _training(training: Training | None) -> Iterator[str]:
     if training is None:
         yield "  script: train.py          # fill in: relative to this file, or to `workdir`"
@@ -61,7 +69,7 @@ def _training(training: Training | None) -> Iterator[str]:
         return
     yield f"  script: {_text(training.script)}"
     if training.args:
-        yield f"  args: [{', '.join(json.dumps(arg) for arg in training.args)}]"
+        yield f"  args: [{', '.join(_quoted(arg) for arg in training.args)}]"
     if training.python is not None:
         yield f"  python: {_text(training.python)}"
     else:
@@ -69,12 +77,17 @@ def _training(training: Training | None) -> Iterator[str]:
     if training.env:
         yield "  env:"
         for key, value in training.env.items():
-            yield f"    {key}: {json.dumps(value)}"
+            yield f"    {key}: {_quoted(value)}"
 
 
 def _text(text: str) -> str:
-    """Return it as YAML reads it back: in quotes where it may be taken for something else."""
+    """Return it as YAML reads it back: in quotes where it may be taken for something else, such as `no`."""
     plain = text.replace("-", "").replace("_", "").replace("/", "").replace(".", "")
-    return (
-        text if plain.isalnum() and not text[0].isdigit() and not text.startswith("-") else json.dumps(text)
+    is_plain = (
+        plain.isascii() and plain.isalnum() and not text.startswith("-") and yaml.safe_load(text) == text
     )
+    return text if is_plain else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)  # YAML knows no pairs of \\u escapes

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.plan import Plan
-from orchestrator.spec.foreign import inventory, mpi, tf_config
+from orchestrator.spec.foreign import ansible, inventory, mpi, tf_config
 from orchestrator.spec.foreign.layout import Layout
 from orchestrator.spec.foreign.write import cluster_yaml
 from orchestrator.spec.plan import load_plan
@@ -75,6 +75,33 @@ def test_a_hostfile_of_mpirun(tmp_path: Path) -> None:
     assert (len(plan.tasks), plan.env["NCCL_DEBUG"]) == (7, "INFO")
 
 
+def test_mpirun_as_horovods_texts_have_it(tmp_path: Path) -> None:
+    line = "-np 6 -H server1:4,server2:2 -bind-to none -map-by slot -x NCCL_DEBUG=INFO -x PATH -mca pml ob1"
+    layout = mpi.mpirun((*line.split(), "-mca", "btl", "^openib", *COMMAND), nothing_to_read)
+    plan = planned(tmp_path, layout)
+    assert (plan.strategy, len(plan.tasks), plan.env["NCCL_DEBUG"]) == ("horovod", 6, "INFO")
+    assert plan.args == ("--lr", "0.1", "--name", "a b: c")
+    assert any("-bind-to, -map-by, -mca" in remark for remark in layout.remarks)
+    assert any("-x PATH passes" in remark for remark in layout.remarks)
+    words = ("--hostfile", "hosts.txt", "train.py")
+    assert len(planned(tmp_path, mpi.mpirun(words, lambda _: "[fd00::7]:2\nb slots=1\n")).tasks) == 3
+
+
+@pytest.mark.parametrize(
+    ("hosts", "names"),
+    [
+        ("GPU_Box.lab:1,gpu-b.lab:1", ["gpu-box", "gpu-b"]),
+        ("gpu-a.lab:1,gpu-a.office:1", ["gpu-a", "gpu-a-office"]),
+        ("gpu_a:1,gpu-a:1", ["gpu-a", "gpu-a-2"]),
+        ("01:1,no:1", ["host-01", "no"]),
+    ],
+)
+def test_hosts_whose_names_a_spec_does_not_take(tmp_path: Path, hosts: str, names: list[str]) -> None:
+    plan = planned(tmp_path, mpi.horovodrun(("-H", hosts, "python", "train.py"), nothing_to_read))
+    assert [host.name for host in plan.hosts] == names
+    assert [host.address for host in plan.hosts] == [each.partition(":")[0] for each in hosts.split(",")]
+
+
 def test_a_tf_config(tmp_path: Path) -> None:
     cluster = {"chief": ["10.0.0.1:1"], "worker": ["10.0.0.1:2", "b.lab:2"], "ps": ["[fd00::7]:1"]}
     text = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
@@ -114,24 +141,58 @@ all:
 
 
 def test_an_ansible_inventory_as_ini(tmp_path: Path) -> None:
-    plan = planned(tmp_path, inventory.ansible(INI, "gpus", COMMAND))
+    plan = planned(tmp_path, ansible.ansible(INI, "gpus", COMMAND))
     assert [(h.name, h.address) for h in plan.hosts] == [
         ("gpu-01", "gpu-01.lab"),
         ("gpu-02", "gpu-02.lab"),
         ("gpu-09", "10.0.0.9"),
     ]
     assert [(h.user, h.port) for h in plan.hosts][::2] == [("ml", 2200), ("other", None)]
-    assert len(inventory.ansible(INI, None, ()).machines) == 4
+    assert len(ansible.ansible(INI, None, ()).machines) == 4
 
 
 def test_an_ansible_inventory_as_yaml(tmp_path: Path) -> None:
-    plan = planned(tmp_path, inventory.ansible(YAML, "gpus", COMMAND))
+    plan = planned(tmp_path, ansible.ansible(YAML, "gpus", COMMAND))
     assert [(h.name, h.user) for h in plan.hosts] == [
         ("gpu-1", "ml"),
         ("gpu-2", "ml"),
         ("gpu-9", "ml"),
     ]
     assert plan.hosts[2].address == "10.0.0.9"
+
+
+NESTED = """\
+# all that we have
+localhost ansible_connection=local
+[gpus:children]
+big
+small
+[big]
+gpu-1:2222 ansible_host=10.0.0.1
+[small]
+gpu-2 ansible_ssh_private_key_file=~/.ssh/lab
+[gpus:vars]
+ansible_user=ml
+[small:vars]
+ansible_user=mini
+"""
+NESTED_YAML = """\
+# all
+gpus:
+  vars: {ansible_user: ml}
+  children: {big: {hosts: {gpu-1: }}, small: {hosts: {gpu-2: }}}
+"""
+
+
+def test_groups_of_groups_and_a_host_that_is_this_one(tmp_path: Path) -> None:
+    layout = ansible.ansible(NESTED, "gpus", ())
+    found = [(h.name, h.user, h.port) for h in planned(tmp_path, layout).hosts]
+    assert found == [("gpu-1", "ml", 2222), ("gpu-2", "mini", None)]
+    assert "ansible_ssh_private_key_file is left out" in layout.remarks[0]
+    every = cluster_yaml(ansible.ansible(NESTED, None, ()), "t")
+    assert "name: localhost, transport: local}" in every
+    assert "add its `data_address`" in every
+    assert [m.user for m in ansible.ansible(NESTED_YAML, "gpus", ()).machines] == ["ml", "ml"]
 
 
 def test_a_ray_cluster_file(tmp_path: Path) -> None:
@@ -164,7 +225,21 @@ def test_an_ssh_config(tmp_path: Path) -> None:
         (lambda: tf_config.tf_config("[]", ()), "has no cluster"),
         (lambda: tf_config.tf_config('{"cluster": {"worker": ["a"]}}', ()), "'a' of worker is no host:port"),
         (lambda: tf_config.tf_config('{"cluster": {"boss": ["a:1"]}}', ()), "cluster.boss"),
-        (lambda: inventory.ansible(INI, "nobody", ()), "no group 'nobody'; it has gpus, web"),
+        (lambda: mpi.mpirun(("-H",), nothing_to_read), "mpirun's -H has no value"),
+        (lambda: mpi.mpirun(("-np", "2", "-H", "a:0", "t.py"), nothing_to_read), "'0' is no count"),
+        (lambda: mpi.mpirun(("-np", "2", "-H", "a", "t.py"), nothing_to_read), "2 ranks do not fit: the hosts have 1"),
+        (lambda: mpi.hostfile("a slots=four\n", None, ()), "line 1 of the hostfile: 'four' is no count"),
+        (lambda: ansible.ansible("[a]\nb user='x\n", None, ()), "line 2 of the inventory: no closing quotation"),
+        (lambda: ansible.ansible("[a:b]\n", None, ()), r"line 1 of the inventory: .* is no \[group\]"),
+        (lambda: ansible.ansible("[a]\nb ansible_port=ssh\n", None, ()), "host b: 'ssh' is no port"),
+        (lambda: ansible.ansible("[a:children]\nb\n[b:children]\na\n", "a", ()), "names no hosts|child of itself"),
+        (lambda: ansible.ansible("all: {hosts: [a, b]}\n", None, ()), "hosts of 'all' is no mapping"),
+        (lambda: ansible.ansible("[a]\nb[9:1]\n", None, ()), "is no range"),
+        (lambda: inventory.ray("provider: {type: local, worker_ips: a}", ()), "`worker_ips` .* is no list"),
+        (lambda: inventory.ray("provider: local", ()), "`provider` of Ray's cluster file is no mapping"),
+        (lambda: inventory.ssh_config("Host *\n", (), ()), "ssh_config names no hosts"),
+        (lambda: tf_config.tf_config('{"cluster": {"worker": []}}', ()), "cluster.worker is no list"),
+        (lambda: ansible.ansible(INI, "nobody", ()), "no group 'nobody'; it has gpus, web"),
         (lambda: inventory.ray("provider: {type: aws}", ()), "names no machines"),
         (lambda: inventory.ray("a: [", ()), "is no YAML"),
         (lambda: inventory.ssh_config("Host a\n", ("b",), ()), "no Host b; it has a"),

@@ -1,0 +1,164 @@
+"""Ansible's inventories, as INI or YAML: groups of hosts, groups within groups, and variables of both."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.core.errors import UsageError
+from orchestrator.spec.foreign.layout import Layout, Machine, mapping, name_of, one_task_each, yaml_mapping
+
+_ADDRESS = ("ansible_host", "ansible_ssh_host")
+_USER = ("ansible_user", "ansible_ssh_user")
+_PORT = ("ansible_port", "ansible_ssh_port")
+_LEFT_OUT = ("ansible_ssh_private_key_file", "ansible_private_key_file", "ansible_ssh_common_args")
+"""What decides how Ansible connects, and has its place in `ssh:` of the spec or in ~/.ssh/config."""
+_RANGE_MAX = 10_000
+
+Facts = dict[str, object]
+
+
+@dataclass(slots=True)
+class _Inventory:
+    hosts: dict[str, dict[str, Facts]] = field(default_factory=dict)
+    """By group; the variables of a host are its own."""
+    vars: dict[str, Facts] = field(default_factory=dict)
+    children: dict[str, list[str]] = field(default_factory=dict)
+
+    def groups(self) -> list[str]:
+        """Return all groups in the order in which they were first named."""
+        named = [*self.hosts, *self.children, *(name for names in self.children.values() for name in names)]
+        return [name for name in dict.fromkeys(named) if name != "all"]
+
+    def hosts_of(
+        self, group: str, inherited: Mapping[str, object], above: tuple[str, ...] = ()
+    ) -> dict[str, Facts]:
+        """Return the hosts of a group and of its children, with all variables: the nearest ones count."""
+        if group in above:
+            raise UsageError(f"the inventory's group {group!r} is a child of itself")
+        known = {**inherited, **self.vars.get(group, {})}
+        found: dict[str, Facts] = {}
+        for child in self._children_of(group):
+            for host, facts in self.hosts_of(child, known, (*above, group)).items():
+                found[host] = {**found.get(host, {}), **facts}
+        for host, own in self.hosts.get(group, {}).items():
+            found[host] = {**known, **found.get(host, {}), **own}
+        return found
+
+    def _children_of(self, group: str) -> list[str]:
+        if group != "all":
+            return self.children.get(group, [])
+        below = {name for parent, names in self.children.items() if parent != "all" for name in names}
+        return [name for name in self.groups() if name not in below]
+
+
+def ansible(text: str, group: str | None, words: Sequence[str]) -> Layout:
+    """Return the layout of an inventory; of one group of it where one is named."""
+    inventory = _of_yaml(text) if _is_yaml(text) else _of_ini(text)
+    if group not in (None, "all") and group not in inventory.groups():
+        raise UsageError(
+            f"the inventory has no group {group!r}; it has {', '.join(inventory.groups()) or 'none'}"
+        )
+    every = inventory.hosts_of("all", {})
+    chosen = every if group is None else inventory.hosts_of(group, {})
+    machines = [_machine(name, every[name]) for name in chosen]
+    left_out = [key for key in _LEFT_OUT if any(key in every[name] for name in chosen)]
+    remarks = [f"{key} is left out: write it under `ssh:`, or into ~/.ssh/config" for key in left_out]
+    return one_task_each("an Ansible inventory", machines, words, remarks)
+
+
+def _machine(name: str, facts: Facts) -> Machine:
+    def first(keys: Sequence[str]) -> str | None:
+        return next((str(facts[key]) for key in keys if facts.get(key)), None)
+
+    is_here = facts.get("ansible_connection") == "local"
+    address, port = "localhost" if is_here else first(_ADDRESS) or name, first(_PORT)
+    if port is not None and not (port.isdecimal() and 0 < int(port) < 65536):
+        raise UsageError(f"the inventory's host {name}: {port!r} is no port")
+    return Machine(
+        name_of(name),
+        address if address != name_of(name) else None,
+        user=first(_USER),
+        port=int(port) if port else None,
+    )
+
+
+def _is_yaml(text: str) -> bool:
+    """Return whether the first line that says something is one of YAML: a mapping's key, or the mark of a document."""
+    lines = (line.strip() for line in text.splitlines())
+    first = next((line for line in lines if line and line[0] not in "#;"), "")
+    return first.startswith(("---", "{")) or bool(re.match(r"[^\s\[=]+:(?:\s|$)", first))
+
+
+def _of_ini(text: str) -> _Inventory:
+    """Return the inventory of `[group]`, `[group:vars]` and `[group:children]` sections."""
+    found, section, kind = _Inventory(), "ungrouped", ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            words = shlex.split(line, comments=True) if line.strip()[:1] not in ("#", ";") else []
+        except ValueError as e:
+            raise UsageError(f"line {number} of the inventory: {str(e).lower()}") from e
+        if not words:
+            continue
+        if words[0].startswith("["):
+            section, _, kind = line.partition("]")[0].strip().strip("[").partition(":")
+            if kind not in ("", "vars", "children") or "]" not in line:
+                raise UsageError(
+                    f"line {number} of the inventory: {line.strip()!r} is no [group], [group:vars] or [group:children]"
+                )
+        elif kind == "vars":
+            key, _, value = " ".join(words).partition("=")
+            found.vars.setdefault(section, {})[key.strip()] = value.strip()
+        elif kind == "children":
+            found.children.setdefault(section, []).append(words[0])
+        else:
+            facts: Facts = {
+                key: value for key, given, value in (w.partition("=") for w in words[1:]) if given
+            }
+            has_port = words[0].count(":") == 1 and "[" not in words[0]
+            name, _, port = words[0].partition(":") if has_port else (words[0], "", "")
+            for one in _expanded(name):
+                found.hosts.setdefault(section, {})[one] = {
+                    **({"ansible_port": port} if port else {}),
+                    **facts,
+                }
+    return found
+
+
+def _expanded(name: str) -> Iterator[str]:
+    """Yield the names of a range.
+
+    >>> list(_expanded("gpu-[01:03].lab"))
+    ['gpu-01.lab', 'gpu-02.lab', 'gpu-03.lab']
+    """
+    begin, bracket, rest = name.partition("[")
+    span, closed, end = rest.partition("]")
+    first, _, last = span.partition(":")
+    if not (bracket and closed and first.isdecimal() and last.isdecimal()):
+        yield name
+        return
+    if not 0 <= int(last) - int(first) < _RANGE_MAX:
+        raise UsageError(f"the inventory's {name!r} is no range of hosts")
+    for number in range(int(first), int(last) + 1):
+        yield f"{begin}{number:0{len(first)}}{end}"
+
+
+def _of_yaml(text: str) -> _Inventory:
+    found = _Inventory()
+
+    def walk(name: str, content: object) -> None:
+        group = mapping(content, f"the inventory's group {name!r}")
+        found.hosts.setdefault(name, {})
+        found.vars.setdefault(name, {}).update(mapping(group.get("vars"), f"vars of {name!r}"))
+        for host, facts in mapping(group.get("hosts"), f"hosts of {name!r}").items():
+            for one in _expanded(str(host)):
+                found.hosts[name][one] = dict(mapping(facts, f"host {host!r}"))
+        for child, inner in mapping(group.get("children"), f"children of {name!r}").items():
+            found.children.setdefault(name, []).append(str(child))
+            walk(str(child), inner)
+
+    for name, content in yaml_mapping(text, "the inventory").items():
+        walk(str(name), content)
+    return found

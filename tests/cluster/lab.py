@@ -63,6 +63,7 @@ class LabHost:
         self._options = dict(options)
         self._sshd: subprocess.Popen[bytes] | None = None
         self._own: Path | None = None
+        self._named: str | None = None
         self.index = index
         self.name = f"host-{index}"
         self.dir = lab.dir / self.name
@@ -127,7 +128,17 @@ class LabHost:
         config.write_text("".join(f"{key} {value}\n" for key, value in self._settings().items()))
         sshd = _find("sshd")
         assert sshd is not None
-        command = [*self._enter(), *self._with_own(), sshd, "-D", "-f", str(config), "-E", str(self.log)]
+        command = [
+            *self._enter(),
+            *self._with_own(),
+            *self._with_name(),
+            sshd,
+            "-D",
+            "-f",
+            str(config),
+            "-E",
+            str(self.log),
+        ]
         deadline = time.monotonic() + READY_S
         while not self._came_up(command) and time.monotonic() < deadline:
             time.sleep(0.1)  # a connection of the sshd before may hold the port for a moment
@@ -142,6 +153,13 @@ class LabHost:
         (self.dir / "own").mkdir(exist_ok=True)
         self.restart_sshd()
         return self.dir / "own"
+
+    def own_name(self, name: str) -> None:
+        """Give it a hostname of its own, which resolves to its address in its own /etc/hosts. This restarts sshd."""
+        self._need_cut()
+        (self.dir / "hosts").write_text(f"127.0.0.1 localhost\n{self.address} {name}\n")
+        self._named = name
+        self.restart_sshd()
 
     def stop_sshd(self) -> None:
         """Stop sshd. Open sessions stay open."""
@@ -194,6 +212,12 @@ class LabHost:
             return []
         mount = 'mount --bind "$0" "$1" && shift && exec "$@"'
         return ["unshare", "-m", "sh", "-c", mount, str(self.dir / "own"), str(self._own)]
+
+    def _with_name(self) -> list[str]:
+        if self._named is None:
+            return []
+        start = 'mount --bind "$0" /etc/hosts && hostname "$1" && shift && exec "$@"'
+        return ["unshare", "-m", "-u", "sh", "-c", start, str(self.dir / "hosts"), self._named]
 
     def _settings(self) -> dict[str, str]:
         environment = {

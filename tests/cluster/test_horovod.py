@@ -41,6 +41,22 @@ def test_ranks_meet_at_our_rendezvous_and_a_killed_one_takes_all_back_to_rank_0s
     ]
 
 
+def test_a_pytorch_script_is_told_its_rank_and_resumes_from_its_own_files(local_cluster: Cluster) -> None:
+    """By its contract, the environment: neither PyTorch nor TensorFlow is imported by anybody."""
+    cluster = local_cluster
+    cluster.ok("up", spec(cluster, "--steps", "600", tasks=2, script="horovod_torch_trainer.py"), timeout=60)
+    before = cluster.wait_step(60)
+    os.kill(before["tasks"][1]["pid"], signal.SIGKILL)
+    run = cluster.wait_phase("SUCCEEDED", "FAILED")
+    log = cluster.ok("logs", "t")
+    assert (run["phase"], run["restarts"]) == ("SUCCEEDED", 1), log
+    given = cluster.events(kind="resumed")[0]["data"]["global_step"]
+    assert given >= 20
+    for rank in (0, 1):
+        for start in (0, given):
+            assert f"rank {rank} of 2 uses cuda:{rank}, starts at step {start}\n" in log
+
+
 @pytest.mark.tensorflow
 @pytest.mark.timeout(180)
 def test_the_tape_example_warms_up_and_ends_with_the_same_weights_on_all_ranks(

@@ -35,9 +35,13 @@ def listing(
     """
     answer = link.ask(FILES({**orders.of_run(run), "of": of}), timeout_s=ASK_TIMEOUT_S).ok
     own = {str(task.id): task.generation for task in run.tasks if task.host == host}
-    return [file for file in answer["files"] if file["generation"] <= own.get(file["task"], -1)], answer[
-        "left_out"
+    # A working directory is that of all generations. The newest one that the host knows may be a standby's.
+    listed = [
+        file
+        for file in answer["files"]
+        if file["task"] in own and (file["place"] == "work" or file["generation"] <= own[file["task"]])
     ]
+    return listed, answer["left_out"]
 
 
 def digest(link: Asks, run: Run, file: TaskFile) -> FileDigest:

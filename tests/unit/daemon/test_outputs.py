@@ -164,9 +164,14 @@ def test_what_is_not_as_it_was_said_is_thrown_away(run: Run, host: Host, tmp_pat
 
 def test_a_host_names_only_files_of_its_own_tasks(run: Run) -> None:
     liar = Host({"model.keras": b"1"}, task="worker:1")
-    future = Host({"model.keras": b"1"}, task="worker:1", generation=3)
-    found = outputs.look(run, leases(a=liar, b=future))
+    found = outputs.look(run, leases(a=liar, b=Host({})))
     assert (found.outputs, found.unreached) == ([], {})
+
+
+def test_what_was_left_is_found_where_a_standby_has_made_the_next_generation(run: Run) -> None:
+    standby = Host({"model.keras": b"1"}, task="worker:1", generation=3)
+    found = outputs.look(run, leases(a=Host({}), b=standby))
+    assert [output.to for output in found.outputs] == ["worker-1/model.keras"]
 
 
 def test_the_chiefs_files_lie_at_the_top_and_others_below_their_tasks(run: Run) -> None:

@@ -1,8 +1,8 @@
 """Every spec that users are shown and that runs on one machine, to its end: `orch up cluster_specs/X.yaml --wait`.
 
 Not here, since other tests run them: local.yaml (`make demo`), parameter_server.yaml (test_tensorflow.py),
-curves.yaml (test_curves.py), jax_processes.yaml's and jax_mesh.yaml's script (test_jax.py), horovod.yaml
-and estimator.yaml (`make test-horovod`), tpu.yaml's script (contract tests).
+curves.yaml (test_curves.py), save_and_load.yaml (test_course.py), jax_processes.yaml's and jax_mesh.yaml's script
+(test_jax.py), horovod.yaml and estimator.yaml (`make test-horovod`), tpu.yaml's script (contract tests).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ ROWS: list[tuple[str, str, str]] = [
     ("model_and_data_parallel", "--steps 60", r"done at step 60, .* upper halves differ by 0"),
     ("monitored_session", "--steps 300", r"done at step 300, loss 0\."),
     ("big_dense", "--steps 1 --batch 8", r"\d+ % of a step with 2 workers is communication"),
+    ("custom_training", "--epochs 1", r"done at step 21 with 2 replica\(s\)"),
     ("checkpoint_manager", "--steps 40 --save-every 20", r"evaluated at step 40, accuracy 0\."),
     ("tf_keras_backup", "--epochs 2", r"done at step 58"),
     ("model_checkpoint", "--epochs 2", r"accuracy 0\.\d+ after 188 steps"),

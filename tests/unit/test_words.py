@@ -133,8 +133,8 @@ def test_every_command_of_the_readme_can_be_parsed() -> None:
         parse(called(line)[0])
 
 
-COURSE = sorted((ROOT / "docs/course").glob("*.md"))
-RUN_ELSEWHERE = {"local", "parameter_server", "curves"}
+COURSE = sorted((ROOT / "docs/course").rglob("*.md"))
+RUN_ELSEWHERE = {"local", "parameter_server", "curves", "save_and_load"}
 """Specs of the course that other tests than tests/cluster/test_examples.py run; its docstring names them."""
 
 

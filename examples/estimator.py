@@ -31,7 +31,9 @@ def eval_input():
     return tf.data.Dataset.from_tensor_slices(({"x": points}, labels)).batch(256)
 
 
-strategy = tf.distribute.MirroredStrategy() if args.mirrored else None
+# The collectives that a MirroredStrategy takes by itself stand still in the sessions of an Estimator on CPUs.
+reduction = tf.distribute.ReductionToOneDevice()
+strategy = tf.distribute.MirroredStrategy(cross_device_ops=reduction) if args.mirrored else None
 config = tf.estimator.RunConfig(
     model_dir=os.environ.get("ORCH_CHECKPOINT_DIR", "model"),
     save_checkpoints_steps=args.save_every,

@@ -15,12 +15,12 @@ from tests.cluster.cluster import Cluster
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(300)]
 
 SPEC = Path(__file__).parents[2] / "cluster_specs/estimator.yaml"
-STEPS = 4000
+STEPS = 2000
 
 
-@pytest.mark.parametrize("strategy", ["single", "mirrored"])
+@pytest.mark.parametrize(("strategy", "replicas"), [("single", 1), ("mirrored", 2)])
 def test_an_estimator_is_watched_and_comes_back_from_its_model_dir(
-    local_cluster: Cluster, strategy: str
+    local_cluster: Cluster, strategy: str, replicas: int
 ) -> None:
     cluster, document = local_cluster, yaml.safe_load(SPEC.read_text())
     run = document["run"]
@@ -32,6 +32,8 @@ def test_an_estimator_is_watched_and_comes_back_from_its_model_dir(
         "checkpoint": {"dir": str(cluster.directory / "ckpt")},
         "timing": {"heartbeat": "0.5s"},
     }
+    if replicas > 1:
+        run["replicas_on_cpu"] = replicas
     path = cluster.directory / "estimator.yaml"
     path.write_text(yaml.safe_dump({**document, "name": "t"}))
     cluster.ok("up", str(path), timeout=120)
@@ -42,6 +44,6 @@ def test_an_estimator_is_watched_and_comes_back_from_its_model_dir(
     assert (ended["phase"], ended["restarts"], ended["global_step"]) == ("SUCCEEDED", 1, STEPS), log[-4000:]
     given = cluster.events(kind="resumed")[0]["data"]["global_step"]
     assert given >= 200
-    assert "1 replica(s), starting from " in log
+    assert f"{replicas} replica(s), starting from " in log
     assert f"model.ckpt-{given}\n" in log
     assert re.search(rf"done at step {STEPS}, accuracy (0\.9|1\.0)", log)

@@ -151,11 +151,13 @@ def _of_yaml(text: str) -> _Inventory:
     def walk(name: str, content: object) -> None:
         group = mapping(content, f"the inventory's group {name!r}")
         found.hosts.setdefault(name, {})
-        found.vars.setdefault(name, {}).update(mapping(group.get("vars"), f"vars of {name!r}"))
-        for host, facts in mapping(group.get("hosts"), f"hosts of {name!r}").items():
+        found.vars.setdefault(name, {}).update(
+            mapping(group.get("vars"), f"the inventory's vars of {name!r}")
+        )
+        for host, facts in mapping(group.get("hosts"), f"the inventory's hosts of {name!r}").items():
             for one in _expanded(str(host)):
-                found.hosts[name][one] = dict(mapping(facts, f"host {host!r}"))
-        for child, inner in mapping(group.get("children"), f"children of {name!r}").items():
+                found.hosts[name][one] = dict(mapping(facts, f"the inventory's host {host!r}"))
+        for child, inner in mapping(group.get("children"), f"the inventory's children of {name!r}").items():
             found.children.setdefault(name, []).append(str(child))
             walk(str(child), inner)
 

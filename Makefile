@@ -52,6 +52,11 @@ test-horovod: $(VENV)/.dev $(HOROVOD)/.built  ## the real Horovod, built once (m
 test-slurm: $(VENV)/.dev  ## on a Slurm of three nodes in namespaces, as root: apt install slurmctld slurmd slurm-client munge; ten minutes
 	$(BIN)/python -m pytest tests/slurm tests/contract/test_transport.py --long -m slurm -rs --durations 20
 
+.PHONY: public-scripts
+public-scripts: $(VENV)/.dev  ## well-known Keras scripts, plain and transparent: make public-scripts DIR=/path (they are fetched to it)
+	$(BIN)/python -m tests.public_scripts $(DIR) --fetch
+	$(BIN)/python -m tests.public_scripts $(DIR) --page
+
 # The machine's own Python may be the one with torch and JAX for its GPU; orch's packages must be on its path then.
 .PHONY: test-gpu
 test-gpu: $(if $(GPU_PYTHON),,$(VENV)/.dev)  ## on a machine with an NVIDIA GPU: make test-gpu [GPU_PYTHON=/path/to/python with torch]

@@ -53,8 +53,9 @@ test-slurm: $(VENV)/.dev  ## on a Slurm of three nodes in namespaces, as root: a
 	$(BIN)/python -m pytest tests/slurm tests/contract/test_transport.py --long -m slurm -rs --durations 20
 
 .PHONY: public-scripts
-public-scripts: $(VENV)/.dev  ## well-known Keras scripts, plain and transparent: make public-scripts DIR=/path (they are fetched to it)
-	$(BIN)/python -m tests.public_scripts $(DIR) --fetch
+public-scripts: RUNS ?= 2,still,3
+public-scripts: $(VENV)/.dev  ## well-known scripts, plain and transparent, into docs/strategies.md: make public-scripts DIR=/path [RUNS=2,still,3]; two hours
+	$(BIN)/python -m tests.public_scripts $(DIR) --fetch --runs $(RUNS)
 	$(BIN)/python -m tests.public_scripts $(DIR) --page
 
 # The machine's own Python may be the one with torch and JAX for its GPU; orch's packages must be on its path then.

@@ -1,135 +1,199 @@
-"""Public Keras scripts, plain and under `transparent: true`: `make public-scripts DIR=…`.
+"""Public Keras and TensorFlow scripts, plain and under `transparent: true`: `make public-scripts DIR=…`.
 
-Each script is run as its author does, by two workers that are killed once and go on, and by three. Weights of what is
-deterministic are compared; of what is not, the loss. A refusal is recorded with its line. `--page` writes the results
-into docs/strategies.md.
+Each script is run as its author does, and by two workers of which one is killed with SIGKILL in the middle of `fit`,
+after which a second generation goes on from its backup. `--runs 2,still,3` adds: both with the noise of layers off,
+where there is some; and three workers. Weights are compared; where there is noise, the loss. A refusal is recorded with
+its line. `--page` writes the results into docs/strategies.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
+import hashlib
 import json
 import re
 import shutil
-import subprocess
 import urllib.request
-from collections.abc import Iterator
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tomllib
 
+from tests.public_scripts.page import name_of, verdict, write_page
+
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-PAGE = ROOT / "docs" / "strategies.md"
-BEGIN, END = "<!-- public scripts: begin, by `make public-scripts` -->", "<!-- public scripts: end -->"
-
-EQUAL = 1e-3
-"""Of weights, relative to the largest of their array: sums differ in their order, and steps repeat that."""
-
-ALIKE = 0.25
-"""Of the last loss, relative, where noise differs by replica."""
 
 _NOISE = re.compile(
-    r"Dropout|Random\w+\(|random\.|GaussianNoise|BatchNormalization|shuffle=|\.shuffle\(|sample"
+    r"Dropout|Random[A-Z]\w+(?=\()|keras\.random\b|tf\.random\b|GaussianNoise|BatchNormalization|backend\.random\b"
 )
 
 
 def main() -> None:
     """Run what is asked for, and write the results."""
     parser = argparse.ArgumentParser(prog="python -m tests.public_scripts", description=__doc__)
-    parser.add_argument("directory", type=Path, help="where the collection's folder is, or is fetched to")
+    parser.add_argument(
+        "directory",
+        type=Path,
+        nargs="?",
+        help="has the collections as OWNER/NAME/PATH, or is filled with them",
+    )
     parser.add_argument("--fetch", action="store_true", help="get the scripts that are missing from GitHub")
     parser.add_argument("--only", default="", help="only scripts whose path contains this")
     parser.add_argument("--results", type=Path, default=Path("build/public-scripts.json"))
-    parser.add_argument("--workers", default="2,3", help="with how many workers, one after the other")
+    parser.add_argument("--runs", default="2", help="which of 2, still, 3; a script has its own, too")
     parser.add_argument("--again", action="store_true", help="also run what the results have already")
     parser.add_argument("--page", action="store_true", help="only write the results into docs/strategies.md")
     args = parser.parse_args()
     with open(HERE / "collection.toml", "rb") as file:
         collection = tomllib.load(file)
     known = json.loads(args.results.read_text()) if args.results.exists() else {}
-    if not args.page:
-        for script in collection["script"]:
-            path = script["path"]
-            if args.only in path and (args.again or path not in known):
-                known[path] = _row(collection, script, args)
-                print(f"{path}: {known[path]}", flush=True)
-                args.results.parent.mkdir(parents=True, exist_ok=True)
-                args.results.write_text(json.dumps(known, indent=1))
-    else:
+    if args.page:
         write_page(collection, known)
+        return
+    if args.directory is None:
+        parser.error("name the directory of the scripts")
+    from tests.public_scripts.running import import_once
+
+    import_once(_data(args))
+    for script in collection["script"]:
+        if args.only in script["path"]:
+            _run(collection, script, args, known)
 
 
-def _row(collection: dict[str, Any], script: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
-    from tests.public_scripts.running import shortened
+def _run(collection: dict[str, Any], script: dict[str, Any], args: argparse.Namespace, known: Any) -> None:
+    name = name_of(script)
+    before = {} if args.again else known.get(name, {})
+    if before.get("outcome") == "not run":
+        return
+    row = before or _begun(collection, script, args)
+    for run in args.runs.split(","):
+        if row["outcome"] == "not run" or run in row or (run == "still" and not row["noise"]):
+            continue
+        if row.get("2", {}).get("outcome") == "refused":
+            continue
+        row[run] = _transparent(row, script, args, run)
+        print(f"{name}, {run}: {verdict(row, run)} {row[run]}", flush=True)
+    known[name] = row
+    args.results.parent.mkdir(parents=True, exist_ok=True)
+    args.results.write_text(json.dumps(known, indent=1))
 
-    source = args.directory / script["path"]
+
+def _home(script: dict[str, Any], args: argparse.Namespace) -> Path:
+    place: Path = args.results.parent.resolve() / "public-scripts"
+    return place / script["of"] / Path(script["path"]).stem
+
+
+def _begun(collection: dict[str, Any], script: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    """Put the shortened copy in its place, and find its noise."""
+    from tests.public_scripts.running import as_script, shortened
+
+    of = next(each for each in collection["collection"] if each["name"] == script["of"])
+    source = args.directory / of["repository"] / script["path"]
     if not source.exists() and args.fetch:
-        _fetch(collection, script["path"], source)
+        _fetch(of, script["path"], source)
     if not source.exists():
         return {"outcome": "not run", "why": "it is not here"}
-    home = args.results.parent.resolve() / "public-scripts" / source.stem
+    if hashlib.sha256(source.read_bytes()).hexdigest() != script["sha256"]:
+        return {"outcome": "not run", "why": "its text is another one than that of the commit"}
+    home = _home(script, args)
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
-    copy = home / source.name
-    copy.write_text(shortened(source.read_text(), script.get("change", [])))
+    copy = home / f"{source.stem}.py"
+    copy.write_text(shortened(as_script(source), script.get("change", [])))
     noise = sorted(set(_NOISE.findall(copy.read_text())))
-    return {**_runs(copy, home, args.workers.split(",")), "noise": noise}
+    found = _plain(copy, home, args, {})
+    if "why" in found:
+        print(f"{name_of(script)}: {found['why']}", flush=True)
+        return {"outcome": "not run", **found}
+    return {"outcome": "ran", "noise": noise, "fits": len(found["fits"]), "steps": found["steps"]}
 
 
-def _fetch(collection: dict[str, Any], path: str, target: Path) -> None:
-    base = f"https://raw.githubusercontent.com/{collection['repository']}/{collection['commit']}"
-    with urllib.request.urlopen(f"{base}/{collection['folder']}/{path}", timeout=30) as answer:
+def _fetch(of: dict[str, Any], path: str, target: Path) -> None:
+    address = f"https://raw.githubusercontent.com/{of['repository']}/{of['commit']}/{path}"
+    with urllib.request.urlopen(address, timeout=30) as answer:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(answer.read())
 
 
-def _runs(copy: Path, home: Path, sizes: list[str]) -> dict[str, Any]:
+def _data(args: argparse.Namespace) -> Path:
+    from tests.public_scripts import files
+
+    data: Path = args.results.parent.resolve() / "public-scripts" / "data"
+    if not data.exists():
+        building = data.with_suffix(".part")
+        shutil.rmtree(building, ignore_errors=True)
+        files.write_home(building / "home")
+        files.write_beside(building / "beside")
+        building.rename(data)
+    return data
+
+
+def _plain(copy: Path, home: Path, args: argparse.Namespace, env: dict[str, str]) -> dict[str, Any]:
+    """Return the figures and weights of one process, or why there are none."""
     from tests.public_scripts.running import plain, until
 
-    alone = plain(copy, home / "plain")
+    place = home / ("plain-still" if env else "plain")
+    shutil.rmtree(place, ignore_errors=True)
+    alone = plain(copy, place, _data(args), env)
     if not until(lambda: alone.poll() is not None):
         alone.kill()
-        return {"outcome": "not run", "why": "it takes too long alone"}
-    if alone.code != 0:
-        return {"outcome": "not run", "why": f"it fails alone: {_last(alone.log)}"}
-    expected = alone.result()
-    assert expected is not None
-    found: dict[str, Any] = {"outcome": "ran", "fits": len(expected["fits"])}
-    for workers in map(int, sizes):
-        seen = _transparent(copy, home / f"workers-{workers}", workers, kill=workers == 2)
-        found[str(workers)] = seen if "why" in seen else {**seen, **_compared(expected, seen.pop("result"))}
-        if found[str(workers)].get("outcome") == "refused":
-            return {**found, "outcome": "refused", "why": found[str(workers)]["why"]}
-    return found
+        return {"why": "it takes too long alone"}
+    result = alone.result()
+    return {"why": f"it fails alone: {_last(alone.log)}"} if alone.code != 0 or result is None else result
 
 
-def _transparent(copy: Path, home: Path, workers: int, *, kill: bool) -> dict[str, Any]:
+def _transparent(
+    row: dict[str, Any], script: dict[str, Any], args: argparse.Namespace, run: str
+) -> dict[str, Any]:
+    from tests.public_scripts.running import stored
+
+    home, env = _home(script, args), {"ORCH_PUBLIC_STILL": "1"} if run == "still" else {}
+    copy = home / f"{home.name}.py"
+    expected = _plain(copy, home, args, env) if env else stored(home / "plain")
+    if expected is None or "why" in expected:
+        return {"outcome": "not run", **(expected or {"why": "the plain run has left nothing"})}
+    # Some kill the chief, some another worker; one that is too short is not killed.
+    kill = (zlib.crc32(script["path"].encode()) % 2, max(3, row["steps"] // 2 + 1)) if run == "2" else None
+    if kill is not None and kill[1] >= row["steps"]:
+        kill = None
+    seen = _gangs(copy, home / f"run-{run}", args, 3 if run == "3" else 2, kill, env)
+    result = seen.pop("result", None)
+    return seen if result is None else {**seen, **_compared(expected, result)}
+
+
+def _gangs(
+    copy: Path,
+    home: Path,
+    args: argparse.Namespace,
+    workers: int,
+    kill: tuple[int, int] | None,
+    env: dict[str, str],
+) -> dict[str, Any]:
+    """Run one generation, or two where the first one is killed."""
     from tests.public_scripts.running import Gang, saved_step, seeded, until
 
+    shutil.rmtree(home, ignore_errors=True)
     directories = seeded(home, 1, workers)
-    gang = Gang(copy, home / "first", directories)
+    gang = Gang(copy, home, _data(args), directories, env, kill)
+    ended = until(gang.ended)
     killed = None
-    if kill:
-        until(lambda: gang.ended() or saved_step(directories[0]) >= 4)
-        if not gang.ended():
-            gang.kill()
-            killed = saved_step(directories[0])
-            gang = Gang(copy, home / "second", seeded(home, 2, workers))
-    if not until(gang.ended):
+    if ended and kill is not None and gang.workers[kill[0]].killed_itself:
+        killed = {"worker": f"worker:{kill[0]}", "at": kill[1], "from": saved_step(directories[0])}
+        gang = Gang(copy, home, _data(args), seeded(home, 2, workers), env)
+        ended = until(gang.ended)
+    if not ended:
         gang.kill()
-        return {"outcome": "hung", "why": "it did not end"}
+        return {"outcome": "hung", "why": "it did not end", "killed": killed}
     failed = next((worker for worker in gang.workers if worker.code not in (0, -9)), None)
     if failed is not None:
-        refused = "Unsupported" in failed.log or "orch: transparent" in failed.log
-        return {"outcome": "refused" if refused else "failed", "why": _last(failed.log)}
+        outcome = "refused" if "Unsupported" in failed.log else "failed"
+        return {"outcome": outcome, "why": _last(failed.log), "killed": killed}
     result = gang.workers[0].result()
     if result is None:
-        return {"outcome": "failed", "why": "it left no result"}
-    return {"outcome": "ran", "killed_at": killed, "result": result}
+        return {"outcome": "failed", "why": "it left no result", "killed": killed}
+    return {"outcome": "ran", "killed": killed, "result": result}
 
 
 def _compared(expected: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
@@ -145,74 +209,13 @@ def _compared(expected: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]
     for one, other in zip(expected["fits"], found["fits"], strict=False):
         a, b = (next((fit[key] for key in fit if "loss" in key), [0.0]) for fit in (one, other))
         losses.append(abs(a[-1] - b[-1]) / max(abs(a[-1]), 1e-8) if a and b else 0.0)
-    return {"weights_apart": apart, "loss_apart": max(losses, default=None)}
+    return {"weights": len(pairs), "weights_apart": apart, "loss_apart": max(losses, default=None)}
 
 
 def _last(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     said = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Unsupported|NoNetwork)\b", line)]
     return (said or lines or ["nothing"])[-1][:300]
-
-
-def verdict(row: dict[str, Any], workers: str) -> str:
-    """Return what one run of the table shows."""
-    seen = row.get(workers)
-    if seen is None:
-        return ""
-    if seen["outcome"] != "ran":
-        return str(seen["outcome"])
-    weights, loss = seen["weights_apart"], seen["loss_apart"]
-    if weights is not None and weights <= EQUAL:
-        return f"equal ({weights:.0e})"
-    if row["noise"] and loss is not None and loss <= ALIKE:
-        return f"alike (loss {loss:.0%})"
-    return f"differs (weights {weights:.0e}, loss {loss:.0%})" if weights is not None else "other weights"
-
-
-def write_page(collection: dict[str, Any], known: dict[str, Any]) -> None:
-    """Write the table between its marks."""
-    text = PAGE.read_text()
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    table = "\n".join(_table(collection, known))
-    PAGE.write_text(f"{head}{BEGIN}\n\n{table}\n\n{END}{tail}")
-
-
-def _table(collection: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    rows = [(script["path"], known.get(script["path"])) for script in collection["script"]]
-    ran = [row for _, row in rows if row and row["outcome"] != "not run"]
-    yield (
-        f"{datetime.date.today()}, commit {commit.stdout.strip()}: {len(ran)} of {len(rows)} scripts of "
-        f"{collection['repository']} (`{collection['folder']}/`, {collection['commit'][:7]}), shortened to 2 epochs "
-        "of 200 synthetic examples with a batch of 32."
-    )
-    yield ""
-    yield "| script | fits | 2 workers | killed at step | 3 workers | |"
-    yield "| --- | --- | --- | --- | --- | --- |"
-    for path, row in rows:
-        if row is None:
-            yield f"| {path} | | | | | not run: no time for it |"
-        elif row["outcome"] == "not run":
-            yield f"| {path} | | | | | not run: {_cell(row['why'])} |"
-        else:
-            two = row.get("2") or {}
-            why = next((s["why"] for s in (two, row.get("3") or {}) if "why" in s), "")
-            noise = (
-                f"noise: {', '.join(sorted({n.rstrip('(').strip('.') for n in row['noise']}))}"
-                if row["noise"]
-                else ""
-            )
-            at = two.get("killed_at")
-            shown = "too short" if at is None and two.get("outcome") == "ran" else at or ""
-            cells = (path, row["fits"], verdict(row, "2"), shown, verdict(row, "3"), _cell(why or noise))
-            yield "| " + " | ".join(map(str, cells)) + " |"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")[:220]
 
 
 if __name__ == "__main__":

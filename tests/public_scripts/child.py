@@ -1,13 +1,19 @@
 """`python -m tests.public_scripts.child alone|worker SCRIPT HOME`: one process that trains on small data.
 
-It leaves the figures of each `fit`, and the weights of all models that were fitted, in HOME.
+It leaves the figures of each `fit`, and the weights of all models that were fitted, in HOME. With ORCH_PUBLIC_KILL_AT
+it kills itself with SIGKILL within the batch of that number; with ORCH_PUBLIC_STILL the noise of layers is off.
 """
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import json
+import os
 import runpy
+import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -19,8 +25,11 @@ from tests.public_scripts import small_data
 
 def main(kind: str, script: str, home: Path) -> int:
     """Run it, and write what it has come to."""
+    faulthandler.dump_traceback_later(float(os.environ.get("ORCH_PUBLIC_STACKS_AFTER", "170")), exit=False)
     small_data.install()
-    seen = _watch_models()
+    if os.environ.get("ORCH_PUBLIC_STILL"):
+        small_data.still()
+    seen = _watch_models(home)
     try:
         code = _alone(script) if kind == "alone" else _as_worker(script)
     except SystemExit as e:
@@ -34,9 +43,17 @@ def main(kind: str, script: str, home: Path) -> int:
 
 
 def _alone(script: str) -> int:
+    """Run it as its author does, but from the seeds that workers have: else the weights begin elsewhere."""
+    import keras
+
+    from orchestrator.runtime.transparent.main import SEED, equal_generators
+
+    keras.utils.set_random_seed(SEED)
+    equal_generators()
     sys.argv = [script]
     sys.path.insert(0, str(Path(script).parent))
-    runpy.run_path(script, run_name="__main__")
+    with contextlib.suppress(SystemExit):
+        runpy.run_path(script, run_name="__main__")
     return 0
 
 
@@ -46,30 +63,45 @@ def _as_worker(script: str) -> int:
     return run([script])
 
 
-def _watch_models() -> dict[str, Any]:
-    """Remember which models are fitted, and what each fit has shown."""
+def _watch_models(home: Path) -> dict[str, Any]:
+    """Remember which models are fitted, what each fit has shown, and how many batches there were."""
     import keras
 
-    seen: dict[str, Any] = {"models": [], "fits": []}
-    fit = keras.Model.fit
+    trainer: Any = sys.modules["keras.src.backend.tensorflow.trainer"].TensorFlowTrainer
+    callbacks: Any = sys.modules["keras.src.callbacks.callback_list"].CallbackList
+    seen: dict[str, Any] = {"models": [], "fits": [], "steps": 0}
+    kill_at = int(os.environ.get("ORCH_PUBLIC_KILL_AT") or 0)
 
-    def remembered(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not any(self is each for each in seen["models"]):
             seen["models"].append(self)
-        history = fit(self, *args, **kwargs)
+        # The trainer's own, as it is by now: the runtime may have patched it since.
+        history = trainer.fit(self, *args, **kwargs)
         shown = {name: [float(np.mean(v)) for v in values] for name, values in history.history.items()}
         seen["fits"].append(shown)
         return history
 
-    keras.Model.fit = remembered
-    keras.utils.set_random_seed(11)
+    counted = callbacks.on_train_batch_end
+
+    def on_train_batch_end(self: Any, *args: Any, **kwargs: Any) -> None:
+        counted(self, *args, **kwargs)
+        seen["steps"] += 1
+        if seen["steps"] == kill_at:
+            time.sleep(
+                1.0
+            )  # meanwhile the others wait in the next collective, and the save before is written
+            (home / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    keras.Model.fit = fit
+    callbacks.on_train_batch_end = on_train_batch_end
     return seen
 
 
 def _write(home: Path, seen: dict[str, Any]) -> None:
     arrays = [np.asarray(v) for model in seen["models"] for v in model.trainable_variables]
     np.savez(home / "weights.npz", *arrays)
-    (home / "result.json").write_text(json.dumps({"fits": seen["fits"]}))
+    (home / "result.json").write_text(json.dumps({"fits": seen["fits"], "steps": seen["steps"]}))
 
 
 if __name__ == "__main__":

@@ -5,31 +5,34 @@ The workers have the runtime's own entry and a real TF_CONFIG; the gang is kille
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
+import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from orchestrator.adapters.checkpoints import copying, seed, verify
 from tests.contract.strategy_harness import free_ports, with_row
+from tests.public_scripts import child
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 150.0
+LIMIT_S = 240.0
+"""How long a training may take on a busy machine before it counts as hung."""
 OPTIONS = {"strategy": "multi_worker_mirrored", "transparent": True, "save_every_steps": 2}
 _SHORTER = (
     (r"\bkeras_core\b", "keras"),
     (r"\b((?:[a-z_]*)epochs|EPOCHS|NUM_EPOCHS)(\s*=\s*)\d+\b", r"\g<1>\g<2>2"),
     (r"\b([a-z_]*batch_size|BATCH_SIZE)(\s*=\s*)\d+\b", r"\g<1>\g<2>32"),
 )
-"""What is changed in the copy that is run: few steps, and the name under which Keras 3 was developed."""
+"""What is changed in the copy that is run: few steps, the name under which Keras 3 was developed."""
 
 
 def shortened(text: str, changes: list[list[str]]) -> str:
@@ -39,71 +42,144 @@ def shortened(text: str, changes: list[list[str]]) -> str:
     return text
 
 
+def as_script(path: Path) -> str:
+    """Return the text of a script, or the code of a notebook without its shell commands."""
+    if path.suffix != ".ipynb":
+        return path.read_text()
+    cells = json.loads(path.read_text())["cells"]
+    code = "\n".join("".join(each["source"]) for each in cells if each["cell_type"] == "code")
+    return re.sub(r"(?m)^([ \t]*)[!%].*$", r"\g<1>pass", code)
+
+
 class Child:
-    """One process: the script alone, or a worker of it."""
+    """One process: the script alone, or a worker of it. Its HOME and what lies beside it are those of `files.py`.
+
+    A second generation has the working directory of the first, as on a host.
+    """
 
     def __init__(
-        self, kind: str, script: Path, home: Path, env: dict[str, str], fds: tuple[int, ...] = ()
+        self,
+        kind: str,
+        script: Path,
+        home: Path,
+        data: Path,
+        env: dict[str, str],
     ) -> None:
         (home / "work").mkdir(parents=True, exist_ok=True)
+        for each in (data / "beside").iterdir():
+            if not (home / "work" / each.name).exists():
+                (home / "work" / each.name).symlink_to(each)
         self.home = home
         self.code: int | None = None
-        words = [sys.executable, "-m", "tests.public_scripts.child", kind, str(script), str(home)]
-        told = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **env}
-        with (home / "log").open("wb") as log:
-            self._process = subprocess.Popen(
-                words, cwd=home / "work", env={**os.environ, **told}, stdout=log, stderr=log, pass_fds=fds
-            )
+        told = {
+            "CUDA_VISIBLE_DEVICES": "",
+            "ORCH_PUBLIC_STACKS_AFTER": str(LIMIT_S - 20),
+            **env,
+        }
+        sys.stdout.flush()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _be(kind, script, home, told)
 
     def poll(self) -> int | None:
-        """Return the exit code once it has ended."""
-        self.code = self._process.poll()
+        """Return the exit code once it has ended, negative for a signal."""
+        if self.code is None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            self.code = os.waitstatus_to_exitcode(status) if pid else None
         return self.code
 
     def kill(self) -> None:
         """Kill it, and wait for its end."""
         if self.poll() is None:
-            self._process.kill()
-            self.code = self._process.wait()
+            os.kill(self._pid, signal.SIGKILL)
+            self.code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
 
     @property
     def log(self) -> str:
         """What it has printed."""
         return (self.home / "log").read_text(errors="replace")
 
+    @property
+    def killed_itself(self) -> bool:
+        """Whether it ended by SIGKILL before it came to its end."""
+        return (self.home / "killed").exists()
+
     def result(self) -> dict[str, Any] | None:
         """Return its figures and weights, if it got so far."""
-        try:
-            found: dict[str, Any] = json.loads((self.home / "result.json").read_text())
-        except OSError:
-            return None
-        with np.load(self.home / "weights.npz") as saved:
-            found["weights"] = [saved[f"arr_{number}"] for number in range(len(saved.files))]
-        return found
+        return stored(self.home)
 
 
-def plain(script: Path, home: Path) -> Child:
+def stored(home: Path) -> dict[str, Any] | None:
+    """Return the figures and weights that a process has left."""
+    try:
+        found: dict[str, Any] = json.loads((home / "result.json").read_text())
+    except OSError:
+        return None
+    with np.load(home / "weights.npz") as saved:
+        found["weights"] = [saved[f"arr_{number}"] for number in range(len(saved.files))]
+    return found
+
+
+def import_once(data: Path) -> None:
+    """Import Keras and TensorFlow, for all that is forked from this process: it takes longer than they train.
+
+    Nothing is computed here: what TensorFlow has begun to use does not survive a fork.
+    """
+    told = {"HOME": str(data / "home"), "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    os.environ.update(told)
+    importlib.import_module("keras")
+
+
+def _be(kind: str, script: Path, home: Path, env: dict[str, str]) -> NoReturn:
+    """Become a process of its own: the script alone, or a worker."""
+    code = 1
+    try:
+        log = os.open(home / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.environ.update(env)
+        os.chdir(home / "work")
+        code = child.main(kind, str(script), home)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def plain(script: Path, home: Path, data: Path, env: dict[str, str]) -> Child:
     """Start it as `python script.py` does."""
-    return Child("alone", script, home, {})
+    return Child("alone", script, home, data, env)
 
 
 class Gang:
-    """The workers of one generation."""
+    """The workers of one generation. With `kill`, one of them kills itself at a step."""
 
-    def __init__(self, script: Path, home: Path, directories: list[Path]) -> None:
+    def __init__(
+        self,
+        script: Path,
+        home: Path,
+        data: Path,
+        directories: list[Path],
+        env: dict[str, str],
+        kill: tuple[int, int] | None = None,
+    ) -> None:
         addresses = [f"127.0.0.1:{port}" for port in free_ports(len(directories))]
         self.workers = []
         self._sockets = []
         for index, directory in enumerate(directories):
             config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
             ours, theirs = socket.socketpair()
-            env = {
+            told = {
                 "ORCH_FD": str(theirs.fileno()),
                 "ORCH_RUNTIME": json.dumps(with_row(OPTIONS)),
                 "ORCH_CHECKPOINT_DIR": str(directory),
                 "ORCH_TASK": f"worker:{index}",
+                **env,
             }
-            self.workers.append(Child("worker", script, home / f"worker-{index}", env, (theirs.fileno(),)))
+            if kill is not None and kill[0] == index:
+                told["ORCH_PUBLIC_KILL_AT"] = str(kill[1])
+            worker = Child("worker", script, home / f"worker-{index}", data, told)
+            self.workers.append(worker)
             theirs.close()
             ours.sendall(json.dumps({"go": {"env": {"TF_CONFIG": json.dumps(config)}}}).encode() + b"\n")
             ours.setblocking(False)

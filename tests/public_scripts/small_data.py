@@ -1,4 +1,4 @@
-"""Small synthetic data in the place of Keras's data sets, and a matplotlib that draws nothing. No network is asked."""
+"""Small synthetic data in the place of Keras's data sets, and libraries that draw nothing. No network is asked."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import numpy as np
 
 TRAIN, TEST = 200, 48
 """200 is no multiple of the batch of 32: each epoch ends with a smaller batch."""
+
+_DRAWING = (
+    "matplotlib", "matplotlib.pyplot", "matplotlib.cm", "imageio", "IPython", "IPython.display", "ipywidgets"
+)  # fmt: skip
 
 
 def _images(shape: tuple[int, ...], classes: int, *, column: bool) -> Any:
@@ -64,6 +68,12 @@ class _Nothing(types.ModuleType):
     def __iter__(self) -> Any:
         return iter((_Nothing(), _Nothing()))
 
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
 
 class NoNetwork(RuntimeError):
     """The script fetches something that is not here."""
@@ -73,8 +83,30 @@ def _refused(*words: Any, **_: Any) -> Any:
     raise NoNetwork(f"the script fetches data: {words[:2]}")
 
 
+def _tfds() -> types.ModuleType:
+    """Return what `import tensorflow_datasets` gets: any data set is a few small images with labels."""
+
+    def load(name: str = "", split: Any = None, as_supervised: bool = False, **words: Any) -> Any:
+        import tensorflow as tf
+
+        def one(part: Any) -> Any:
+            (x, y), (tx, ty) = _images((96, 96, 3), 10, column=False)()
+            if any(word in str(part) for word in ("test", "validation")) and "train" not in str(part):
+                x, y = tx, ty
+            y = y.astype("int64")
+            return tf.data.Dataset.from_tensor_slices((x, y) if as_supervised else {"image": x, "label": y})
+
+        sets = [one(part) for part in split] if isinstance(split, (list, tuple)) else one(split)
+        return (sets, _Nothing()) if words.get("with_info") else sets
+
+    module = types.ModuleType("tensorflow_datasets")
+    vars(module).update(load=load, disable_progress_bar=lambda: None)
+    vars(module)["Split"] = types.SimpleNamespace(TRAIN="train", TEST="test", VALIDATION="validation")
+    return module
+
+
 def install() -> None:
-    """Put all of it where scripts look for it."""
+    """Put all of it where scripts look for it. Files of `get_file` lie in ~/.keras (see `files.py`)."""
     import keras
 
     sets = keras.datasets
@@ -87,7 +119,30 @@ def install() -> None:
         module.load_data = _images(shape, classes, column=column)
     sets.imdb.load_data = _texts
     sets.boston_housing.load_data = _houses
-    keras.utils.get_file = _refused
+    files: Any = sys.modules["keras.src.utils.file_utils"]
+    files.urlretrieve = _refused
+    files.validate_file = lambda *_, **__: True
     keras.utils.plot_model = lambda *_, **__: None
-    for name in ("matplotlib", "matplotlib.pyplot", "matplotlib.cm"):
+    for name in _DRAWING:
         sys.modules[name] = _Nothing()
+    sys.modules["gdown"] = types.ModuleType("gdown")
+    vars(sys.modules["gdown"])["download"] = lambda *_, **__: None
+    sys.modules["tensorflow_datasets"] = _tfds()
+
+
+def still() -> None:
+    """Switch the noise of layers off, and let BatchNormalization take the statistics of the whole batch."""
+    import keras
+
+    def fixed(layer: Any, name: str, value: Any) -> None:
+        begin = layer.__init__
+
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            begin(self, *args, **kwargs)
+            setattr(self, name, value)
+
+        layer.__init__ = __init__
+
+    fixed(keras.layers.Dropout, "rate", 0.0)
+    fixed(keras.layers.GaussianNoise, "stddev", 0.0)
+    fixed(keras.layers.BatchNormalization, "synchronized", True)

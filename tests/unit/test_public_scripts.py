@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 import tomllib
 
-from tests.public_scripts.__main__ import _compared, _table, verdict
-from tests.public_scripts.running import shortened
+from tests.public_scripts.__main__ import _compared
+from tests.public_scripts.page import good, name_of, table_of, verdict
+from tests.public_scripts.running import as_script, shortened
 
 COLLECTION = Path(__file__).parents[1] / "public_scripts" / "collection.toml"
 
@@ -24,45 +26,74 @@ def test_a_copy_is_short_and_keeps_its_lines() -> None:
     )
 
 
-def test_the_collection_names_at_least_25_scripts_once() -> None:
-    scripts = [script["path"] for script in tomllib.loads(COLLECTION.read_text())["script"]]
-    assert len(scripts) == len(set(scripts)) >= 25
+def test_a_notebook_becomes_a_script_without_its_shell_commands(tmp_path: Path) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title"]},
+        {"cell_type": "code", "source": ["!pip install x\n", "import os\n", "x = 5 % 3"]},
+        {"cell_type": "code", "source": ["print(x)"]},
+    ]
+    (tmp_path / "one.ipynb").write_text(json.dumps({"cells": cells}))
+    assert as_script(tmp_path / "one.ipynb") == "pass\nimport os\nx = 5 % 3\nprint(x)"
 
 
-def ran(weights: float | None, loss: float | None) -> dict[str, Any]:
-    return {"outcome": "ran", "killed_at": 4, "weights_apart": weights, "loss_apart": loss}
+def test_the_collection_names_at_least_25_scripts_once_with_their_checksums() -> None:
+    collection = tomllib.loads(COLLECTION.read_text())
+    names = [name_of(script) for script in collection["script"]]
+    assert len(names) == len(set(names)) >= 25
+    assert {script["of"] for script in collection["script"]} <= {
+        of["name"] for of in collection["collection"]
+    }
+    assert all(len(script["sha256"]) == 64 for script in collection["script"])
+
+
+def ran(weights: float | None, loss: float | None, count: int = 2) -> dict[str, Any]:
+    killed = {"worker": "worker:1", "at": 8, "from": 6}
+    return {
+        "outcome": "ran",
+        "killed": killed,
+        "weights": count,
+        "weights_apart": weights,
+        "loss_apart": loss,
+    }
 
 
 @pytest.mark.parametrize(
     ("noise", "seen", "says"),
     [
         ([], ran(1e-6, 0.0), "equal (1e-06)"),
-        (["Dropout"], ran(0.3, 0.05), "alike (loss 5%)"),
+        (["Dropout"], ran(0.3, 0.05), "alike (loss 5.0%)"),
         ([], ran(0.3, 0.05), "differs (weights 3e-01, loss 5%)"),
         (["Dropout"], ran(0.3, 0.7), "differs (weights 3e-01, loss 70%)"),
         ([], ran(None, None), "other weights"),
+        ([], ran(0.0, None, count=0), "trains nothing"),
         ([], {"outcome": "refused", "why": "train.py:7: …"}, "refused"),
     ],
 )
 def test_equal_is_said_of_equal_weights_only(noise: list[str], seen: dict[str, Any], says: str) -> None:
-    assert verdict({"noise": noise, "2": seen}, "2") == says
+    row = {"noise": noise, "2": seen}
+    assert verdict(row, "2") == says
+    assert good(row, "2") == says.startswith(("equal", "alike", "refused"))
+    assert good(row, "3"), "what was not run promises nothing"
 
 
 def test_weights_are_compared_by_the_largest_of_their_array() -> None:
     expected = {"weights": [np.array([0.0, 2.0])], "fits": [{"loss": [3.0, 2.0]}]}
     found = {"weights": [np.array([0.01, 2.0])], "fits": [{"loss": [3.0, 1.9]}]}
-    assert _compared(expected, found) == pytest.approx({"weights_apart": 0.005, "loss_apart": 0.05})
+    apart = {"weights": 1, "weights_apart": 0.005, "loss_apart": 0.05}
+    assert _compared(expected, found) == pytest.approx(apart)
     assert _compared(expected, {**found, "weights": [np.zeros(3)]})["weights_apart"] is None
 
 
 def test_the_table_says_what_was_not_run_and_why() -> None:
     collection = tomllib.loads(COLLECTION.read_text())
-    first, second = (script["path"] for script in collection["script"][:2])
+    first, second = (name_of(script) for script in collection["script"][:2])
     known = {
         first: {"outcome": "not run", "why": "it fails alone: a | b"},
         second: {"outcome": "ran", "fits": 1, "noise": [], "2": ran(1e-6, 0.0)},
     }
-    lines = list(_table(collection, known))
-    assert f"| {first} | | | | | not run: it fails alone: a \\| b |" in lines
-    assert f"| {second} | 1 | equal (1e-06) | 4 |  |  |" in lines
+    lines = list(table_of(collection, known))
+    assert "1 of " in lines[0]
+    assert "1 of them as the page promises, 0 not" in lines[0]
+    assert f"| {first} |  |  |  |  | not run: it fails alone: a \\| b |" in lines
+    assert f"| {second} | 1 | equal (1e-06); worker:1 at step 8, from 6 |  |  |  |" in lines
     assert sum("no time for it" in line for line in lines) == len(collection["script"]) - 2

@@ -73,6 +73,21 @@ def summary_dir(path: Any, top: str) -> Any:
     return os.path.join(top, full.lstrip("/") if below.startswith("..") else below)
 
 
+_NOT_CHIEF = "not-chief_temp"
+
+
+def _of_generations_before(scratch: str) -> list[str]:
+    """Return where this task's older generations wrote, the newest first: scratches are `gen-000012/scratch`."""
+    generation, name = os.path.split(scratch)
+    task, own = os.path.split(generation)
+    if not own.startswith("gen-") or not os.path.isdir(task):
+        return []
+    older = sorted(
+        (each for each in os.listdir(task) if each.startswith("gen-") and each < own), reverse=True
+    )
+    return [os.path.join(task, each, name, _NOT_CHIEF) for each in older]
+
+
 class Scratch:
     """A directory in which every path has a substitute."""
 
@@ -84,8 +99,9 @@ class Scratch:
             self._own = self._root
         else:
             # This task's checkpoint directory is itself a host-local scratch that is thrown away.
-            self._root = os.path.join(os.path.abspath(within), "not-chief_temp")
+            self._root = os.path.join(os.path.abspath(within), _NOT_CHIEF)
             self._own = os.path.abspath(within)
+        self._roots = [self._root, *_of_generations_before(self._own)]
 
     def to_write(self, path: Any) -> Any:
         """Return the path to write to instead. Its directory exists."""
@@ -96,9 +112,16 @@ class Scratch:
         return double
 
     def to_read(self, path: Any) -> Any:
-        """Return the substitute if this process has written it, else the path itself."""
+        """Return the substitute if this process has written it, or the newest generation before; else the path itself.
+
+        A restart passes over what was trained, and so over what callbacks saved meanwhile, such as the best weights.
+        """
         double = self._double(path)
-        return double if double is not None and glob.glob(glob.escape(double) + "*") else path
+        for root in self._roots if double is not None else ():
+            there = os.path.join(root, os.path.relpath(double, self._root))
+            if glob.glob(glob.escape(there) + "*"):
+                return there
+        return path
 
     def _double(self, path: Any) -> str | None:
         if not isinstance(path, (str, os.PathLike)):

@@ -144,6 +144,25 @@ def test_what_is_written_elsewhere_is_read_from_there(tmp_path: Path) -> None:
     assert not path.parent.exists()
 
 
+def test_what_the_generations_before_have_written_is_read_after_a_restart(tmp_path: Path) -> None:
+    def scratch(number: int) -> Scratch:
+        own = tmp_path / f"gen-{number:06d}" / "scratch"
+        own.mkdir(parents=True, exist_ok=True)
+        return Scratch(str(own))
+
+    path = "best.weights.h5"
+    for number in (1, 2):
+        Path(scratch(number).to_write(path)).write_text(f"of generation {number}")
+    assert Path(scratch(3).to_read(path)).read_text() == "of generation 2"
+    assert scratch(3).to_read("other.h5") == "other.h5"
+    third = scratch(3)
+    Path(third.to_write(path)).write_text("its own")
+    assert Path(third.to_read(path)).read_text() == "its own"
+    assert Path(scratch(2).to_read(path)).read_text() == "of generation 2", (
+        "a later one is none of its business"
+    )
+
+
 def test_what_is_in_the_tasks_own_directory_stays(tmp_path: Path) -> None:
     path = str(tmp_path / "own" / "ckpt.weights.h5")
     assert Scratch(str(tmp_path / "own")).to_write(path) == path

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import re
 import shutil
 import urllib.request
@@ -28,6 +29,10 @@ HERE = Path(__file__).parent
 _NOISE = re.compile(
     r"Dropout|Random[A-Z]\w+(?=\()|keras\.random\b|tf\.random\b|GaussianNoise|BatchNormalization|backend\.random\b"
 )
+
+_STARVED = re.compile(r"heartbeat timeout|Unexpected heartbeat request|failed to connect to all addresses")
+"""What TensorFlow says where a worker had no processor for ten seconds."""
+GENERATIONS = 4
 
 
 def main() -> None:
@@ -82,7 +87,7 @@ def _run(collection: dict[str, Any], script: dict[str, Any], args: argparse.Name
 
 def _home(script: dict[str, Any], args: argparse.Namespace) -> Path:
     place: Path = args.results.parent.resolve() / "public-scripts"
-    return place / script["of"] / Path(script["path"]).stem
+    return place / str(script["of"]) / Path(script["path"]).stem
 
 
 def _begun(collection: dict[str, Any], script: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
@@ -171,29 +176,30 @@ def _gangs(
     kill: tuple[int, int] | None,
     env: dict[str, str],
 ) -> dict[str, Any]:
-    """Run one generation, or two where the first one is killed."""
+    """Run one generation, and as orch a next one after the kill, or where a busy machine has starved a worker."""
     from tests.public_scripts.running import Gang, saved_step, seeded, until
 
     shutil.rmtree(home, ignore_errors=True)
-    directories = seeded(home, 1, workers)
-    gang = Gang(copy, home, _data(args), directories, env, kill)
-    ended = until(gang.ended)
-    killed = None
-    if ended and kill is not None and gang.workers[kill[0]].killed_itself:
-        killed = {"worker": f"worker:{kill[0]}", "at": kill[1], "from": saved_step(directories[0])}
-        gang = Gang(copy, home, _data(args), seeded(home, 2, workers), env)
-        ended = until(gang.ended)
-    if not ended:
-        gang.kill()
-        return {"outcome": "hung", "why": "it did not end", "killed": killed}
-    failed = next((worker for worker in gang.workers if worker.code not in (0, -9)), None)
+    killed = failed = None
+    for generation in range(1, GENERATIONS + 1):
+        directories = seeded(home, generation, workers)
+        gang = Gang(copy, home, _data(args), directories, env, None if killed else kill)
+        if not until(gang.ended):
+            gang.kill()
+            return {"outcome": "hung", "why": "it did not end", "killed": killed}
+        if kill is not None and killed is None and gang.workers[kill[0]].killed_itself:
+            killed = {"worker": f"worker:{kill[0]}", "at": kill[1], "from": saved_step(directories[0])}
+            continue
+        failed = next((worker for worker in gang.workers if worker.code not in (0, -9)), None)
+        if failed is None or not _STARVED.search(failed.log_of_generation):
+            break
     if failed is not None:
-        outcome = "refused" if "Unsupported" in failed.log else "failed"
-        return {"outcome": outcome, "why": _last(failed.log), "killed": killed}
+        outcome = "refused" if "Unsupported" in failed.log_of_generation else "failed"
+        return {"outcome": outcome, "why": _last(failed.log_of_generation), "killed": killed}
     result = gang.workers[0].result()
     if result is None:
         return {"outcome": "failed", "why": "it left no result", "killed": killed}
-    return {"outcome": "ran", "killed": killed, "result": result}
+    return {"outcome": "ran", "killed": killed, "generations": generation, "result": result}
 
 
 def _compared(expected: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
@@ -207,8 +213,10 @@ def _compared(expected: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]
     )
     losses = []
     for one, other in zip(expected["fits"], found["fits"], strict=False):
-        a, b = (next((fit[key] for key in fit if "loss" in key), [0.0]) for fit in (one, other))
-        losses.append(abs(a[-1] - b[-1]) / max(abs(a[-1]), 1e-8) if a and b else 0.0)
+        shown = [key for key in one if "loss" in key and one[key][-1]] or list(one)
+        for name in ["loss"] if "loss" in shown else shown:
+            a, b = one[name][-1], other.get(name, [math.inf])[-1]
+            losses.append(abs(a - b) / max(abs(a), 1e-8))
     return {"weights": len(pairs), "weights_apart": apart, "loss_apart": max(losses, default=None)}
 
 

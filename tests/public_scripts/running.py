@@ -76,6 +76,7 @@ class Child:
             "ORCH_PUBLIC_STACKS_AFTER": str(LIMIT_S - 20),
             **env,
         }
+        self._said_before = len(self.log) if (home / "log").exists() else 0
         sys.stdout.flush()
         self._pid = os.fork()
         if self._pid == 0:
@@ -96,8 +97,13 @@ class Child:
 
     @property
     def log(self) -> str:
-        """What it has printed."""
+        """What it and its generations before have printed."""
         return (self.home / "log").read_text(errors="replace")
+
+    @property
+    def log_of_generation(self) -> str:
+        """What it has printed itself."""
+        return self.log[self._said_before :]
 
     @property
     def killed_itself(self) -> bool:
@@ -214,7 +220,7 @@ def seeded(root: Path, generation: int, workers: int) -> list[Path]:
     chief = Path(seed.seed(str(root / "shared"), generation)["path"])
     directories = [chief]
     for index in range(1, workers):
-        scratch = root / f"scratch-{generation}-{index}"
+        scratch = root / f"task-{index}" / f"gen-{generation:06d}" / "scratch"
         copying.copy(str(chief), str(scratch))
         directories.append(scratch)
     return directories

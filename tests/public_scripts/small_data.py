@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 import types
 from typing import Any
@@ -131,7 +133,7 @@ def install() -> None:
 
 
 def still() -> None:
-    """Switch the noise of layers off, and let BatchNormalization take the statistics of the whole batch."""
+    """Switch noise off, and let BatchNormalization take the statistics of the whole batch."""
     import keras
 
     def fixed(layer: Any, name: str, value: Any) -> None:
@@ -143,6 +145,39 @@ def still() -> None:
 
         layer.__init__ = __init__
 
+    _draw_constants()
     fixed(keras.layers.Dropout, "rate", 0.0)
     fixed(keras.layers.GaussianNoise, "stddev", 0.0)
     fixed(keras.layers.BatchNormalization, "synchronized", True)
+
+
+def _draw_constants() -> None:
+    """Let what is drawn within a graph be a constant. Weights are drawn before, and stay as they are."""
+    import tensorflow as tf
+    from tensorflow.python.ops import random_ops
+
+    def constant(draw: Any) -> Any:
+        @functools.wraps(draw)
+        def drawing(*args: Any, **kwargs: Any) -> Any:
+            if not tf.inside_function():
+                return draw(*args, **kwargs)
+            given = inspect.signature(draw).bind(*args, **kwargs)
+            given.apply_defaults()
+            words = given.arguments
+            dtype = tf.as_dtype(words["dtype"])
+            if "minval" in words:
+                low, high = words["minval"] or 0, words["maxval"]
+                value = low if high is None or dtype.is_integer else (low + high) / 2
+            else:
+                value = words["mean"] + words["stddev"] / 2
+            return tf.fill(words["shape"], tf.cast(value, dtype))
+
+        return drawing
+
+    for kind in ("normal", "uniform", "truncated_normal"):
+        stateless = constant(getattr(tf.random, f"stateless_{kind}"))
+        setattr(tf.random, f"stateless_{kind}", stateless)
+        plain = f"random_{kind}" if kind != "truncated_normal" else kind
+        drawing = constant(getattr(random_ops, plain))
+        setattr(random_ops, plain, drawing)
+        setattr(tf.random, kind, drawing)

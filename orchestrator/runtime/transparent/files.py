@@ -117,7 +117,9 @@ class Scratch:
         A restart passes over what was trained, and so over what callbacks saved meanwhile, such as the best weights.
         """
         double = self._double(path)
-        for root in self._roots if double is not None else ():
+        if double is None:
+            return path
+        for root in self._roots:
             there = os.path.join(root, os.path.relpath(double, self._root))
             if glob.glob(glob.escape(there) + "*"):
                 return there

@@ -31,7 +31,7 @@ def install(library: str, said: Said, script: str, folder: str) -> None:
         losses: Any = sys.modules["keras.src.losses.loss"]
         optimizer = sys.modules["keras.src.backend.tensorflow.optimizer"].TFOptimizer
         optimizer._all_reduce_sum_gradients = _already_reduced(optimizer._all_reduce_sum_gradients, said)
-        optimizer.apply = _refusing(optimizer.apply, said, script)
+        optimizer.apply = _refusing(optimizer.apply, said, script, folder)
         _count_masked(losses)
         base: Any = sys.modules["keras.src.optimizers.base_optimizer"]
         base.ops = _Together(base.ops)
@@ -42,7 +42,7 @@ def install(library: str, said: Said, script: str, folder: str) -> None:
         utils: Any = importlib.import_module("tf_keras.src.optimizers.utils")
         utils.all_reduce_sum_gradients = _already_reduced(utils.all_reduce_sum_gradients, said)
         optimizer = sys.modules["tf_keras"].optimizers.Optimizer
-        optimizer.apply_gradients = _refusing(optimizer.apply_gradients, said, script)
+        optimizer.apply_gradients = _refusing(optimizer.apply_gradients, said, script, folder)
     for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
         if hasattr(losses, name):
             setattr(losses, name, _unscaled_in_steps(getattr(losses, name)))
@@ -134,7 +134,10 @@ def _of_the_global_batch(gradient: Any, said: Said, script: str, folder: str) ->
         step = steps.current()
         if step is None:
             return _explained(
-                lambda: gradient(tape, target, sources, output_gradients, *args, **kwargs), said, script
+                lambda: gradient(tape, target, sources, output_gradients, *args, **kwargs),
+                said,
+                script,
+                folder,
             )
         if output_gradients is None:
             try:
@@ -228,30 +231,31 @@ def _values(gradient: Any) -> Any:
     return getattr(gradient, "values", gradient)
 
 
-def _own_loop(script: str) -> str:
+def _own_loop(script: str, folder: str) -> str:
     return (
-        f"{script} trains in a loop of its own without strategy.run, which transparent cannot share among replicas: "
-        "put the step into a train_step and call fit, or write the loop for a strategy and remove `transparent: true`"
+        f"{steps.line_of_script(folder) or script}: this script trains in a loop of its own without strategy.run, "
+        "which transparent cannot share among replicas: put the step into a train_step and call fit, or write the loop "
+        "for a strategy and remove `transparent: true`"
     )
 
 
-def _explained(gradient: Any, said: Said, script: str) -> Any:
+def _explained(gradient: Any, said: Said, script: str, folder: str) -> Any:
     """Replace TensorFlow's error for a gradient outside of a replica with one that names the way out."""
     try:
         return gradient()
     except ValueError as e:
         if "not available outside the replica context" not in str(e):
             raise
-        raise said.unsupported(_own_loop(script)) from e
+        raise said.unsupported(_own_loop(script, folder)) from e
 
 
-def _refusing(apply: Any, said: Said, script: str) -> Any:
+def _refusing(apply: Any, said: Said, script: str, folder: str) -> Any:
     @functools.wraps(apply)
     def apply_in_replicas(self: Any, *args: Any, **kwargs: Any) -> Any:
         import tensorflow as tf
 
         if tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context():
-            raise said.unsupported(_own_loop(script))
+            raise said.unsupported(_own_loop(script, folder))
         return apply(self, *args, **kwargs)
 
     return apply_in_replicas

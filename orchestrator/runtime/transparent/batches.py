@@ -24,6 +24,7 @@ def install(library: str, strategy: Any, said: Said, noise: Noise) -> None:
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
         _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, said, noise)
         _patch_predict_on_batch(trainer.TensorFlowTrainer, strategy)
+        _patch_predict_step(trainer.TensorFlowTrainer, strategy)
         _patch_building(trainer.TensorFlowTrainer)
     else:
         _patch_keras2(sys.modules["tf_keras"].Model, strategy, stepping)
@@ -119,6 +120,26 @@ def _patch_predict_on_batch(owner: Any, strategy: Any) -> None:
         return predict_on_batch(self, x)
 
     owner.predict_on_batch = predict_divided
+
+
+def _patch_predict_step(owner: Any, strategy: Any) -> None:
+    """Hide that a replica has no example: Keras takes what has no rows for a bias, so recurrent layers fail."""
+    predict_step = owner.predict_step
+
+    @functools.wraps(predict_step)
+    def predict_step_of_a_replica(self: Any, data: Any) -> Any:
+        import tensorflow as tf
+
+        def hidden(leaf: Any) -> Any:
+            if not tf.is_symbolic_tensor(leaf) or not leaf.shape.rank or leaf.shape[0] != 0:
+                return leaf
+            return tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]])
+
+        if self.distribute_strategy is strategy:
+            data = tf.nest.map_structure(hidden, data)
+        return predict_step(self, data)
+
+    owner.predict_step = predict_step_of_a_replica
 
 
 def _patch_building(owner: Any) -> None:

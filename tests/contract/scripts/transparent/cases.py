@@ -342,6 +342,13 @@ def fewer_examples_than_replicas():
 
 
 @case
+def recurrent_model_asked_for_one_example():
+    model, _ = trained(compiled("sgd", "binary_crossentropy", layers.RepeatVector(3), layers.LSTM(4)))
+    predicted = [model.predict(X[:1], verbose=0), model.predict_on_batch(X[:1])]
+    return model, {"predicted": np.concatenate(predicted)[:, 0].tolist()}
+
+
+@case
 def normalized_over_the_global_batch():
     inner = layers.BatchNormalization(synchronized=True)
     return trained(compiled("adam", "binary_crossentropy", inner), X[:33], Y[:33])

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import tomllib
 
-from tests.public_scripts.page import name_of, verdict, write_page
+from tests.public_scripts.page import commit, name_of, verdict, write_page
 
 HERE = Path(__file__).parent
 
@@ -80,7 +80,7 @@ def _run(collection: dict[str, Any], script: dict[str, Any], args: argparse.Name
             continue
         row[run] = _transparent(row, script, args, run)
         print(f"{name}, {run}: {verdict(row, run)} {row[run]}", flush=True)
-    known[name] = row
+    known[name] = {"commit": commit(), **row}
     args.results.parent.mkdir(parents=True, exist_ok=True)
     args.results.write_text(json.dumps(known, indent=1))
 

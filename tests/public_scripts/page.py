@@ -52,14 +52,12 @@ def write_page(collection: dict[str, Any], known: dict[str, Any]) -> None:
 
 def table_of(collection: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:
     """Return the lines of the table."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    rows = [(script, known.get(name_of(script))) for script in collection["script"]]
+    rows = [(script, _run(known.get(name_of(script)))) for script in collection["script"]]
     ran = [row for _, row in rows if row and row["outcome"] != "not run"]
     bad = sum(not all(good(row, run) for run in ("2", "still", "3")) for row in ran)
+    commits = ", ".join(sorted({row.get("commit", "unknown") for row in ran})) or "none"
     yield (
-        f"{datetime.date.today()}, commit {commit.stdout.strip()}: {len(ran)} of {len(rows)} scripts ran, "
+        f"{datetime.date.today()}, commit {commits}: {len(ran)} of {len(rows)} scripts ran, "
         f"{len(ran) - bad} of them as the page promises, {bad} not."
     )
     yield ""
@@ -70,6 +68,22 @@ def table_of(collection: dict[str, Any], known: dict[str, Any]) -> Iterator[str]
     yield ""
     for each in collection["collection"]:
         yield f"- {each['name']}: {each['repository']} at {each['commit'][:10]}, {each['license']}"
+
+
+def commit() -> str:
+    """Return the commit of these sources."""
+    asked = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    return asked.stdout.strip()
+
+
+def _run(row: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the row, or None where only one process has trained so far."""
+    there = row is not None and (
+        row["outcome"] == "not run" or any(run in row for run in ("2", "still", "3"))
+    )
+    return row if there else None
 
 
 def name_of(script: dict[str, Any]) -> str:

@@ -132,6 +132,21 @@ def look_here(session: Session, plans: Iterable[Plan]) -> list[Item]:
     return found
 
 
+def look_in_jobs(session: Session) -> list[Item]:
+    """Find the secrets that jobs of Slurm have left which were killed."""
+    if not os.path.isdir(os.path.join(session.paths.state_dir, "slurm")):
+        return []
+    from orchestrator.adapters.slurm import job
+    from orchestrator.client.on_slurm import ended_with_secrets
+
+    top = session.paths.state_dir
+    return [
+        _here(session, name, "secrets of a job that has ended", "dead", path)
+        for name in ended_with_secrets(session)
+        for path in job.secrets_in(job.directory(top, name))
+    ]
+
+
 def _runs_by_store(state_dir: str, ours: Known) -> dict[str, Run]:
     """Return for each checkpoint store its run: the active one, else the newest."""
     found: dict[str, Run] = {}
@@ -188,7 +203,10 @@ def remove_here(session: Session, item: Item) -> str | None:
     going = f"{item.path}.{os.getpid()}{_GOING}"
     try:
         os.rename(item.path, going)  # atomic: a run that starts now finds all of it or nothing
-        shutil.rmtree(going)
+        if os.path.isdir(going):
+            shutil.rmtree(going)
+        else:
+            os.unlink(going)
     except OSError as e:
         return f"{e.filename}: {e.strerror}"
     return None

@@ -10,7 +10,7 @@ from orchestrator.adapters import durable
 from orchestrator.adapters.head.paths import Paths
 from orchestrator.adapters.slurm import commands, job
 from orchestrator.client.environment import Environment
-from orchestrator.core.errors import CoordinatorUnreachable, Refused, UsageError
+from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, UsageError
 from orchestrator.core.plan import Plan
 from orchestrator.core.sbatch import Wish, batch_script
 
@@ -49,6 +49,7 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
         if from_scratch:
             raise Refused(f"job {before.id} has the run {plan.name}", hint=f"`orch kill {plan.name}` ends it")
         return before, False
+    forget_secrets(environment)
     paths = job.prepare(state_dir)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(state_dir, "status.json"))  # of the job before
@@ -59,10 +60,14 @@ def submit(file: str, environment: Environment, *, from_scratch: bool) -> tuple[
         "requeue": wish.requeue,
         "recipients": load_recipients(file) if plan.notify else [],
     }
-    durable.write_json(os.path.join(state_dir, "submitted.json"), what)
+    durable.write_json(os.path.join(state_dir, job.SUBMITTED), what)
     script = os.path.join(state_dir, "batch.sh")
     durable.write(script, batch_script(wish, python=sys.executable, state_dir=state_dir).encode(), mode=0o700)
-    job_id = commands.call("sbatch", "--parsable", script).strip().partition(";")[0]
+    try:
+        job_id = commands.call("sbatch", "--parsable", script).strip().partition(";")[0]
+    except commands.SlurmFailed:
+        job.forget_secrets(state_dir)
+        raise
     made = job.Job(job_id, plan.name, sys.executable, environment.time())
     durable.write_json(paths.job, made.to_json())
     return made, True
@@ -92,8 +97,27 @@ def cancel_waiting(environment: Environment) -> bool:
     if found is None or job.waiting(found) is None:
         return False
     commands.call("scancel", found.id)
+    job.forget_secrets(environment.paths.state_dir)
     environment.say(f"job {found.id} had no nodes yet; it is cancelled")
     return True
+
+
+def ended_with_secrets(environment: Environment) -> list[str]:
+    """Return the runs on Slurm whose job has ended without removing its secrets, as one does that is killed."""
+    found = []
+    for name in job.names(environment.paths.state_dir):
+        state_dir = job.directory(environment.paths.state_dir, name)
+        with contextlib.suppress(OrchestratorError):
+            known = job.read(state_dir) if job.secrets_in(state_dir) else None
+            if known is not None and job.end_of(known) is not None:
+                found.append(name)
+    return found
+
+
+def forget_secrets(environment: Environment) -> None:
+    """Remove what ended jobs have left of secrets."""
+    for name in ended_with_secrets(environment):
+        job.forget_secrets(job.directory(environment.paths.state_dir, name))
 
 
 def _check(plan: Plan) -> None:

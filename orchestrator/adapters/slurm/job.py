@@ -5,8 +5,10 @@ It is the state directory of the coordinator in the job's batch step, and lies o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -73,6 +75,28 @@ def prepare(state_dir: str) -> Paths:
     paths.check()
     durable.write(paths.bundle, bundle.load().code.data)
     return paths
+
+
+SUBMITTED = "submitted.json"
+"""The plan and the secrets of a job that has not begun, or may begin again."""
+
+
+def secrets_in(state_dir: str) -> list[str]:
+    """Return the files and directories of a run that hold secrets."""
+    places = [os.path.join(state_dir, name) for name in ("secrets", "recipients")]
+    held = [place for place in places if os.path.isdir(place) and os.listdir(place)]
+    submitted = os.path.join(state_dir, SUBMITTED)
+    return ([submitted] if os.path.exists(submitted) else []) + held
+
+
+def forget_secrets(state_dir: str) -> None:
+    """Remove them: no job will need them any more."""
+    for place in secrets_in(state_dir):
+        if os.path.isdir(place):
+            shutil.rmtree(place, ignore_errors=True)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(place)
 
 
 def waiting(job: Job) -> str | None:

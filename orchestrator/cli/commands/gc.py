@@ -17,7 +17,7 @@ from orchestrator.cli.host_queries import (
     plans_of,
     say_problems,
 )
-from orchestrator.cli.orphans import KEPT, Item, Known, known, look_here, remove_here
+from orchestrator.cli.orphans import KEPT, Item, Known, known, look_here, look_in_jobs, remove_here
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import Refused, SomeHostsOnly, UsageError
 from orchestrator.core.words import counted, duration, size
@@ -180,7 +180,8 @@ def command(
 ) -> int:
     """Find orphans, what runs left behind that this head node does not know, and remove them after you confirm.
 
-    Orphans are processes, directories, logs, and checkpoints that were copied to this machine. What lives, or was
+    Orphans are processes, directories, logs, checkpoints that were copied to this machine, and secrets of jobs of Slurm
+    that were killed. What lives, or was
     driven by a coordinator less than 15 minutes ago, is listed and left alone: nobody removes it but its owner, unless
     --even-alive names it. So are the checkpoints of an ended run, from which the next `orch up` resumes. Processes are
     killed by marker and recorded identity only. Exit code 4 where a host did not answer, or answered with an error.
@@ -188,13 +189,14 @@ def command(
     ours = known(session)
     plans = [plan for plan, _ in plans_of(files)]
     hosts = [host for plan in plans for host in plan.hosts] if files else ours.hosts
-    if not hosts:
+    left = look_in_jobs(session)
+    if not hosts and not left:
         raise UsageError("no hosts to query", hint="name a cluster spec: `orch gc --hosts cluster.yaml`")
-    if not ours.there:
+    if hosts and not ours.there:
         session.warn("no journal here, so every run is unknown; `orch recover` adopts those that are alive")
     ask = asker(session)
     items, answers = look(ask, hosts, ours)
-    items += look_here(session, plans)
+    items += left + look_here(session, plans)
     failed = say_problems(session, answers)
     chosen = may_go(items, even_alive, even_checkpoints, ours)
     if not as_json:

@@ -31,6 +31,7 @@ _HOST_STYLE = {
     "quarantined": "red",
     "stuck": "red",
     "drained": "yellow",
+    "leaving": "yellow",
     "spare": "dim",
 }
 """The states of hosts that are always shown."""

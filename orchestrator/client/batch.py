@@ -1,8 +1,8 @@
 """The batch step of a Slurm job: keepers on its nodes, the coordinator here, and the run, to its end.
 
 Slurm starts it, by the script of `orch up --on slurm`. It may lose its coordinator and starts another one; it loses
-nothing else, since the keepers are the parents of all tasks. Of the engine it tells the coordinator two facts only:
-that hosts will be taken away, and that those of an earlier start of the job are gone.
+nothing else, since the keepers are the parents of all tasks. What Slurm's signals mean it tells the keepers, through
+which the coordinator learns that hosts leave; and the coordinator, that those of an earlier start of the job are gone.
 """
 
 from __future__ import annotations
@@ -22,20 +22,25 @@ from typing import Any
 
 from orchestrator.adapters import durable
 from orchestrator.adapters.slurm import commands
-from orchestrator.adapters.slurm.job import runtime_dir
+from orchestrator.adapters.slurm.job import SUBMITTED, runtime_dir
 from orchestrator.adapters.slurm.transport import slurm_transport, step
 from orchestrator.client.choice import is_active, runs_of
 from orchestrator.client.environment import Environment
 from orchestrator.client.killing import order
 from orchestrator.client.starting import coordinator_command, spawn
+from orchestrator.core.causes import Cause
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.plan import HostPlan, Plan
+from orchestrator.core.sbatch import WARNING_S
 
 READY_S = 60.0
 """How long a node may take to start its keeper. One that takes longer is a spare at best."""
 
 LINGER_S = 5.0
 """How long the coordinator still answers when the run has ended: somebody may wait for that."""
+
+KILL_WAIT_S = 30.0
+"""Between Slurm's SIGTERM and its SIGKILL, where it does not say."""
 
 _LOOK_S = 0.5
 _AGAIN_S = 2.0
@@ -45,9 +50,14 @@ class Keepers:
     """The keeper steps, one per node, each started again when it has ended."""
 
     def __init__(
-        self, hosts: list[HostPlan], bundle: str, say: queue.Queue[tuple[str, dict[str, Any]]]
+        self,
+        hosts: list[HostPlan],
+        bundle: str,
+        say: queue.Queue[tuple[str, dict[str, Any]]],
+        warnings: list[str],
     ) -> None:
         self._bundle = bundle
+        self._warnings = warnings
         self._say = say
         self._ending = False
         for host in hosts:
@@ -56,6 +66,7 @@ class Keepers:
     def _keep(self, host: HostPlan) -> None:
         words = step(host, "--unbuffered", "--input=none")
         command = [*words, "--", host.python, "-I", "-S", self._bundle, "keeper", host.allocation]
+        command += self._warnings
         while not self._ending:
             with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as child:
                 assert child.stdout is not None
@@ -86,8 +97,9 @@ class Batch:
         self.client = self.environment.client()
         self.job_id = job_id
         self.says: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
-        self.leaving: dict[str, str] = {}
-        self.wish: dict[str, Any] = durable.read_json(state_dir, "submitted.json") or {}
+        self.wish: dict[str, Any] = durable.read_json(state_dir, SUBMITTED) or {}
+        if not self.wish.get("requeue"):  # it holds secrets, and nobody reads it again
+            _unlink(os.path.join(state_dir, SUBMITTED))
         self._coordinator: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
@@ -100,7 +112,7 @@ class Batch:
         nodes = [
             HostPlan(name, "slurm", name, name, python=python, allocation=self.allocation) for name in names
         ]
-        keepers = Keepers(nodes, self.environment.paths.bundle, self.says)
+        keepers = Keepers(nodes, self.environment.paths.bundle, self.says, warnings(self.job_id))
         gpus = self._await_keepers(nodes)
         plan = placed(plan, [node for node in nodes if node.name in gpus] or nodes, nodes, gpus)
         self._ensure_coordinator()
@@ -115,15 +127,15 @@ class Batch:
         run_id = str(self.client.post("/v1/runs", body)["run_id"])
         ended = self._follow(run_id)
         say(f"{run_id}: {ended.get('phase')}: {ended.get('reason')}")
-        time.sleep(LINGER_S if not self.leaving else 0.0)
+        is_taken = was_taken(ended)
+        time.sleep(LINGER_S if not is_taken else 0.0)
         keepers.stop()
         self._end_all(nodes)
-        if self.leaving and self.wish.get("requeue") and self._still_ours():
+        if is_taken and self.wish.get("requeue") and self._still_ours():
             say("the job is queued again, and the run continues from its last checkpoint")
             commands.call("scontrol", "requeue", self.job_id)
             time.sleep(60.0)
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(self.state_dir, "submitted.json"))
+        _unlink(os.path.join(self.state_dir, SUBMITTED))
         return 0 if ended.get("phase") == "SUCCEEDED" else 1
 
     def _still_ours(self) -> bool:
@@ -140,7 +152,7 @@ class Batch:
                 if "ready" in said:
                     found[name] = seen_gpus(said.get("gpus"))
                 elif "leaving" in said:
-                    self.leaving[name] = str(said["leaving"])
+                    say(f"{name} leaves: it was sent {said['leaving']}")
         for node in nodes:
             if node.name not in found:
                 say(f"{node.name} has no keeper after {READY_S:.0f} s: it is used last")
@@ -174,7 +186,6 @@ class Batch:
 
     def _follow(self, run_id: str) -> dict[str, Any]:
         """Look after coordinator and run until the run has ended."""
-        killed = False
         while True:
             self._ensure_coordinator()
             with contextlib.suppress(OrchestratorError):
@@ -185,21 +196,12 @@ class Batch:
                 )
                 if ended is not None:
                     return dict(ended)
-                if self.leaving and not killed:
-                    killed = self._leave(run_id)
             with contextlib.suppress(queue.Empty):
                 name, said = self.says.get(timeout=_LOOK_S)
                 if "leaving" in said:
-                    self.leaving[name] = str(said["leaving"])
+                    say(f"{name} leaves: it was sent {said['leaving']}")
                 elif "ready" in said:
                     say(f"{name} has a keeper again")
-
-    def _leave(self, run_id: str) -> bool:
-        """Save and stop: Slurm warns all nodes of a job at once, so there is nowhere to go."""
-        why = "the time limit is near" if "USR1" in self.leaving.values() else "Slurm takes the nodes away"
-        say(f"{why}: the run saves and stops")
-        self.client.post(f"/v1/runs/{run_id}/kill", {"force": False})
-        return True
 
     def _await_end(self, run_id: str, seconds: float) -> None:
         give_up_at = time.monotonic() + seconds
@@ -219,6 +221,24 @@ class Batch:
             with contextlib.suppress(OrchestratorError, OSError):
                 transport.open(node, "kill -KILL $PPID").close()
         shutil.rmtree(self.environment.paths.runtime_dir, ignore_errors=True)
+
+
+def warnings(job_id: str) -> list[str]:
+    """Return what the signals mean that Slurm sends to the keepers, as these are told. The sooner end is believed."""
+    try:
+        patience_s = commands.kill_wait_s()
+    except commands.SlurmFailed:
+        patience_s = KILL_WAIT_S
+    return [
+        f"USR1:{WARNING_S}:the time limit of job {job_id} is near",
+        f"TERM:{patience_s:g}:Slurm cancels or preempts job {job_id}",
+    ]
+
+
+def was_taken(ended: dict[str, Any]) -> bool:
+    """Return whether a run has ended because its hosts were taken away, and not by its user."""
+    found = ended.get("first_cause") or {}
+    return ended.get("phase") == "KILLED" and found.get("cause") == Cause.HOST_LEAVES.value
 
 
 def seen_gpus(value: object) -> tuple[int, ...] | None:
@@ -249,6 +269,11 @@ def placed(
         replace(task, host=by_name[task.host].name, gpus=moved(task.gpus, task.host)) for task in plan.tasks
     )
     return replace(plan, hosts=tuple(by_name[host.name] for host in plan.hosts), tasks=tasks)
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def say(text: str) -> None:

@@ -202,6 +202,15 @@ class Cause(Enum):
         advice="nothing",
     )
 
+    HOST_LEAVES = Row(
+        "host leaves",
+        blame=Blame.NOBODY,
+        is_free=True,
+        is_found_first=True,
+        means="whoever lends the hosts takes them away, and no other host could take the tasks",
+        advice="`orch up` goes on from the last checkpoint, on other hosts",
+    )
+
     _value_: str
     row: Row
 

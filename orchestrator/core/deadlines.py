@@ -13,7 +13,7 @@ from types import MappingProxyType
 from orchestrator.core.hosts import lifecycle, silence
 from orchestrator.core.instants import Deadline, Kind, instants_of
 from orchestrator.core.model import Run, Running
-from orchestrator.core.phases import room, standby
+from orchestrator.core.phases import leaving, room, standby
 from orchestrator.core.phases.individual import may_start_individually, overdue_at
 from orchestrator.core.phases.stall import stalled_at
 
@@ -48,6 +48,7 @@ DEADLINES: MappingProxyType[str, Callable[[Run], _Due]] = MappingProxyType(
         "it is known whether the checkpoint directory is full": lambda run: [room.known_at(run)],
         "a host is displayed as unreachable": lambda run: [at for _, at in lifecycle.silent_at(run)],
         "a host that could not be prepared is asked again": lambda run: [h.retry_at for h in run.hosts],
+        "the tasks of a host that leaves are asked to end": leaving.due,
         "a standby is started, or has not joined": standby.due,
         "a task is restarted by itself": _individual_starts,
         "a task that was restarted by itself has not joined, or does not end": _individual_waits,

@@ -69,7 +69,7 @@ from orchestrator.core.model import (
     TaskPhase,
 )
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import checkpoints, final_verification, room, standby
+from orchestrator.core.phases import checkpoints, final_verification, leaving, room, standby
 from orchestrator.core.phases.individual import advance_individual, end_individually
 from orchestrator.core.phases.quiet import is_quiet
 from orchestrator.core.phases.reports import absorb
@@ -87,6 +87,7 @@ from orchestrator.core.phases.stopping import (
     SWEEP_WAIT_S,
     advance_stopping,
     finish,
+    hosts_leave,
     hurry,
     stop_all,
     stop_for,
@@ -222,8 +223,10 @@ def _advance(turn: Turn) -> None:
             advance_pending(turn)
         case Rendezvous():
             advance_rendezvous(turn)
+            if turn.run.phase is Phase.RENDEZVOUS:
+                leaving.advance(turn)
         case Running():
-            for advance in (advance_running, advance_individual, advance_stall):
+            for advance in (advance_running, leaving.advance, advance_individual, advance_stall):
                 if turn.run.phase is Phase.RUNNING:
                     advance(turn)
         case Stopping():
@@ -321,8 +324,9 @@ def _kill(turn: Turn, event: KillRequested) -> None:
     if run.phase is Phase.STOPPING and run.intent in (Intent.SUCCEED, Intent.FAIL):
         hurry(turn)
         return
-    if run.intent is not Intent.KILL:
+    if run.intent is not Intent.KILL or hosts_leave(run):
         turn.note(NoteKind.KILL, "kill requested by the user")
+        turn.set(first_cause=None if hosts_leave(run) else run.first_cause)
         stop_all(turn, Intent.KILL, "killed by the user")
     if event.force:
         turn.set_phase(force_at=turn.at)

@@ -6,7 +6,18 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.faults import Fault
 from orchestrator.core.instants import Instant
-from orchestrator.core.model import Exit, Facts, GpuLoad, Owner, Problem, Progress, Seed, Swept, Unkillable
+from orchestrator.core.model import (
+    Exit,
+    Facts,
+    GpuLoad,
+    Leaving,
+    Owner,
+    Problem,
+    Progress,
+    Seed,
+    Swept,
+    Unkillable,
+)
 from orchestrator.core.plan import TaskId
 
 
@@ -99,6 +110,8 @@ class HostReported:
     gpu_loads: tuple[GpuLoad, ...] = ()
     gpu_faults: tuple[tuple[int, int | None], ...] = ()
     """(index, Xid) of the GPUs that have gone wrong since the agent began; no Xid: it has disappeared."""
+    leaving: Leaving | None = None
+    """That the host will be taken away; None of one that stays, as far as it knows."""
 
 
 @dataclass(frozen=True, slots=True)

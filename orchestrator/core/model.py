@@ -91,6 +91,8 @@ class HostState(Enum):
     """By the user's word."""
     STUCK = "stuck"
     """Holds a process that cannot be killed, of this run or another: no task beside it, until it is gone."""
+    LEAVING = "leaving"
+    """About to be taken away by whoever lends it. Ends with a new boot, or when it says so no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +277,15 @@ class GpuFault:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving:
+    """What a host was told by whoever lends it: that it will be taken away."""
+
+    why: str
+    in_s: float
+    """When, counted from the report; 0 where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """What we believe of a host of this run."""
 
@@ -304,6 +315,9 @@ class Host:
     """When the user said that it is gone for good, for people. It owes no proof; empty once it is heard after all."""
     faults: int = 0
     """Generations in a row that this host ended, by its own fault and without progress."""
+    leave_at: Deadline | None = None
+    """When its tasks are asked to end, at the latest, since it will be taken away; None of a host that stays."""
+    leave_why: str = ""
     untouched: bool = False
     """A spare that was never given a task: nothing of the run can be left there."""
     dir_silent_s: float = 0.0

@@ -48,7 +48,11 @@ class NoteKind(Enum):
     FAILED = Row(
         "failed", "The run was given up, and why.", ends_the_run=True, repeats_a_cause=True, notice="failed"
     )
-    KILLED = Row("killed", "The run has ended at the user's word.", ends_the_run=True)
+    KILLED = Row(
+        "killed",
+        "The run has ended at the user's word, or because its hosts were taken away.",
+        ends_the_run=True,
+    )
     WARNING = Row(
         "warning", "Something that a person should know of, though the run goes on or has succeeded."
     )
@@ -100,6 +104,12 @@ class NoteKind(Enum):
     HOST_REFUSED = Row(
         "host-refused", "A host cannot serve the run until a person acts.", gives_a_reason=True
     )
+    HOST_LEAVES = Row(
+        "host-leaves",
+        "A host will be taken away by whoever lends it, when, and what becomes of its tasks.",
+        notice="host-lost",
+    )
+    HOST_STAYS = Row("host-stays", "A host that was to be taken away stays after all.")
     HOST_WARNING = Row("host-warning", "Something on a host may end its tasks.")
     GPU_LOST = Row("gpu-lost", "A GPU is not told of any more; its index is in `data`.")
     GPU_XID = Row("gpu-xid", "The driver complains of a GPU; index and Xid are in `data`.")

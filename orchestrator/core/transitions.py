@@ -24,25 +24,27 @@ from orchestrator.core.phase_states import EndPhase, Intent, Phase
 _PENDING: Mapping[Phase, str] = {
     Phase.RENDEZVOUS: "every host that is to hold a task is ready, and they fit together",
     Phase.FAILED: "a host refused, was not ready in time, or does not fit the others; no process was ever started",
-    Phase.KILLED: "the user killed the run before any process was started",
+    Phase.KILLED: "the user killed the run, or its hosts leave, before any process was started",
 }
 _RENDEZVOUS: Mapping[Phase, str] = {
     Phase.RUNNING: "every task is at its gate and the checkpoint is ready: all are released together",
-    Phase.STOPPING: "a task ended or did not join in time, the checkpoint was not made ready, or the user wants it",
+    Phase.STOPPING: "a task ended or did not join in time, the checkpoint was not made ready, a host leaves, or the "
+    "user wants it",
 }
 _RUNNING: Mapping[Phase, str] = {
-    Phase.STOPPING: "a task ended, was lost or stalled, the gang is to change places, or the user wants it",
+    Phase.STOPPING: "a task ended, was lost or stalled, the gang is to change places, a host leaves, or the user wants "
+    "it",
 }
 _STOPPING: Mapping[Phase, str] = {
     Phase.STOPPING: "the user killed the run while its tasks were being ended for another reason",
     Phase.BACKOFF: "no task of the generation may live any more, and the run goes on",
     Phase.SUCCEEDED: "the chief exited with 0, and every host was asked for the proof that nothing is left",
     Phase.FAILED: "the run was given up, and every host was asked for the proof",
-    Phase.KILLED: "the user killed the run, and every host was asked for the proof",
+    Phase.KILLED: "the user killed the run, or its hosts leave, and every host was asked for the proof",
 }
 _BACKOFF: Mapping[Phase, str] = {
     Phase.RENDEZVOUS: "the wait is over, every slot has a host that is ready, and no old task may live",
-    Phase.STOPPING: "the user killed the run, or the hosts do not fit together any more",
+    Phase.STOPPING: "the user killed the run, or the hosts leave or do not fit together any more",
 }
 
 TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = MappingProxyType(

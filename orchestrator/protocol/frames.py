@@ -298,9 +298,19 @@ class Unkillable(TypedDict):
     why: Text
 
 
+class Leaving(TypedDict):
+    """What the host was told by whoever lends it: that it will be taken away."""
+
+    why: Text
+    in_s: Seconds
+    """The time that is left; 0 where that is not known."""
+
+
 class Sampled(Sample):
     """What is measured at every heartbeat."""
 
+    leaving: NotRequired[Leaving | None]
+    """null or missing: it stays, as far as it knows."""
     checkpoint_dirs: Annotated[dict[RunId, DirectorySample], Length(RUNS_MAX)]
 
 

@@ -8,7 +8,7 @@ from orchestrator.adapters.channel import Decoder, encode
 from orchestrator.adapters.host.hostdir import HostFault, refuse_superseded
 from orchestrator.daemon.agent import state as agent_state
 from orchestrator.protocol import orders
-from orchestrator.protocol.frames import Report, Task, Unkillable
+from orchestrator.protocol.frames import Leaving, Report, Task, Unkillable
 from orchestrator.protocol.table import BY_NAME, Fence
 from tests.sim.apart import Apart
 from tests.sim.file_orders import Answer, FileOrders, Order
@@ -147,10 +147,17 @@ class Agent(FileOrders):
                 "psutil": "bundle",
                 "checkpoint_dirs": {},
                 "unkillable": self._unkillable(),
+                "leaving": self._leaving(),
             },
             "runs": {run: self._tasks(run) for run in self._watched},
         }
         self.send({"report": report})
+
+    def _leaving(self) -> Leaving | None:
+        at = self.machine.leaves_at
+        if at is None:
+            return None
+        return {"why": "it is taken away", "in_s": max(0.0, at - self.world.heap.now)}
 
     def _unkillable(self) -> list[Unkillable]:
         if not self.machine.was_unkillable:

@@ -34,6 +34,8 @@ class Checks:
         self.submitted = False
         self.killed = False
         """Whether a kill was acknowledged."""
+        self.may_be_left = False
+        """Whether one of its hosts was ever to be taken away. Then it may end without a kill."""
         self.chief_finished = False
         self.drained: set[str] = set()
         """The hosts whose drain was acknowledged. No generation that begins later may have a task there."""
@@ -394,6 +396,8 @@ class Checks:
             self.demand(run.budget.restarts == 0, "false-restart", f"{run.budget.restarts} restarts")
         if scenario.kind == "alone":
             self.demand(run.generation == 1, "false-restart", f"the gang is in generation {run.generation}")
+        unasked = run.phase is Phase.KILLED and not self.killed
+        self.demand(not unasked or self.may_be_left, "killed-unasked", told)
         if self.killed and not self.chief_finished:
             self.demand(run.phase in (Phase.KILLED, Phase.FAILED), "kill-lost", told)
 

@@ -192,6 +192,33 @@ def _reboot(world: World, lasts_s: float) -> Heal:
     return lambda: None
 
 
+def _leave(world: World, lasts_s: float) -> None:
+    """Warn of the end of a machine, and take it away. It comes back as another boot."""
+    machine = _machine(world)
+    if not machine.up or machine.leaves_at is not None:
+        return
+    warned_s = world.chance.choice((5.0, 30.0, 120.0))
+    machine.leaves_at = leaves_at = world.heap.now + warned_s
+    for run in world.runs.values():
+        run.checks.may_be_left |= run.uses(machine.name)
+
+    def take() -> None:
+        if machine.leaves_at != leaves_at:
+            return  # it was rebooted meanwhile
+        if world.chance.random() < 0.1:
+            machine.leaves_at = None  # it stays after all
+        elif machine.up:
+            machine.crash()
+            world.network_changed()
+            world.heap.after(20.0 + lasts_s, back)
+
+    def back() -> None:
+        machine.come_back()
+        world.network_changed()
+
+    world.heap.after(warned_s, take)
+
+
 def _die(world: World, _lasts_s: float) -> None:
     world.head_dies(whole_machine=world.chance.random() < 0.3)
 
@@ -294,6 +321,7 @@ FAULTS = (
     Fault("script saves and asks", 2, _exit(42, ""), beside=True),
     Fault("script ends early", 1, _exit(0, ""), beside=True),
     Fault("host rebooted", 3, _reboot),
+    Fault("host taken away", 3, _leave),
     Fault("coordinator killed", 5, _die, harmless=True, lies=True),
     Fault("coordinator lives on beside its successor", 2, _live_on),
     Fault("frames doubled, replies late", 2, _stutter, harmless=True),

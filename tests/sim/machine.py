@@ -96,6 +96,8 @@ class Machine:
     """Whether some process here could not be killed for a while."""
     stutters: bool = False
     """Whether frames come twice, and replies in another order."""
+    leaves_at: float | None = None
+    """When it is taken away, by the world's time, as it has been told; None where nobody has said so."""
     liar: Liar | None = None
 
     def __post_init__(self) -> None:
@@ -158,6 +160,7 @@ class Machine:
     def come_back(self) -> None:
         """Boot again. The pids start over, and foreign processes get the pids that ours had."""
         self.up = True
+        self.leaves_at = None
         self.boot += 1
         self.clock = self._new_clock()
         strangers = min(self._next_pid - FIRST_PID, FOREIGN_MAX)

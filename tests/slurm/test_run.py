@@ -35,6 +35,11 @@ def tasks_of(login: Login, index: int) -> dict[int, str]:
     return {pid: line for pid, line in login.lab.processes(index).items() if "fake_trainer.py" in line}
 
 
+def is_keeper(line: str) -> bool:
+    """Whether it is a node's keeper, and not the srun that has started it."""
+    return " keeper " in line and not line.startswith("srun")
+
+
 @pytest.mark.fault(74)
 def test_coordinator_and_channels_die_and_the_same_tasks_train_on(login: Login) -> None:
     login.orch("up", login.spec("--pace", "0.05"), "--on", "slurm", timeout_s=120)
@@ -140,11 +145,32 @@ def test_preemption_saves_and_the_run_goes_on_when_it_is_queued_again(login: Log
         "sbatch", "--partition=high", "--exclusive", "--nodes=3", "--output=/dev/null", "--wrap", "sleep 5"
     )
     login.wait(lambda run: run["phase"] == "KILLED" or run["run_id"] != before["run_id"], 40)
-    assert "the run saves and stops" in login.log()
+    assert "Slurm cancels or preempts job" in login.log()
     login.lab.start_now(login.job)
     after = login.wait(lambda run: training(run) and run["run_id"] != before["run_id"], 150)
     assert after["generation"] > before["generation"], "directories are never used twice"
     assert after["global_step"] >= 10
+
+
+@pytest.mark.long
+@pytest.mark.fault(77)
+def test_one_node_leaves_and_the_spare_takes_over_before_it_is_gone(login: Login) -> None:
+    """Slurm takes jobs away as a whole; a site that drains one node sends its steps the signal."""
+    login.orch("up", login.spec("--pace", "0.05", spares=1), "--on", "slurm", timeout_s=120)
+    before = login.wait(training)
+    batch_host = login.lab.job(login.job)["BatchHost"]
+    victim = next(task["host"] for task in before["tasks"] if task["host"] != batch_host)
+    keeper = next(pid for pid, line in login.lab.processes(login.index_of(victim)).items() if is_keeper(line))
+    os.kill(keeper, signal.SIGTERM)
+    after = login.wait(lambda run: training(run) and run["generation"] >= 2, 60)
+    assert victim not in {task["host"] for task in after["tasks"]}
+    assert after["global_step"] >= 10, "it resumed from a checkpoint"
+    (left,) = [host for host in after["hosts"] if host["host"] == victim]
+    assert left["state"] == "leaving"
+    assert "Slurm cancels or preempts job" in left["reason"]
+    kinds = [json.loads(line)["kind"] for line in login.orch("events", "t", "--json").splitlines()]
+    assert "host-leaves" in kinds
+    assert "host-lost" not in kinds
 
 
 @pytest.mark.long
@@ -214,4 +240,8 @@ def test_the_time_limit_is_near_and_the_run_saves(login: Login) -> None:
     before = login.wait(training)
     after = login.wait(lambda run: run["phase"] == "KILLED", 150)
     assert after["run_id"] == before["run_id"]
-    assert "the time limit is near: the run saves and stops" in login.log()
+    assert "leave: the time limit of job" in after["reason"]
+    assert "saved at step" in after["reason"]
+    why = login.orch("why", "t")
+    assert "the time limit of job" in why
+    assert "`orch up` goes on from the last checkpoint" in why

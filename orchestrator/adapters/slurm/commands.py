@@ -68,6 +68,15 @@ def hostnames(names: str) -> list[str]:
     return call("scontrol", "show", "hostnames", names).split()
 
 
+def kill_wait_s() -> float:
+    """Return how long Slurm waits between SIGTERM and SIGKILL. Raises SlurmFailed."""
+    for line in call("scontrol", "show", "config").splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "KillWait" and value.split()[:1] and value.split()[0].isdecimal():
+            return float(value.split()[0])
+    raise SlurmFailed("scontrol does not say KillWait")
+
+
 def _number(job_id: str) -> str:
     if not job_id.isdecimal():
         raise SlurmFailed(f"not the number of a job: {job_id!r}")

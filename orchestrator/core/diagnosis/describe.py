@@ -22,7 +22,7 @@ from orchestrator.core.model import (
     Task,
     TaskPhase,
 )
-from orchestrator.core.phases import room
+from orchestrator.core.phases import leaving, room
 from orchestrator.core.phases.individual import waits_to_leave
 from orchestrator.core.phases.starting import is_seeded
 from orchestrator.core.phases.stopping import to_prove
@@ -91,7 +91,7 @@ def _state(host: Host, now: Instant) -> str:
     waited = duration(now - host.since_at)
     if host.state is HostState.STUCK:
         return f"{host.state.value}: {host.state_why}; {STUCK_HINT}"
-    if host.state is HostState.DRAINED:
+    if host.state in (HostState.DRAINED, HostState.LEAVING):
         return f"{host.state.value}: {host.state_why}"
     if host.problem:
         return f"{host.problem}, for {waited}"
@@ -130,7 +130,7 @@ def _ago(at: Instant | None, now: Instant) -> str:
 
 
 def _running(run: Run, running: Running, now: Instant) -> Reason:
-    also = _in_other_places(run) + checkpoint_dir.diagnostic(run)
+    also = leaving.diagnostic(run, now) + _in_other_places(run) + checkpoint_dir.diagnostic(run)
     told = _beside_the_step(run, running, now)
     if run.global_step is not None:
         rest = f"{told}{also}".removeprefix("; ")

@@ -114,13 +114,15 @@ def unkillable(turn: Turn, name: str, found: tuple[Unkillable, ...]) -> None:
         set_stuck(turn, name, why)
         turn.note(NoteKind.UNKILLABLE, f"{name}: {why}; no task is started there until it is gone")
     elif host.state is HostState.STUCK:
-        _open(turn, host)
+        reopen(turn, host)
         turn.note(NoteKind.HOST_OPEN, f"{name}: what could not be killed is gone; it may get tasks again")
 
 
-def _open(turn: Turn, host: Host) -> None:
-    """Let a host in again that was stuck, with what it had against it before."""
-    if host.faults >= FAULTS_MAX:
+def reopen(turn: Turn, host: Host) -> None:
+    """Let a host in again that was stuck, or was to leave, with what it had against it before."""
+    if host.leave_at is not None:
+        turn.set_host(host, state=HostState.LEAVING, state_why=host.leave_why)
+    elif host.faults >= FAULTS_MAX:
         why = f"it ended {counted(host.faults, 'generation')} in a row without progress"
         turn.set_host(host, state=HostState.QUARANTINED, state_why=why)
     else:
@@ -141,6 +143,9 @@ def heard(turn: Turn, name: str, *, holds_tasks: bool) -> None:
     """Open a lost host again once it holds none of the tasks that were given up."""
     host = turn.run.host(name)
     if host.state is HostState.LOST and not holds_tasks:
+        if host.leave_at is not None:
+            turn.set_host(host, state=HostState.LEAVING, state_why=host.leave_why)
+            return
         turn.set_host(host, state=HostState.OPEN, state_why="")
         turn.note(
             NoteKind.HOST_OPEN,

@@ -109,8 +109,8 @@ def host_up(turn: Turn, event: HostUp) -> None:
     host = turn.run.host(event.host)
     if host.boot_id is not None and host.boot_id != event.boot_id:
         turn.note(NoteKind.HOST_REBOOTED, f"{host.name} was rebooted")
-        host = turn.set_host(host, facts=None, unkillable=())
-        if host.state is HostState.STUCK:
+        host = turn.set_host(host, facts=None, unkillable=(), leave_at=None, leave_why="")
+        if host.state in (HostState.STUCK, HostState.LEAVING):
             host = turn.set_host(host, state=HostState.OPEN, state_why="")
     if host.gone:
         turn.note(

@@ -19,7 +19,7 @@ from orchestrator.core.placement import COMPUTING_TYPES, has_room
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.words import counted
 
-NO_TASKS = (HostState.LOST, HostState.DRAINED, HostState.STUCK)
+NO_TASKS = (HostState.LOST, HostState.DRAINED, HostState.STUCK, HostState.LEAVING)
 """States of hosts that are given no task whatever happens."""
 
 
@@ -131,8 +131,8 @@ def _may_leave_out(run: Run, slots: Sequence[str]) -> bool:
 
 
 def is_better(run: Run, assignment: Assignment) -> bool:
-    """Whether it is worth a restart: more tasks would train, or a drained host would be free."""
-    drained = {host.name for host in run.hosts if host.state is HostState.DRAINED}
+    """Whether it is worth a restart: more tasks would train, or a host would be free that is drained or leaves."""
+    drained = {host.name for host in run.hosts if host.state in (HostState.DRAINED, HostState.LEAVING)}
     now = {slot: assignee(run, slot) for slot in run.plan.hosts_used}
     then = {slot: assignment.replacements.get(slot, slot) for slot in now}
     if drained.intersection(filter(None, now.values())):
@@ -146,8 +146,9 @@ def _trains(run: Run, assignees: Mapping[str, str | None]) -> int:
 
 
 def _goes_on(run: Run, host: Host) -> bool:
-    """Whether tasks train on, on a host that only gets no new ones: another run has left something there."""
-    return host.state is HostState.STUCK and any(t.host == host.name and t.phase.may_live for t in run.tasks)
+    """Whether tasks train on, on a host that only gets no new ones: it leaves, or another run left something there."""
+    closed = host.state in (HostState.STUCK, HostState.LEAVING)
+    return closed and any(task.host == host.name and task.phase.may_live for task in run.tasks)
 
 
 def why_not_drained(run: Run, name: str) -> str | None:

@@ -74,6 +74,14 @@ def _found_nothing(turn: Turn, generation: int) -> None:
     turn.note(NoteKind.CHECKPOINT_REMOVED, sentence, path=known.path)
 
 
+def saved(run: Run) -> str:
+    """Say from where a run can go on."""
+    known = run.checkpoint
+    if known is None or known.removed:
+        return "nothing is saved"
+    return "saved" if known.global_step is None else f"saved at step {known.global_step}"
+
+
 def without_answer(turn: Turn) -> None:
     """End the final verification without an answer: it failed, or took too long."""
     if asked_at(turn.run) is None:

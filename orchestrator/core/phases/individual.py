@@ -36,6 +36,9 @@ from orchestrator.core.words import duration
 
 _BEFORE_ITS_RELEASE = (TaskPhase.WAITING, TaskPhase.STARTING, TaskPhase.READY)
 
+_IS_LEFT = (HostState.DRAINED, HostState.STUCK, HostState.LEAVING)
+"""States of hosts that the gang moves off."""
+
 _SERVES = (TaskPhase.RELEASED, TaskPhase.RUNNING)
 
 
@@ -85,9 +88,9 @@ def is_recovering(run: Run) -> bool:
 
 
 def waits_to_leave(run: Run, task: Task) -> bool:
-    """Whether it is not started because its host is drained or stuck: it comes back when the gang moves."""
+    """Whether it is not started because its host is drained or stuck, or leaves: it comes back when the gang moves."""
     waits = run.phase is Phase.RUNNING and task.phase is TaskPhase.WAITING and is_individual(run, task)
-    return waits and run.host(task.host).state in (HostState.DRAINED, HostState.STUCK)
+    return waits and run.host(task.host).state in _IS_LEFT
 
 
 def _leave_drained(turn: Turn) -> None:

@@ -9,7 +9,7 @@ from orchestrator.core.hosts import checkpoint_dir, host_state
 from orchestrator.core.launch import GENERATION_TOLD_MAX
 from orchestrator.core.model import Cause, Exit, Host, Link, Phase, Run, Running, Task, TaskPhase
 from orchestrator.core.notes import NoteKind, said_by_task
-from orchestrator.core.phases import own_place, standby
+from orchestrator.core.phases import leaving, own_place, standby
 from orchestrator.core.phases.stopping import prove_again
 from orchestrator.core.plan import TaskId
 from orchestrator.core.replacing import replace
@@ -47,6 +47,7 @@ def absorb(turn: Turn, event: HostReported) -> None:
     host = turn.run.host(event.host)
     _hear(turn, host, event)
     host_state.unkillable(turn, host.name, event.unkillable)
+    leaving.told(turn, host.name, event.leaving)
     here = {task.id: task.generation for task in turn.run.tasks_on(host.name)}
     current = {r.task: r for r in event.tasks if r.generation == here.get(r.task)}
     last = turn.run.generation_last

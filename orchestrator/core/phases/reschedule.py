@@ -11,6 +11,7 @@ from orchestrator.core.events import DrainRequested, UndrainRequested
 from orchestrator.core.hosts import host_state, slots
 from orchestrator.core.model import HostState, Intent, Phase, Run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phases import leaving
 from orchestrator.core.phases.stopping import stop_all
 from orchestrator.core.placement import assigned
 from orchestrator.core.turn import Turn
@@ -24,7 +25,11 @@ def at_checkpoint(turn: Turn) -> None:
     known = turn.run.checkpoint
     if turn.run.phase is Phase.RUNNING and known is not None:
         step = known.global_step if known.global_step is not None else "unknown"
-        move(turn, f"checkpoint of step {step} is {'verified' if known.verified else 'saved'}")
+        occasion = f"checkpoint of step {step} is {'verified' if known.verified else 'saved'}"
+        if leaving.leaving(turn.run):
+            leaving.leave(turn, occasion)
+        else:
+            move(turn, occasion)
 
 
 def move(turn: Turn, occasion: str) -> None:
@@ -98,7 +103,8 @@ def _undrain(turn: Turn, event: UndrainRequested) -> None:
     host = turn.set_host(turn.run.host(event.host), gone="")
     if host.unkillable:
         turn.set_host(host, state=HostState.STUCK, state_why="; ".join(u.sentence for u in host.unkillable))
-    elif host.state not in (HostState.OPEN, HostState.LOST):
+    elif host.state not in (HostState.OPEN, HostState.LOST, HostState.LEAVING):
         was = host.state.value
-        turn.set_host(host, state=HostState.OPEN, state_why="", faults=0)
+        state = HostState.OPEN if host.leave_at is None else HostState.LEAVING
+        turn.set_host(host, state=state, state_why=host.leave_why, faults=0)
         turn.note(NoteKind.UNDRAINED, f"{host.name}, which was {was}, may get tasks again")

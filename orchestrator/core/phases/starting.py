@@ -27,7 +27,7 @@ from orchestrator.core.model import (
     TaskPhase,
 )
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import room, standby
+from orchestrator.core.phases import leaving, room, standby
 from orchestrator.core.phases.running import next_verification, react_to_end
 from orchestrator.core.phases.stopping import finish, stop_all, stop_for
 from orchestrator.core.turn import Turn
@@ -61,6 +61,8 @@ def advance_pending(turn: Turn) -> None:
         stuck = [host for host in missing if host.state is HostState.STUCK]
         if stuck and (is_over or not _may_replace(run)):
             fail_now(turn, host_state.stuck(stuck[0].name, stuck[0].state_why))
+        elif leaving.waits_in_vain(run, assignment) and (is_over or not _may_replace(run)):
+            leaving.end(turn)
         elif is_over:
             fail_now(turn, _never_prepared(missing, run.plan.timing.start_after_s))
         return
@@ -294,6 +296,9 @@ def advance_backoff(turn: Turn) -> None:
         return
     turn.set_phase(start_at=None)
     assignment = slots.next_assignment(run)
+    if leaving.waits_in_vain(run, assignment):
+        leaving.end(turn)
+        return
     if start_at is not None and assignment.waits_for:
         names = ", ".join(assignment.waits_for)
         turn.note(

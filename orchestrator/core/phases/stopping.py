@@ -172,9 +172,10 @@ def _settle_intent(turn: Turn) -> None:
     run = turn.run
     chief = run.task(run.chief)
     is_done = chief.exit is not None and chief.exit.cause is Cause.FINISHED
-    if run.intent is Intent.RESCHEDULE and chief.exit is not None and chief.exit.ordered:
+    is_gentle = run.intent is Intent.RESCHEDULE or hosts_leave(run)
+    if is_gentle and chief.exit is not None and chief.exit.ordered:
         is_done = False  # a script that saves and exits with 0 when it is asked to end has not finished
-    if run.intent in (Intent.RESTART, Intent.RESCHEDULE) and is_done:
+    if (run.intent is Intent.RESTART or is_gentle) and is_done:
         turn.set_phase(intent=Intent.SUCCEED)
     if run.intent is Intent.RESCHEDULE:
         if run.first_cause is not None:
@@ -351,10 +352,21 @@ def _conclude(turn: Turn) -> None:
         reason = f"{run.chief} ended with exit code 0" + (f" at step {step}" if step is not None else "")
         for warning in warnings:
             turn.note(NoteKind.WARNING, warning)
+    elif hosts_leave(run):
+        saved = final_verification.saved(run)
+        _say_done(turn, saved)
+        turn.set(reason_rest=saved)
+        reason = f"{reason}; {saved}"
     elif stopping.intent is Intent.FAIL and run.first_cause is not None and not run.first_cause.done:
         _say_done(turn, f"given up: {restart.SAME_END}")
     rest = turn.run.reason_rest if turn.run.first_cause is not None else None
     finish(turn, Ended(phase=ENDS[stopping.intent], proof=stopping.proof), reason, rest=rest)
+
+
+def hosts_leave(run: Run) -> bool:
+    """Whether the run is being ended because its hosts are taken away, and not by its user."""
+    found = run.first_cause
+    return run.intent is Intent.KILL and found is not None and found.cause is Cause.HOST_LEAVES
 
 
 _END_NOTES = {

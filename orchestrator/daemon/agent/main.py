@@ -11,7 +11,7 @@ import signal
 import sys
 
 from orchestrator.adapters.channel import Decoder, FrameError, encode
-from orchestrator.adapters.host import unkillable
+from orchestrator.adapters.host import leaving, unkillable
 from orchestrator.daemon.agent import state as agent_state
 from orchestrator.daemon.agent.context import Context
 from orchestrator.daemon.agent.directories import Directories
@@ -74,7 +74,8 @@ class Agent:
             return  # another rhythm was ordered meanwhile
         self._jobs.reap()
         self._tasks.scan()
-        self._sampled = {**self._host.sample(), "checkpoint_dirs": self._directories.report()}
+        dirs = self._directories.report()
+        self._sampled = {**self._host.sample(), "checkpoint_dirs": dirs, "leaving": leaving.told()}
         self._report()
         heartbeat_s = min(self._tasks.watched.values(), default=self._heartbeat_s)
         self._loop.after(heartbeat_s, lambda: self._heartbeat(rhythm))

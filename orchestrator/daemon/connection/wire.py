@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from orchestrator.core.causes import REPORTED, Cause
 from orchestrator.core.events import CheckpointVerified, HostReported, TaskReport
-from orchestrator.core.model import Exit, GpuLoad, Problem, Progress, Saving, Seed, Swept, Unkillable
+from orchestrator.core.model import Exit, GpuLoad, Leaving, Problem, Progress, Saving, Seed, Swept, Unkillable
 from orchestrator.core.plan import TaskId
 from orchestrator.core.words import duration
 from orchestrator.protocol import frames, orders
@@ -59,7 +59,12 @@ def host_reported(
         dir_silent_s=directory["silent_s"] if directory is not None else 0.0,
         dir_free_bytes=directory["free_bytes"] if directory is not None else None,
         unkillable=unkillable(sample["unkillable"]),
+        leaving=_leaving(sample.get("leaving")),
     )
+
+
+def _leaving(told: frames.Leaving | None) -> Leaving | None:
+    return Leaving(told["why"][:_WHY_CHARS_MAX], told["in_s"]) if told is not None else None
 
 
 def unkillable(told: list[frames.Unkillable]) -> tuple[Unkillable, ...]:

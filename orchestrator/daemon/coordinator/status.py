@@ -257,6 +257,7 @@ def _host(run: Run, host: Host, now: float) -> dict[str, Any]:
         "tasks": tasks,
         "link": host.link.value,
         "gone": host.gone or None,
+        "leave_in_s": round(host.leave_at - now, 1) if host.leave_at is not None else None,
         "heard_age_s": round(now - host.heard_at, 1) if host.heard_at is not None else None,
         "problem": host.problem,
         "warning": host.warning,

@@ -4,10 +4,12 @@ An engine (Slurm, Kubernetes) ends the processes of a channel with that channel.
 only hands its stdin, stdout and stderr over, and the keeper starts the command with them. Agents, shims and tasks are
 then descendants of the keeper: the coordinator and every channel may die, and they go on.
 
-The engine's warning that the host will be taken away (SIGTERM, SIGUSR1) ends nothing here. It is told on stdout, one
-JSON object a line, and the engine's own SIGKILL follows when its time is up. As the first process of a pod the keeper
-ends by itself once it was warned and nothing runs below it any more; and its own life is what a boot is elsewhere: when
-it ends, the kernel ends all that it has started, and the next one has another boot id.
+The engine's warning that the host will be taken away (SIGTERM, SIGUSR1) ends nothing here. It is written down for the
+agents (`adapters/host/leaving`), which report it, and the coordinator decides; it is told on stdout too, one JSON
+object a line. What each signal means, and how long before the end it comes, the engine says when it starts the keeper;
+its SIGKILL follows when the time is up. As the first process of a pod the keeper ends by itself once it was warned and
+nothing runs below it any more; and its own life is what a boot is elsewhere: when it ends, the kernel ends all that it
+has started, and the next one has another boot id.
 """
 
 from __future__ import annotations
@@ -22,13 +24,18 @@ import socket
 import sys
 
 from orchestrator.adapters import private_socket
+from orchestrator.adapters.host import leaving
 from orchestrator.adapters.host.process import BOOT_VARIABLE
 from orchestrator.daemon.keeper import place
 from orchestrator.protocol.pod import POD_UID
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
+
+    Warned = tuple[float, str]
+    """How many seconds before the end a signal comes, and what it says; 0 where that is not known."""
 
 REQUEST_BYTES_MAX = 64 << 10
 _DESCRIPTORS = 3
@@ -52,9 +59,18 @@ _STEP_VARIABLES = (
 class Keeper:
     """Listens, starts commands, and tells each channel how its command ended."""
 
-    def __init__(self, listener: socket.socket, *, may_end: bool = False) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        leaving_file: str = "",
+        warnings: Mapping[str, Warned] | None = None,
+        *,
+        may_end: bool = False,
+    ) -> None:
         """`may_end`: end once a warning was heard and nothing runs any more."""
         self._listener = listener
+        self._leaving_file = leaving_file
+        self._warnings = warnings or {}
         self._may_end = may_end
         self._warned = False
         self._relays: dict[int, socket.socket] = {}
@@ -84,8 +100,16 @@ class Keeper:
         for number in set(os.read(self._signals, 4096)):
             if number in WARNINGS:
                 self._warned = True
-                tell({"leaving": WARNINGS[signal.Signals(number)]})
+                self._leave(WARNINGS[signal.Signals(number)])
         return self._reap()
+
+    def _leave(self, name: str) -> None:
+        """Say that the host is taken away: to the agents here, by a file, and to whoever reads our stdout."""
+        in_s, why = self._warnings.get(name, (0.0, "the engine takes it away"))
+        if self._leaving_file:
+            with contextlib.suppress(OSError):
+                leaving.say(self._leaving_file, why, in_s)
+        tell({"leaving": name})
 
     def _reap(self) -> bool:
         """Reap what has ended: commands, and as the first process of a pod whatever has lost its parent.
@@ -130,7 +154,7 @@ class Keeper:
         descriptors: list[int] = []
         try:
             command = _request(relay, descriptors)
-            pid = _start(command, descriptors)
+            pid = _start(command, descriptors, self._leaving_file)
         except (OSError, ValueError) as e:
             _answer(relay, {"error": str(e)})
             relay.close()
@@ -162,9 +186,10 @@ def _request(relay: socket.socket, descriptors: list[int]) -> str:
     return command
 
 
-def _start(command: str, descriptors: list[int]) -> int:
+def _start(command: str, descriptors: list[int], leaving_file: str = "") -> int:
     """Start the command with these as its stdin, stdout and stderr, in a session of its own, as sshd does."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(_STEP_VARIABLES)}
+    environ[leaving.VARIABLE] = leaving_file
     pid = os.fork()
     if pid:
         return pid
@@ -197,18 +222,22 @@ def tell(message: dict[str, Any]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Keep this host for the allocation that is named."""
-    if len(argv) != 1:
-        sys.stderr.write("usage: keeper ALLOCATION\n")
+    """Keep this host for the allocation that is named. `argv`: its name, and what each warning means."""
+    try:
+        warnings = dict(map(_warned, argv[1:]))
+        allocation = argv[0]
+    except (IndexError, ValueError):
+        sys.stderr.write("usage: keeper ALLOCATION [SIGNAL:SECONDS:WHY]...\n")
         return 2
     for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     try:
-        path = place.socket_path(argv[0])
+        path = place.socket_path(allocation)
+        leaving_file = place.leaving_path(allocation)
         if _answers(path):
             sys.stderr.write(f"another keeper listens at {path}\n")
             return 1
-        _remove_stale(path)
+        _remove_stale(path, leaving_file)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         private_socket.listen(listener, path, 64)
     except (OSError, ValueError) as e:
@@ -218,18 +247,29 @@ def main(argv: list[str]) -> int:
     uid = os.environ.get(POD_UID)
     if uid:
         os.environ[BOOT_VARIABLE] = f"{uid}-{os.urandom(4).hex()}"
-    keeper = Keeper(listener, may_end=bool(uid))
+    keeper = Keeper(listener, leaving_file, warnings, may_end=bool(uid))
     tell({"ready": os.getpid(), "host": os.uname().nodename, "gpus": gpus})
     return keeper.run()
 
 
-def _remove_stale(path: str) -> None:
-    """Remove what the keepers of earlier allocations left on this host: an engine ends them by SIGKILL."""
+def _warned(word: str) -> tuple[str, Warned]:
+    """Parse `USR1:120:the time limit is near`. Raises ValueError."""
+    name, seconds, why = word.split(":", 2)
+    if name not in WARNINGS.values() or not why:
+        raise ValueError(word)
+    return name, (max(0.0, float(seconds)), why)
+
+
+def _remove_stale(path: str, leaving_file: str) -> None:
+    """Remove what the keepers of earlier allocations left on this host: an engine ends them by SIGKILL.
+
+    That this host leaves stays true, whichever keeper of this allocation heard it.
+    """
     directory, _, name = path.rpartition("/")
     ending = "@" + name.partition("@")[2]
     for other in os.listdir(directory):
         left = os.path.join(directory, other)
-        if other.endswith(ending) and not _answers(left):
+        if other.endswith(ending) and left != leaving_file and not _answers(left):
             os.unlink(left)
 
 

@@ -34,9 +34,18 @@ def socket_path(allocation: str) -> str:
         NoPlace: the directory cannot be used.
         ValueError: the allocation's name cannot be a part of a file name.
     """
+    return _path(allocation, "")
+
+
+def leaving_path(allocation: str) -> str:
+    """Return where it is written down that this host leaves. Raises as `socket_path`."""
+    return _path(allocation, ".leaving")
+
+
+def _path(allocation: str, ending: str) -> str:
     if not allocation or not all(c.isalnum() or c in ".-_" for c in allocation):
         raise ValueError(f"not the name of an allocation: {allocation!r}")
-    return os.path.join(directory(), f"{allocation}@{os.uname().nodename.partition('.')[0]}")
+    return os.path.join(directory(), f"{allocation}{ending}@{os.uname().nodename.partition('.')[0]}")
 
 
 def is_ours(connection: socket.socket) -> bool:

@@ -22,6 +22,7 @@ from orchestrator.core.model import (
     Exit,
     Facts,
     HostState,
+    Leaving,
     Link,
     Phase,
     Problem,
@@ -252,7 +253,10 @@ class Chaos:
                 return ev.Submitted(self.now)
             case "tick":
                 return ev.Ticked(self.now)
-        return ev.HostReported(self.now, host, self.reports(host, chance))
+        leaves = (
+            Leaving("it is taken away", chance.choice((0.0, 5.0, 120.0))) if chance.random() < 0.1 else None
+        )
+        return ev.HostReported(self.now, host, self.reports(host, chance), leaving=leaves)
 
     def seed(self, generation: int, chance: Random) -> Seed:
         step = chance.choice((None, 10, 200))

@@ -170,6 +170,7 @@ def test_the_loop_wakes_for_each_deadline_of_a_host_or_a_task() -> None:
     worker = run.task(TaskId("worker", 0))
     places: list[tuple[Run, type[Any], str]] = [
         (run.with_host(replace(run.hosts[0], retry_at=7.0)), Host, "retry_at"),
+        (run.with_host(replace(run.hosts[0], leave_at=7.0)), Host, "leave_at"),
         (run.with_task(replace(worker, phase=TaskPhase.WAITING, start_at=7.0)), Task, "start_at"),
         (run.with_task(replace(worker, phase=TaskPhase.STARTING, deadline_at=7.0)), Task, "deadline_at"),
         (replace(run, standby=Standby(start_at=7.0)), Standby, "start_at"),
@@ -191,7 +192,16 @@ def test_while_nothing_could_be_decided_no_deadline_came_and_no_silence_counted(
         if name.endswith(".exit.at"):
             assert after[name] == at, "the order of the ends is the hosts'"
         elif field in (
-            *("deadline_at", "force_at", "start_at", "verify_at", "evidence_at", "retry_at", "join_at"),
+            *(
+                "deadline_at",
+                "force_at",
+                "start_at",
+                "verify_at",
+                "evidence_at",
+                "retry_at",
+                "join_at",
+                "leave_at",
+            ),
         ):
             assert after[name] == at + 600.0, name
         else:

@@ -22,6 +22,7 @@ from orchestrator.core.model import (
     Cause,
     Exit,
     Facts,
+    Leaving,
     Problem,
     Progress,
     Run,
@@ -71,6 +72,7 @@ class Transcript:
         self.size: int | None = None
         self.unkillable: dict[str, tuple[Unkillable, ...]] = {}
         self.gpu_faults: dict[str, tuple[tuple[int, int | None], ...]] = {}
+        self.leaving: dict[str, Leaving | None] = {}
 
     def play(self) -> tuple[str, str]:
         """Return the text of the file, and the text with the core's answers."""
@@ -212,8 +214,9 @@ class Transcript:
                 return self._report(at, host, [])
             case "directory", [host, *changes]:  # silent=40 free=1000
                 return self._directory(at, host, dict(change.split("=") for change in changes))
-            case "tick", []:
-                return ev.Ticked(at)
+            case "leaving", [host, in_s, *why]:  # it will be taken away, as it says from now on; - for never
+                self.leaving[host] = Leaving(" ".join(why), float(in_s)) if in_s != "-" else None
+                return self._report(at, host, [])
             case "failed", [host, order, task, *why]:
                 return self._failed(at, host, order, task, why)
             case "report", [host, *changes]:
@@ -238,8 +241,10 @@ class Transcript:
         return ev.OrderFailed(at, host, order, generation, problem, task)
 
     def _wish(self, at: float, verb: str, rest: list[str]) -> ev.Event:
-        """Parse a person's request."""
+        """Parse a person's request; or that nothing happens."""
         match verb, rest:
+            case "tick", []:
+                return ev.Ticked(at)
             case "kill", force:
                 return ev.KillRequested(at, force=bool(force))
             case "drain", [host, "gone"]:
@@ -293,6 +298,7 @@ class Transcript:
             memory_available_bytes=self.available_bytes,
             unkillable=self.unkillable.get(host, ()),
             gpu_faults=self.gpu_faults.get(host, ()),
+            leaving=self.leaving.get(host),
         )
 
     def _directory(self, at: float, host: str, told: dict[str, str]) -> ev.HostReported:

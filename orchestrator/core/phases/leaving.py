@@ -1,0 +1,144 @@
+"""A host that leaves: whoever lends it has said that it will be taken away.
+
+Nothing has failed yet, and there is a little time. Its tasks train on until the next checkpoint is verified, and at the
+latest until they need the rest of the time to end in order. Then the gang moves, where another host can take the tasks.
+Where none can, the run ends, saved: such a host does not come back by itself, so nobody waits for it. A host tells it
+as long as it is so, like all that hosts report; so another coordinator learns it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.core.hosts import host_state, slots
+from orchestrator.core.instants import Deadline, Instant, is_due
+from orchestrator.core.model import (
+    Cause,
+    Ended,
+    FirstCause,
+    Host,
+    HostState,
+    Intent,
+    Leaving,
+    Phase,
+    Rendezvous,
+    Run,
+    Running,
+)
+from orchestrator.core.notes import NoteKind
+from orchestrator.core.phases.stopping import finish, stop_all
+from orchestrator.core.turn import Turn
+from orchestrator.core.words import duration, listed
+
+END_S = 10.0
+"""What the end of the tasks takes beside their own grace: orders, reports, and the proof."""
+
+_SOONER_S = 1.0
+"""A deadline that is told again differs by the time that reports take."""
+
+_WARNED = (HostState.OPEN, HostState.QUARANTINED)
+"""States that it replaces. Who is drained or stuck gets no tasks anyway, and stays so if it stays."""
+
+
+def told(turn: Turn, name: str, said: Leaving | None) -> None:
+    """Take what a host says of its leaving: for the first time, sooner than before, or no more."""
+    host = turn.run.host(name)
+    if turn.run.phase.is_terminal:
+        return
+    if said is None:
+        if host.leave_at is not None:
+            _stays(turn, host)
+        return
+    leave_at = turn.at + said.in_s - turn.run.plan.timing.kill_grace_s - END_S
+    if host.leave_at is not None and leave_at > host.leave_at - _SOONER_S:
+        return
+    state = HostState.LEAVING if host.state in _WARNED else host.state
+    why = said.why if state is HostState.LEAVING else host.state_why
+    turn.set_host(host, leave_at=leave_at, leave_why=said.why, state=state, state_why=why)
+    when = f"in {duration(said.in_s)}" if said.in_s else "now"
+    turn.note(NoteKind.HOST_LEAVES, f"{name} leaves {when}: {said.why}{_then(turn.run, name)}")
+
+
+def _then(run: Run, name: str) -> str:
+    """Say what becomes of its tasks."""
+    if not run.tasks_on(name) or run.phase not in (Phase.RENDEZVOUS, Phase.RUNNING):
+        return ""
+    if slots.next_assignment(run).waits_for:
+        return "; no other host can take its tasks, so the run saves and ends"
+    return "; its tasks are saved and move to another host"
+
+
+def _stays(turn: Turn, host: Host) -> None:
+    host = turn.set_host(host, leave_at=None, leave_why="")
+    if host.state is HostState.LEAVING:
+        host_state.reopen(turn, host)
+    turn.note(NoteKind.HOST_STAYS, f"{host.name} stays after all")
+
+
+def leaving(run: Run) -> list[Host]:
+    """Return the hosts that hold tasks, and leave."""
+    told = [host for host in run.hosts if host.leave_at is not None]
+    return [host for host in told if run.tasks_on(host.name)] if told else []
+
+
+def due(run: Run) -> Sequence[Deadline | None]:
+    """Return when the tasks on such hosts are asked to end. Who is cut off stops nothing, and starts nothing."""
+    if not isinstance(run.phase_state, Running | Rendezvous) or host_state.is_cut_off(run):
+        return ()
+    return [host.leave_at for host in leaving(run)]
+
+
+def advance(turn: Turn) -> None:
+    """Leave when there is no more time, and before anything trains there."""
+    if turn.run.phase is Phase.RENDEZVOUS and due(turn.run):
+        leave(turn, "nothing trains yet")
+    elif any(is_due(at, turn.at) for at in due(turn.run)):
+        leave(turn, "there is no more time")
+
+
+def leave(turn: Turn, occasion: str) -> None:
+    """Have all tasks end in order, to go on elsewhere where that can be; else the run ends."""
+    assignment = slots.next_assignment(turn.run)
+    if assignment.waits_for:
+        end(turn)
+        return
+    stop_all(
+        turn, Intent.RESCHEDULE, f"{_sentence(leaving(turn.run))}; {occasion}: all tasks stop to move off"
+    )
+
+
+def waits_in_vain(run: Run, assignment: slots.Assignment) -> bool:
+    """Whether what the next generation waits for is a host that leaves, or has left."""
+    return not host_state.is_cut_off(run) and any(
+        run.host(name).leave_at is not None for name in assignment.waits_for
+    )
+
+
+def end(turn: Turn) -> None:
+    """End the run: it can be started again from its last checkpoint, when there are other hosts."""
+    run = turn.run
+    gone = leaving(run) or [host for host in run.hosts if host.leave_at is not None]
+    sentence = f"{_sentence(gone)}; no other host can take the tasks"
+    found = FirstCause(None, run.generation, Cause.HOST_LEAVES, sentence, host=gone[0].name)
+    turn.set(first_cause=found)
+    if run.generation == 0:
+        finish(turn, Ended(phase=Phase.KILLED), sentence)
+        return
+    stop_all(turn, Intent.KILL, sentence, rest="")
+
+
+def _sentence(hosts: Sequence[Host]) -> str:
+    """Return such as `a, b leave: the time limit is near`."""
+    verb = "leaves" if len(hosts) == 1 else "leave"
+    reasons = "; ".join(dict.fromkeys(host.leave_why for host in hosts))
+    return f"{listed([host.name for host in hosts])} {verb}: {reasons}"
+
+
+def diagnostic(run: Run, now: Instant) -> str:
+    """Say of a run that trains that it will have to stop, and when."""
+    gone = leaving(run)
+    if not gone:
+        return ""
+    left_s = max(0.0, min(host.leave_at for host in gone if host.leave_at is not None) - now)
+    then = "the run ends" if slots.next_assignment(run).waits_for else "its tasks move"
+    return f"; {_sentence(gone)}: {then} at the next checkpoint, or in {duration(left_s)}"

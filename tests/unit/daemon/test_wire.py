@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core import faults
 from orchestrator.core.causes import REPORTED
 from orchestrator.core.events import HostReported
-from orchestrator.core.model import Cause, Problem, Progress, Seed, Swept
+from orchestrator.core.model import Cause, Leaving, Problem, Progress, Seed, Swept
 from orchestrator.core.plan import TASK_TYPES, TaskId
 from orchestrator.daemon.connection import wire
 from orchestrator.protocol.check import check_of
@@ -77,6 +77,7 @@ def reported(tasks: list[Task]) -> HostReported:
         "psutil": "host",
         "checkpoint_dirs": {"r": {"silent_s": 7.5, "free_bytes": 9}},
         "unkillable": [{"run": "old-1", "pid": 7, "command": "python3", "since": 1.8e9, "why": "D state"}],
+        "leaving": {"why": "w" * 1000, "in_s": 30.0},
     }
     report: Report = {"host": host, "runs": {"r": tasks, "other": []}}
     assert check_of(Report)(report) == report, "it is one that the edge lets pass"
@@ -116,6 +117,7 @@ def test_a_report_is_read_whole() -> None:
     event = told(TASK)
     assert (event.at, event.host, event.cpu_percent, event.memory_percent) == (100.0, "a", 5.0, 50.0)
     assert (event.dir_silent_s, event.dir_free_bytes) == (7.5, 9)
+    assert event.leaving == Leaving("w" * 200, 30.0)
     (task,) = event.tasks
     assert (task.task, task.generation, task.phase, task.pid, task.port) == (W0, 2, "running", 4242, 20001)
     assert task.progress == Progress(120, 3, {"loss": 0.5}, 3.5, 99.0, 1 << 30, 77, 5, 0.4, 0.25, 1.5)

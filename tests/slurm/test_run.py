@@ -105,14 +105,19 @@ def test_slurmd_dies_and_nothing_notices(login: Login) -> None:
 @pytest.mark.parametrize("requeue", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.fault(76)
 def test_scancel_leaves_nothing(login: Login, requeue: bool) -> None:
-    login.orch("up", login.spec("--pace", "0.05", slurm={"requeue": requeue}), "--on", "slurm", timeout_s=120)
+    file = login.spec("--pace", "0.05", slurm={"requeue": requeue}, env={"API_TOKEN": "hush-hush"})
+    login.orch("up", file, "--on", "slurm", timeout_s=120)
     login.wait(training)
+    assert (login.state / "slurm" / "t" / "submitted.json").exists() == requeue, "nobody reads it again"
     login.lab.run("scancel", login.job)
     login.lab.wait_empty()
     for index in range(1, login.lab.count + 1):
         assert login.lab.processes(index) == {}
     assert not list(Path("/tmp").glob(f"orch-slurm-0-{login.job}.*"))
     assert login.status()["phase"] == "KILLED", "the last status can be read without a job"
+    login.orch("gc", "--yes", check=False)  # refused where nothing is left
+    kept = [path for path in (login.state / "slurm" / "t").rglob("*") if path.is_file()]
+    assert not [path for path in kept if b"hush-hush" in path.read_bytes()]
 
 
 def test_a_job_that_waits_says_why_and_can_be_killed(login: Login) -> None:

@@ -21,6 +21,7 @@ NEITHER = (
     Cause.HOST_LOST,
     Cause.ROLLED_BACK,
     Cause.RESCHEDULED,
+    Cause.HOST_LEAVES,
 )
 
 

@@ -69,6 +69,25 @@ def test_a_changed_key_stays_refused_until_a_person_replaces_it(one: Cluster) ->
     one.ok("validate", "--hosts", spec)
 
 
+@pytest.fixture
+def many(tmp_path: Path, make_lab: MakeLab) -> Iterator[Cluster]:
+    """A head node, and more hosts than are asked at a time, whose keys nobody knows."""
+    made = Cluster(tmp_path, make_lab(12))
+    lab_of(made).known_hosts.write_text("")
+    yield made
+    made.close()
+
+
+def test_many_hosts_are_asked_eight_at_a_time_and_shown_in_order(many: Cluster) -> None:
+    lab, spec = lab_of(many), many.spec(tasks=12, checkpoint=False)
+    shown = many.ok("trust", "--yes", spec).splitlines()
+    assert [line.split()[0] for line in shown] == [host.name for host in lab.hosts]
+    assert [line.split()[3] for line in shown] == [fingerprint(host) for host in lab.hosts]
+    ours = (many.directory / "state/known_hosts").read_text()
+    assert ours == "".join(host.known_hosts_line for host in lab.hosts)
+    assert all(line.endswith("  known") for line in many.ok("trust", spec).splitlines())
+
+
 @pytest.mark.fault(61)
 def test_what_the_users_own_file_knows_is_never_overruled(one: Cluster) -> None:
     lab, spec = lab_of(one), one.spec(tasks=1, checkpoint=False)

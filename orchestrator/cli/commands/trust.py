@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +20,10 @@ from orchestrator.core.words import counted
 
 if TYPE_CHECKING:
     from orchestrator.adapters.ssh.transport import ScannedKey
+
+
+AT_ONCE = 8
+"""How many hosts are asked at a time: of more than ten that have not logged in yet, a bastion's sshd drops some."""
 
 
 class Scanner(Protocol):
@@ -86,9 +90,19 @@ def _host(target: str) -> HostPlan:
     return HostPlan(name=address, address=address, user=user or None, port=port, spec=target)
 
 
-def scan(transport: Scanner, hosts: Sequence[HostPlan]) -> list[Scanned]:
-    """Get the keys of all hosts at once. This authenticates nothing and trusts nothing."""
-    from concurrent.futures import ThreadPoolExecutor
+def scan(
+    transport: Scanner,
+    hosts: Sequence[HostPlan],
+    show: Callable[[Scanned], None],
+    count: Callable[[int], None],
+) -> list[Scanned]:
+    """Get the keys of all hosts, some at a time. This authenticates nothing and trusts nothing.
+
+    Args:
+        show: is called with each host in their order, as soon as those before it have answered too.
+        count: is called with the number of hosts that have answered.
+    """
+    from concurrent.futures import ThreadPoolExecutor, as_completed
 
     def one(host: HostPlan) -> Scanned:
         try:
@@ -96,8 +110,43 @@ def scan(transport: Scanner, hosts: Sequence[HostPlan]) -> list[Scanned]:
         except HostError as e:
             return Scanned(host, (), e)
 
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        return list(pool.map(one, hosts))
+    pool = ThreadPoolExecutor(max_workers=AT_ONCE)
+    found: list[Scanned] = []
+    try:
+        asked = [pool.submit(one, host) for host in hosts]
+        for answered, _ in enumerate(as_completed(asked), 1):
+            count(answered)
+            while len(found) < len(asked) and asked[len(found)].done():
+                found.append(asked[len(found)].result())
+                show(found[-1])
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # who interrupts this asks no other host
+    return found
+
+
+class Counter:
+    """The line of a terminal that says how many hosts have answered; nothing where stderr is none, or hosts are few."""
+
+    def __init__(self, session: Session, hosts: int) -> None:
+        self._session = session
+        self._hosts = hosts
+        self._on = hosts > AT_ONCE and session.width_err is not None
+        self._text = ""
+
+    def count(self, answered: int) -> None:
+        """Write the line anew."""
+        self._write(f"{answered} of {self._hosts} hosts have answered")
+
+    def clear(self) -> None:
+        """Make room for what is to stay on the screen."""
+        self._write("")
+
+    def _write(self, text: str) -> None:
+        if self._on and (text or self._text):
+            with contextlib.suppress(OSError):
+                self._session.err.write(f"\r{text.ljust(len(self._text))}" + ("" if text else "\r"))
+                self._session.err.flush()
+            self._text = text
 
 
 def document(scanned: Sequence[Scanned], added: int) -> dict[str, Any]:
@@ -127,14 +176,12 @@ def document(scanned: Sequence[Scanned], added: int) -> dict[str, Any]:
     }
 
 
-def lines(scanned: Sequence[Scanned]) -> list[str]:
-    """Return the hosts with their fingerprints, as ssh-keygen prints them."""
-    shown = []
-    for found in scanned:
-        for key in found.keys:
-            where = f"{key.hop.address}:{key.hop.port}"
-            shown.append(f"{found.host.name}  {where}  {key.key.type}  {key.key.fingerprint}  {_state(key)}")
-    return shown
+def lines(found: Scanned) -> list[str]:
+    """Return a host's keys with their fingerprints, as ssh-keygen prints them."""
+    return [
+        f"{found.host.name}  {key.hop.address}:{key.hop.port}  {key.key.type}  {key.key.fingerprint}  {_state(key)}"
+        for key in found.keys
+    ]
 
 
 def _state(key: ScannedKey) -> str:
@@ -166,6 +213,8 @@ def command(session: Session, targets: tuple[str, ...], yes: bool, replace: bool
 
     A changed key is refused (exit code 5) unless --replace is given, and a revoked key always. Your own known_hosts is
     never changed: remove a key that it has with `ssh-keygen -R`.
+
+    Eight hosts are asked at a time. Their keys are shown in the order of the file, and a terminal counts the hosts.
     """
     hosts = hosts_of(targets)
     if not hosts:
@@ -223,11 +272,8 @@ def trust_rounds(
 ) -> tuple[list[Scanned], int]:
     """Scan, ask and add. Repeat it once with a bastion: hosts behind it answer only after the bastion is trusted."""
     added = 0
-    scanned = scan(transport, hosts)
-    for _ in range(2):
-        shown = lines(scanned)
-        if shown and not quiet:
-            session.put("\n".join(shown))
+    for last in (False, True):
+        scanned = _scan_and_show(session, transport, hosts, quiet=quiet)
         takes = [
             found for found in scanned if found.to_take and found.refusal(replace=request.replace) is None
         ]
@@ -240,10 +286,26 @@ def trust_rounds(
         except (OSError, ValueError) as e:
             why = e.strerror if isinstance(e, OSError) else e
             raise OrchestratorError(f"cannot write {session.paths.known_hosts}: {why}") from e
-        if not any(key.hop.bastion for found in scanned for key in found.keys):
+        if last or not any(key.hop.bastion for found in scanned for key in found.keys):
             break
-        scanned = scan(transport, hosts)
     return scanned, added
+
+
+def _scan_and_show(
+    session: Session, transport: Scanner, hosts: Sequence[HostPlan], *, quiet: bool
+) -> list[Scanned]:
+    counter = Counter(session, len(hosts))
+
+    def show(found: Scanned) -> None:
+        shown = lines(found)
+        if shown and not quiet:
+            counter.clear()
+            session.put("\n".join(shown))
+
+    try:
+        return scan(transport, hosts, show, counter.count)
+    finally:
+        counter.clear()
 
 
 def _ask(session: Session, keys: Sequence[ScannedKey]) -> None:

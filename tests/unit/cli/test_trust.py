@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Collection, Iterable, Mapping
 from io import StringIO
 from pathlib import Path
@@ -13,7 +14,7 @@ from orchestrator.adapters.ssh.config import Hop
 from orchestrator.adapters.ssh.errors import refusal
 from orchestrator.adapters.ssh.known_hosts import Entry, HostKey, Judgement
 from orchestrator.adapters.ssh.transport import ScannedKey
-from orchestrator.cli.commands.trust import Request, hosts_of, trust
+from orchestrator.cli.commands.trust import AT_ONCE, Request, hosts_of, trust
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import ConnectFailed, HostKeyChanged, Refused, SomeHostsOnly, UsageError
 from orchestrator.core.plan import HostPlan
@@ -82,6 +83,59 @@ def test_yes_trusts_what_is_shown(session: Session) -> None:
     assert put_out(session).splitlines()[0] == (
         "gpu-a  gpu-a:22  ssh-ed25519  SHA256:b0T8VSFKVI24uu9EoenP8oScj6FXxxb9FbQbeVBkAU4  new"
     )
+
+
+class Slow(Sshds):
+    """Hosts of which the first answers only after the eighth: the others wait for nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+        self.asked = 0
+        self.asked_now = 0
+        self.asked_at_once = 0
+        self.eighth = threading.Event()
+
+    def scan(self, host: HostPlan) -> list[ScannedKey]:
+        with self.lock:
+            self.asked += 1
+            self.asked_now += 1
+            self.asked_at_once = max(self.asked_at_once, self.asked_now)
+            if self.asked == AT_ONCE:
+                self.eighth.set()
+        if host.name == "gpu-00":
+            assert self.eighth.wait(30.0)
+        with self.lock:
+            self.asked_now -= 1
+        return super().scan(host)
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_eight_hosts_are_asked_at_a_time_and_shown_in_their_order(session: Session) -> None:
+    sshds, names = Slow(), [f"gpu-{number:02}" for number in range(40)]
+    session.err = Terminal()
+    assert trust(session, sshds, hosts_of(names), YES, as_json=False) == 0
+    assert [line.split()[0] for line in put_out(session).splitlines()] == names
+    assert sshds.asked_at_once <= AT_ONCE
+    assert sshds.trusted == names
+    written = session.err.getvalue()
+    assert "\r40 of 40 hosts have answered" in written
+    assert "\r" not in written.partition("Added 40 keys")[2]
+    assert written.partition("Added 40 keys")[0].endswith("\r"), "the count is taken back from the screen"
+
+
+def test_a_few_hosts_or_no_terminal_are_not_counted(session: Session) -> None:
+    many = [f"gpu-{number:02}" for number in range(40)]
+    trust(session, Sshds(), hosts_of(many), YES, as_json=False)
+    assert isinstance(session.err, StringIO)
+    assert "have answered" not in session.err.getvalue()
+    session.err = Terminal()
+    trust(session, Sshds(), hosts_of(many[:AT_ONCE]), YES, as_json=False)
+    assert "have answered" not in session.err.getvalue()
 
 
 def test_what_of_ssh_config_does_not_count_is_said_once(session: Session) -> None:

@@ -187,7 +187,11 @@ def standby_line(standby: Document | None) -> str:
     if not standby or standby.get("generation") is None:
         return ""
     facts = [f"generation {standby['generation']} is {standby['state']}"]
-    facts.append(counted(len(standby.get("tasks") or []), "task"))
+    tasks = standby.get("tasks") or []
+    each = len({task.get("task") for task in tasks})
+    facts.append(
+        counted(each, "task") + (f", and {len(tasks) - each} on spares" if len(tasks) > each else "")
+    )
     if standby.get("memory_bytes"):
         facts.append(size(standby["memory_bytes"]))
     return "standby: " + ", ".join(facts)

@@ -58,6 +58,8 @@ class ReleaseTask:
     generation: int
     addresses: Mapping[TaskId, str]
     """`host:port` of each task, for TF_CONFIG."""
+    port: int | None = None
+    """Of a task that is restarted alone: as in StartTask. One that was started in advance has waited with another."""
 
 
 @dataclass(frozen=True, slots=True)

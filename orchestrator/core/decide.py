@@ -140,8 +140,8 @@ def _is_stale(run: Run, event: Event) -> bool:
             )
         case OrderFailed(generation=generation, task=None):
             return generation != run.generation or run.phase.is_terminal
-        case OrderFailed(generation=generation, task=TaskId() as task):
-            return run.phase.is_terminal or generation not in _generations(run, task)
+        case OrderFailed(generation=generation, task=TaskId() as task, host=host):
+            return run.phase.is_terminal or generation not in _generations(run, task, host)
         case RolledBack():
             return run.phase.is_terminal
         case EpochBegan(epoch=epoch):
@@ -156,10 +156,10 @@ def _is_stale(run: Run, event: Event) -> bool:
             return False
 
 
-def _generations(run: Run, task: TaskId) -> list[int]:
-    """Return the generations that the task has now, its standby's too; none where a gang goes on without it."""
-    known = (run.find_task(task), run.standby.find(task, run.standby.generation))
-    return [one.generation for one in known if one is not None]
+def _generations(run: Run, task: TaskId, host: str) -> list[int]:
+    """Return the generations that the task has there now, its standby's too; none where a gang goes on without it."""
+    known = (run.find_task(task), run.standby.find(task, host))
+    return [one.generation for one in known if one is not None and one.host == host]
 
 
 def _take(turn: Turn, event: Event) -> None:
@@ -263,8 +263,8 @@ def _order_failed(turn: Turn, event: OrderFailed) -> None:
     """Note that a host could not carry out an order. A failed start ends its task."""
     what = event.order if event.task is None else f"{event.order} of {event.task}"
     turn.note(NoteKind.ORDER_FAILED, f"{event.host}: {what}: {event.problem.message}", event.task)
-    waiting = turn.run.standby.find(event.task, event.generation) if event.task is not None else None
-    if waiting is not None:
+    waiting = turn.run.standby.find(event.task, event.host) if event.task is not None else None
+    if waiting is not None and waiting.generation == event.generation:
         standby.order_failed(turn, waiting, event)
     elif event.order == "start" and event.task is not None:
         task = turn.run.task(event.task)

@@ -115,6 +115,17 @@ def _blocks(size: int, tasks: int, slots: int) -> tuple[int, int, int]:
     return most, width, size // max(width, 1)
 
 
+def ports_in_block(plan: Plan, host: str, tasks: int) -> int:
+    """Return how many ports a task may try on a host that has so many tasks.
+
+    So many tasks can wait there in each other's place: those of different slots try the same ports.
+    """
+    first, last = plan.ports
+    machines = _machines(plan)
+    slots = sum(other.slots for other in plan.hosts if machines[other.name] == machines[host])
+    return _blocks(last - first + 1, max(tasks, 1), slots)[1]
+
+
 def have_ports_apart(plan: Plan, generation: int, other: int) -> bool:
     """Return whether two generations take different ports on every machine.
 

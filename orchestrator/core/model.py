@@ -179,7 +179,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """The tasks of the next generation, which are started up to their gates while the present one trains."""
+    """The tasks of the next generation, which are started up to their gates while the present one trains.
+
+    A task that a spare could take over is here once for its own host, and once for each spare that holds it too.
+    """
 
     generation: int = 0
     tasks: tuple[Task, ...] = ()
@@ -187,18 +190,20 @@ class Standby:
     since_at: Instant = 0.0
     """When they were ordered."""
     start_at: Deadline | None = None
-    """When the next ones are started; None: not in this generation, as far as is known."""
+    """When the next ones are started, in place of these if there are any; None: not in this generation, as known."""
     join_at: Deadline | None = None
     """By when all must be at their gates; None once they are."""
     ended: str = ""
     """Why they are being ended; empty while they may be released."""
     failures: int = 0
     """How many times in this generation they died, or could not be started."""
+    lost_on: tuple[str, ...] = ()
+    """Spares that lost theirs in this generation, each as often as it did."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.tasks, Roster):
             object.__setattr__(
-                self, "tasks", Roster(self.tasks, lambda task: task.id, lambda task: task.host)
+                self, "tasks", Roster(self.tasks, lambda task: (task.id, task.host), lambda task: task.host)
             )
 
     @property
@@ -208,11 +213,11 @@ class Standby:
 
     def tasks_on(self, host: str) -> list[Task]:
         """Return those on a host."""
-        return cast("Roster[TaskId, Task]", self.tasks).at_place(host)
+        return cast("Roster[tuple[TaskId, str], Task]", self.tasks).at_place(host)
 
-    def find(self, id: TaskId, generation: int) -> Task | None:
-        """Return the task of that id and generation; None where there is none."""
-        return cast("Roster[TaskId, Task]", self.tasks).find(id) if generation == self.generation else None
+    def find(self, id: TaskId, host: str) -> Task | None:
+        """Return the task of that id on that host; None where there is none."""
+        return cast("Roster[tuple[TaskId, str], Task]", self.tasks).find((id, host))
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,6 +472,14 @@ class Run:
             if self.replacements
             else self.plan
         )
+
+    def placed_with(self, task: TaskId, host: str) -> Plan:
+        """Return the plan as it is placed while `host` has that task, and with it all of its slot."""
+        now = self.task(task).host
+        if now == host:
+            return self.placed
+        slot = next(slot for slot in self.plan.hosts_used if self.replacements.get(slot, slot) == now)
+        return replace(self.plan, tasks=assigned(self.plan, {**self.replacements, slot: host}))
 
     @property
     def assignees(self) -> tuple[Host, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.cluster import Cluster, wait_until
+from tests.cluster.conftest import MakeLab
 from tests.cluster.processes import is_alive
 from tests.faults.times import FaultTimes
 
@@ -104,3 +106,68 @@ def test_row_69_with_tensorflow_the_standby_has_imported(cluster: Cluster, fault
     assert Path(f"/proc/{waiting['worker:0']}/oom_score_adj").read_text().strip() != "900"
     cluster.ok("kill", "t", timeout=60)
     assert cluster.marked() == []
+
+
+@pytest.mark.fault(69)
+@pytest.mark.long
+def test_row_69_a_spare_holds_what_it_may_have_to_take_over(tmp_path: Path, make_lab: MakeLab) -> None:
+    made = Cluster(tmp_path, make_lab(3))
+    try:
+        hosts = made.hosts(3)
+        hosts[2]["spare"] = True
+        made.ok("up", made.spec(tasks=2, hosts=hosts, restart={"standby": "on"}))
+        spare = hosts[2]["name"]
+        before = made.wait(is_ready)
+        held = {task["task"]: task["pid"] for task in before["standby"]["tasks"] if task["host"] == spare}
+        assert sorted(held) == ["worker:0", "worker:1"]
+        assert "2 tasks, and 2 on spares" in made.ok("status", "t")
+        made.ok("drain", hosts[1]["name"], "--now")
+        after = made.wait(lambda run: run["generation"] == 2 and run["phase"] == "RUNNING")
+        assert pids(after["tasks"])["worker:1"] == held["worker:1"]
+        assert {task["task"]: task["host"] for task in after["tasks"]}["worker:1"] == spare
+        wait_until(
+            lambda: not is_alive(held["worker:0"]), "the end of what the spare held in place of another"
+        )
+        made.ok("kill", "t")
+        assert made.marked() == []
+    finally:
+        made.close()
+
+
+@pytest.mark.tensorflow
+@pytest.mark.timeout(300)
+@pytest.mark.fault(69)
+@pytest.mark.long
+def test_row_69_a_worker_of_parameter_servers_is_replaced_by_the_one_that_waits(
+    local_cluster: Cluster,
+) -> None:
+    cluster = local_cluster
+    spec = cluster.spec(
+        *("--steps", "1000000", "--save-every", "100"),
+        types={"chief": 1, "ps": 1, "worker": 1},
+        tasks=3,
+        strategy="parameter_server",
+        script="parameter_server.py",
+        workdir=str(EXAMPLES),
+        env={"TF_CPP_MIN_LOG_LEVEL": "2"},
+        restart={"standby": "on"},
+    )
+    cluster.ok("up", spec, timeout=120)
+    before = cluster.wait(is_ready, timeout=150)
+    waiting = pids(before["standby"]["tasks"])["worker:0"]
+    os.kill(pids(before["tasks"])["worker:0"], signal.SIGKILL)
+    after = cluster.wait(lambda run: pids(run["tasks"])["worker:0"] == waiting, timeout=60)
+    assert (after["generation"], after["restarts"]) == (1, 0), "the others train on"
+    step = after["global_step"]
+    cluster.wait(lambda run: run["global_step"] > step + 100, timeout=60)
+    old, new = (port_of(cluster, generation) for generation in (1, 2))
+    assert new == old, "its peers know it by that port"
+    cluster.ok("kill", "t", timeout=60)
+    assert cluster.marked() == []
+
+
+def port_of(cluster: Cluster, generation: int) -> int:
+    """Return the port of worker:0, as its shim has written it down."""
+    pattern = f"runs/*/**/worker*0/gen-{generation:06d}/shim.json"
+    (path,) = (cluster.directory / "host").glob(pattern)
+    return int(json.loads(path.read_text())["port"])

@@ -532,3 +532,25 @@ def test_how_a_task_ended_is_told_and_kept_although_the_disk_is_full(tmp_path: P
             assert kept["log_dropped_bytes"] > 0
         finally:
             host.clean()
+
+
+def test_a_release_may_name_the_port_that_the_task_before_had(host: Host) -> None:
+    host.start(UNDER_RUNTIME + "hear()\n", hold=True, ports=[0])
+    agent = host.agent()
+    waiting = agent.until_phase("ready")["port"]
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        taken = other.getsockname()[1]
+        other.listen(1)
+        refused = agent.order("release", env={}, port=taken)["error"]
+        assert (refused["code"], str(taken) in refused["message"]) == ("no-port", True)
+        assert agent.order("release", env={}, epoch=0, port=taken)["error"]["code"] == "superseded"
+    assert agent.order("release", env={}, port=taken)["ok"] == {}
+    report = agent.until_phase("running")
+    assert (report["port"], waiting != taken) == (taken, True)
+    written = json.loads((host.generation_dir / "shim.json").read_text())
+    assert written["port"] == taken
+    with socket.socket() as task:
+        task.bind(("0.0.0.0", taken))  # the shim has let it go
+    agent.order("stop", grace_s=0)
+    agent.until_closed()

@@ -71,6 +71,8 @@ class Checks:
                 continue
             if process.by_stale or other.by_stale:
                 continue  # two coordinators may start the same; see `goes` for what must not happen even so
+            if other.machine is not process.machine and (process.in_advance or other.in_advance):
+                continue  # a spare holds the same task at its gate, and one of them is released
             self._writes_alone(process, other)
             self.demand(
                 other.generation != process.generation, "started-twice", f"{process!r} beside {other!r}"
@@ -81,6 +83,9 @@ class Checks:
         for other in self.run.living():
             if other is not process and other.released and other.task == process.task:
                 self._writes_alone(process, other)
+                stale = process.by_stale or other.by_stale
+                twice = other.generation == process.generation and not stale
+                self.demand(not twice, "released-twice", f"{process!r} beside {other!r}")
 
     def _writes_alone(self, process: Process, other: Process) -> None:
         same = other.directory is not None and other.directory == process.directory

@@ -34,6 +34,7 @@ class Process:
         self.run = self.world.runs[run_id]
         self.task = TaskId.parse(task)
         self.by_stale = shim.record.by_stale
+        self.in_advance = bool(env.get("ORCH_STANDBY"))
         self.gpus = frozenset(filter(None, env.get("CUDA_VISIBLE_DEVICES", "").split(",")))
         self.identity = self.machine.new_pid(self)
         self.directory = env.get("ORCH_CHECKPOINT_DIR") if not shim.record.start["scratch"] else None
@@ -181,6 +182,13 @@ class Shim:
         """Take an order from an agent."""
         grace_s = float(order.get("grace_s", 0.0))
         at = self.machine.clock()
+        port = order.get("port")
+        if port is not None and port != self.record.port and self.state.phase is shim_state.Phase.READY:
+            refused = shim_state.refusal(self.state, int(order["epoch"]), int(order["generation"]))
+            if refused is None and port in self.machine.ports_held:
+                answer({"error": {"code": "no-port", "message": f"port {port} is held", "hint": None}})
+                return
+            self.record.port = port if refused is None else self.record.port
         event = Ordered(at, str(order["order"]), int(order["epoch"]), int(order["generation"]), grace_s)
         self.tell(event, answer, order)
 

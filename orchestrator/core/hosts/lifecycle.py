@@ -174,7 +174,7 @@ def outstanding(run: Run, name: str) -> list[Action]:
         elif task.ending is not None and task.phase.may_live:
             actions.append(StopTask(host=name, task=task.id, generation=task.generation, grace_s=0.0))
         elif task.phase is TaskPhase.RELEASED and run.phase is Phase.RUNNING:
-            actions.append(release(task, addresses(run)))
+            actions.append(release(run, task, addresses(run)))
     return actions
 
 

@@ -89,16 +89,26 @@ def _is_refused(run: Run, host: Host) -> bool:
 def _fill(run: Run, vacant: Iterable[str], chosen: dict[str, str | None]) -> None:
     """Give vacant slots to free hosts: first those that cannot be left out; each where the least is left over."""
     for slot in sorted(vacant, key=lambda slot: _may_leave_out(run, [slot])):
-        free = [host.name for host in run.hosts if host.name not in chosen.values() and _is_free(run, host)]
+        free = [host.name for host in run.hosts if host.name not in chosen.values() and is_free(run, host)]
         fitting = [name for name in free if has_room(run.plan, slot, name)]
         gpus = {name: len(run.plan.host(name).gpus) for name in fitting}
-        found = min(fitting, key=lambda name: (name != slot, gpus[name]), default=None)
+        waits = {name: _has_standby(run, slot, name) for name in fitting}
+        found = min(fitting, key=lambda name: (name != slot, gpus[name], not waits[name]), default=None)
         if found is not None:
             chosen[slot] = found
 
 
-def _is_free(run: Run, host: Host) -> bool:
+def is_free(run: Run, host: Host) -> bool:
+    """Whether it could be given the tasks of a slot, if it has none."""
     return host.state is HostState.OPEN and is_ready(run, host) and unfit(run, host) is None
+
+
+def _has_standby(run: Run, slot: str, name: str) -> bool:
+    """Whether the tasks of a slot wait at their gates on a host."""
+    if not run.standby.tasks or run.standby.ended:
+        return False
+    held = [run.standby.find(task.id, name) for task in run.tasks_on(assignee(run, slot) or "")]
+    return bool(held) and all(task is not None and task.phase.may_live for task in held)
 
 
 def unfit(run: Run, host: Host) -> str | None:

@@ -27,7 +27,7 @@ from orchestrator.core.model import (
     TaskPhase,
 )
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.phases import reschedule, restart
+from orchestrator.core.phases import reschedule, restart, standby
 from orchestrator.core.phases.starting import addresses, release
 from orchestrator.core.phases.stopping import end_patience_s, stop_all
 from orchestrator.core.restart_scope import individuals, is_individual, is_served
@@ -142,21 +142,10 @@ def _restart(turn: Turn, task: Task) -> None:
         intent = Intent.RESTART if blamed.row.wants_new_place else Intent.FAIL
         stop_all(turn, intent, f"{sentence}; given up: {decided.reason}")
         return
-    # The new generation begins here, so that the record of the old one, which its host goes on reporting, is not taken
-    # for another end.
-    delay_s = decided.delay_s
-    generation = run.generation_last + 1
-    fresh = Task(
-        id=task.id,
-        host=task.host,
-        generation=generation,
-        port=task.port,
-        start_at=turn.at + delay_s,
-        budget=decided.budget,
-    )
-    turn.run = turn.run.with_task(fresh)
-    turn.set(generation_last=generation)
-    when = f"in {duration(delay_s)} ({decided.reason})" if delay_s else "at once"
+    fresh = _fresh(turn, task, decided)
+    when = f"in {duration(decided.delay_s)} ({decided.reason})" if decided.delay_s else "at once"
+    if fresh.phase is not TaskPhase.WAITING:
+        when = "at once, by the one that has waited as a standby"
     done = f"restarted individually, {when}; the other tasks continue"
     if waits_to_leave(turn.run, fresh):
         state = run.host(task.host).state.value
@@ -164,6 +153,30 @@ def _restart(turn: Turn, task: Task) -> None:
     turn.note(
         NoteKind.RESTART_INDIVIDUALLY, f"{task.id} is {done}: {sentence}", task.id, **_why(run, task, done)
     )
+
+
+def _fresh(turn: Turn, task: Task, decided: restart.Restart) -> Task:
+    """Begin the task's next generation, and return it: the standby's, or one that is started when its wait is over.
+
+    It begins here, so that the record of the old one, which its host goes on reporting, is not taken for another end.
+    """
+    waiting = standby.take_one(turn, task.id) if decided.delay_s == 0.0 else None
+    if waiting is not None:
+        deadline_at = turn.at + turn.run.plan.timing.start_after_s
+        fresh = replace(waiting, port=task.port, budget=decided.budget, deadline_at=deadline_at)
+        turn.do(StartTask(host=fresh.host, task=fresh.id, generation=fresh.generation, port=fresh.port))
+    else:
+        fresh = Task(
+            id=task.id,
+            host=task.host,
+            generation=turn.run.generation_last + 1,
+            port=task.port,
+            start_at=turn.at + decided.delay_s,
+            budget=decided.budget,
+        )
+        turn.set(generation_last=fresh.generation)
+    turn.run = turn.run.with_task(fresh)
+    return fresh
 
 
 def _why(run: Run, task: Task, done: str) -> dict[str, object]:
@@ -193,6 +206,6 @@ def _start(turn: Turn, task: Task) -> None:
 def _release(turn: Turn, task: Task) -> None:
     """From here on the position may move again, and stand still for as long as ever."""
     turn.set_task(task, phase=TaskPhase.RELEASED, deadline_at=None)
-    turn.do(release(turn.run.task(task.id), addresses(turn.run)))
+    turn.do(release(turn.run, turn.run.task(task.id), addresses(turn.run)))
     if is_served(turn.run, task):
         turn.forgive_standstill()

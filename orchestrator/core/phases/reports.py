@@ -58,7 +58,7 @@ def absorb(turn: Turn, event: HostReported) -> None:
         for report in event.tasks
         if report.generation != here.get(report.task)
         and report.phase != "exited"
-        and not standby.holds(turn.run, report)
+        and not standby.holds(turn.run, host.name, report)
     ]
     for report in others:
         turn.do(StopTask(host=host.name, task=report.task, generation=report.generation, grace_s=0.0))
@@ -130,7 +130,7 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
     task = turn.set_task(
         task,
         pid=report.pid or task.pid,
-        port=report.port or task.port,
+        port=task.port or report.port,  # of one that is restarted alone its peers know the port
         progress=report.progress,
         heard_at=turn.at,
     )

@@ -3,8 +3,12 @@
 Most of a restart is the import of TensorFlow. A standby has done that before anything fails, so that its tasks only
 need their release. It has a generation's number of its own, with that generation's directory and ports, and nothing of
 it may train before `starting.begin_generation` has taken it. It is of use only while the next generation would have the
-same tasks on the same hosts, and no higher number was given out. What becomes of it is never a failure of the run: it
+same tasks where they wait, and no higher number was given out. What becomes of it is never a failure of the run: it
 is started again a few times, and then no more. A run that ends waits until its standby is gone, as for its tasks.
+
+Spares hold the tasks that they may have to take over (`hosts/standby_places.py`), so that a host that is lost costs no
+import either. A task that is restarted alone is taken out of the standby: it gets the port of the one that has died,
+and the gang's number is then of no use to the gang, so that the rest is renewed after a while.
 """
 
 from __future__ import annotations
@@ -15,8 +19,9 @@ from typing import cast
 from orchestrator.core.actions import Action, StartTask, StopTask
 from orchestrator.core.events import HostReported, OrderFailed, TaskReport
 from orchestrator.core.generations import highest_told, next_generation
-from orchestrator.core.hosts import slots
+from orchestrator.core.hosts import slots, standby_places
 from orchestrator.core.hosts.slots import Assignment
+from orchestrator.core.hosts.standby_places import fitting, is_covered, is_home, living, unfit, why_incomplete
 from orchestrator.core.instants import Deadline, is_due
 from orchestrator.core.model import (
     Backoff,
@@ -27,18 +32,16 @@ from orchestrator.core.model import (
     Run,
     Running,
     Standby,
-    Stopping,
     Task,
     TaskPhase,
 )
 from orchestrator.core.notes import NoteKind
-from orchestrator.core.placement import assigned
 from orchestrator.core.plan import Plan, TaskId
 from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.roster import Roster
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.turn import Turn
-from orchestrator.core.words import counted, duration, size
+from orchestrator.core.words import counted, duration
 
 STEADY_HEARTBEATS = 10
 """How many heartbeats a generation trains before its standby is started: what fails, mostly fails early."""
@@ -49,16 +52,13 @@ UNTOLD_S = 60.0
 FAILURES_MAX = 3
 """How many times a standby may be lost in one generation; then no other is started."""
 
-TASK_BYTES = 400 << 20
-"""What a process takes that has imported TensorFlow and Keras, and nothing else. No GPU memory."""
-
-MEMORY_SHARE = 4
-"""`auto`: on each host a standby may take this fraction, 1/4, of the memory that is free."""
-
 MEMORY_FULL_PERCENT = 95.0
 """`auto`: a host that is as full as that gets the memory of its standby back."""
 
 _PHASES = {"starting": TaskPhase.STARTING, "ready": TaskPhase.READY}
+
+_GOES_ON = (Intent.RESTART, Intent.RESCHEDULE)
+"""What a run stops for that has another generation. Of one that is moved, a spare may hold the tasks."""
 
 
 def is_wanted(plan: Plan) -> bool:
@@ -68,7 +68,8 @@ def is_wanted(plan: Plan) -> bool:
 
 def schedule(turn: Turn, *, trains: bool) -> None:
     """Have a standby started some time after the release, or, where it `trains`, after the chief's first step."""
-    if is_wanted(turn.run.plan):
+    is_there = turn.run.standby.tasks and not turn.run.standby.ended
+    if is_wanted(turn.run.plan) and not is_there:
         _set(turn, start_at=turn.at + (_steady_s(turn.run) if trains else UNTOLD_S))
 
 
@@ -77,37 +78,73 @@ def _steady_s(run: Run) -> float:
 
 
 def due(run: Run) -> list[Deadline | None]:
-    """Return when something happens by itself: the start, or the end of the patience with it."""
+    """Return when something happens by itself: the start, the renewal, or the end of the patience with it."""
     standby = run.standby
-    if standby.tasks:
-        return [standby.join_at]
-    return [standby.start_at] if isinstance(run.phase_state, Running) else []
+    starts = isinstance(run.phase_state, Running) and not (standby.tasks and standby.ended)
+    return [standby.join_at, standby.start_at if starts else None]
 
 
 def advance(turn: Turn) -> None:
     """Start a standby when it is time for it, and end one that is of no use any more."""
     if not turn.run.standby.tasks:
-        if due(turn.run) and is_due(turn.run.standby.start_at, turn.at):
+        if is_due(turn.run.standby.start_at, turn.at) and isinstance(turn.run.phase_state, Running):
             _start(turn)
         return
-    for task in turn.run.standby.tasks:
-        host = turn.run.host(task.host)
-        if task.phase.may_live and (host.state is HostState.LOST or host.gone):
-            _set_task(turn, task, phase=TaskPhase.LOST)
+    _leave_hosts(turn)
     standby = turn.run.standby
     why = _useless(turn.run) if not standby.ended else None
     if not is_living(turn.run):
         _forget(turn)
     elif why is not None:
         end(turn, why)
-    elif is_due(standby.join_at, turn.at):
-        _fail(turn, f"did not join within {duration(turn.run.plan.timing.start_after_s)}")
-    elif standby.join_at is not None and all(task.phase is TaskPhase.READY for task in standby.tasks):
+    elif standby.ended:
+        return
+    elif standby.join_at is not None and all(task.phase is TaskPhase.READY for task in living(turn.run)):
         _set(turn, join_at=None)
-        turn.note(
-            NoteKind.STANDBY_READY,
-            f"{_named(standby)} is ready: {counted(len(standby.tasks), 'task')} have imported and wait",
-        )
+        told = counted(len(living(turn.run)), "task")
+        turn.note(NoteKind.STANDBY_READY, f"{_named(standby)} is ready: {told} have imported and wait")
+    elif is_due(standby.join_at, turn.at):
+        _late(turn)
+    elif isinstance(turn.run.phase_state, Running):
+        _renew(turn)
+
+
+def _leave_hosts(turn: Turn) -> None:
+    """Give up what is on hosts that are lost, and end what a spare holds that cannot be used."""
+    for task in turn.run.standby.tasks:
+        host = turn.run.host(task.host)
+        if not task.phase.may_live:
+            continue
+        if host.state is HostState.LOST or host.gone:
+            _set_task(turn, task, phase=TaskPhase.LOST)
+        elif not is_home(turn.run, task) and unfit(host) is not None and not turn.run.standby.ended:
+            turn.do(_stop(task))
+            _set_task(turn, task, phase=TaskPhase.LOST)
+
+
+def _renew(turn: Turn) -> None:
+    """Have another started where this one lacks a task that was taken out, or a spare that can hold it now."""
+    run, standby = turn.run, turn.run.standby
+    why = why_incomplete(run)
+    if standby.start_at is None:
+        if why is not None and standby.is_ready:
+            _set(turn, start_at=turn.at + _steady_s(run))
+    elif is_due(standby.start_at, turn.at):
+        _set(turn, start_at=None)
+        if why is not None:
+            end(turn, why)
+            _set(turn, start_at=turn.at)
+
+
+def _late(turn: Turn) -> None:
+    """End the patience with those that have not joined: with all of it, unless they are on spares only."""
+    late = [task for task in living(turn.run) if task.phase is not TaskPhase.READY]
+    why = f"did not join within {duration(turn.run.plan.timing.start_after_s)}"
+    if any(is_home(turn.run, task) for task in late):
+        _fail(turn, why)
+        return
+    for name in dict.fromkeys(task.host for task in late):
+        _lose_spare(turn, name, f"{why} on {name}")
 
 
 def is_living(run: Run) -> bool:
@@ -116,24 +153,47 @@ def is_living(run: Run) -> bool:
 
 
 def take(turn: Turn, assignment: Assignment) -> tuple[Task, ...]:
-    """Return the standby's tasks for the generation that begins; none where they do not fit, and they are ended."""
-    run, standby = turn.run, turn.run.standby
+    """Return the standby's tasks for the generation that begins; none where they do not fit, and they are ended.
+
+    What spares hold in place of others is ended, and watched until it is gone.
+    """
+    standby = turn.run.standby
     if standby.tasks and not standby.ended:
-        placed = {task.id: task.host for task in assigned(run.plan, assignment.replacements)}
-        fits = placed == {task.id: task.host for task in standby.tasks} and _useless(run) is None
-        if (
-            fits
-            and highest_told(run) < standby.generation
-            and all(task.phase.may_live for task in standby.tasks)
-        ):
+        taken = fitting(turn.run, assignment) if _useless(turn.run) is None else []
+        if taken:
+            places = {(task.id, task.host) for task in taken}
+            left = tuple(task for task in living(turn.run) if (task.id, task.host) not in places)
             turn.set(standby=Standby())
-            # They have been heard: a task that another coordinator knew, and this one has not heard, is adopted.
-            return tuple(
-                replace(task, heard_at=turn.at) if task.pid is not None else task for task in standby.tasks
-            )
+            if left:
+                turn.set(standby=Standby(standby.generation, left, standby.since_at))
+                end(turn, "others are released")
+            return tuple(_heard(turn, task) for task in taken)
         end(turn, "the next generation is placed elsewhere")
-    _set(turn, start_at=None, failures=0)
+    _set(turn, start_at=None, failures=0, lost_on=())
     return ()
+
+
+def _heard(turn: Turn, task: Task) -> Task:
+    """Return a task that is taken. It has been heard: one that this coordinator has not heard is adopted."""
+    return replace(task, heard_at=turn.at) if task.pid is not None else task
+
+
+def take_one(turn: Turn, id: TaskId) -> Task | None:
+    """Return the standby's task for one that is restarted alone, on its host; None where it cannot be used.
+
+    The others stay at their gates, for more that are restarted alone, until another standby is started.
+    """
+    run, standby = turn.run, turn.run.standby
+    host = run.host(run.task(id).host)
+    waiting = standby.find(id, host.name)
+    if waiting is None or not waiting.phase.may_live or standby.ended:
+        return None
+    is_newest = standby.generation == run.generation_last and highest_told(run) < standby.generation
+    if not is_newest or unfit(host) is not None or host.link is not Link.CONNECTED:
+        return None
+    rest = tuple(task for task in standby.tasks if task is not waiting)
+    _set(turn, tasks=rest, start_at=turn.at + _steady_s(run))
+    return _heard(turn, waiting)
 
 
 def end(turn: Turn, why: str) -> None:
@@ -149,10 +209,11 @@ def lose(turn: Turn) -> None:
             _set_task(turn, task, phase=TaskPhase.LOST)
 
 
-def holds(run: Run, report: TaskReport) -> bool:
-    """Return whether a report is about a task of the standby that may live."""
-    task = run.standby.find(report.task, report.generation)
-    return task is not None and task.phase.may_live and not run.standby.ended
+def holds(run: Run, host: str, report: TaskReport) -> bool:
+    """Return whether a host's report is about a task of the standby that may live."""
+    task = run.standby.find(report.task, host)
+    is_it = task is not None and task.generation == report.generation and task.phase.may_live
+    return is_it and not run.standby.ended
 
 
 def absorb(turn: Turn, event: HostReported) -> None:
@@ -165,8 +226,10 @@ def absorb(turn: Turn, event: HostReported) -> None:
         if task.phase.may_live:
             _absorb(turn, task, told.get(task.id))
     is_full = event.memory_percent is not None and event.memory_percent >= MEMORY_FULL_PERCENT
-    if is_full and turn.run.plan.restart.standby == "auto" and not turn.run.standby.ended:
-        _fail(turn, f"takes memory that {event.host} needs: {event.memory_percent:.0f} % are in use")
+    holds_any = any(task.phase.may_live for task in turn.run.standby.tasks_on(event.host))
+    if is_full and holds_any and turn.run.plan.restart.standby == "auto" and not turn.run.standby.ended:
+        why = f"takes memory that {event.host} needs: {event.memory_percent:.0f} % are in use"
+        _lose_on(turn, here[0], why)
 
 
 def _absorb(turn: Turn, task: Task, told: TaskReport | None) -> None:
@@ -213,13 +276,18 @@ def order_failed(turn: Turn, task: Task, event: OrderFailed) -> None:
 
 
 def _start(turn: Turn) -> None:
-    """Order all tasks of the next generation, as the present one is placed."""
+    """Order all tasks of the next generation, as the present one is placed, and those that spares may take over."""
     run = turn.run
     if why_not(run) is not None:
         _set(turn, start_at=turn.at + _steady_s(run))
         return
     generation = next_generation(run)
-    tasks = [Task(task.id, task.host, generation, TaskPhase.STARTING) for task in run.tasks]
+    places = [*((task.id, task.host) for task in run.tasks), *standby_places.on_spares(run)]
+    tasks = [Task(task, host, generation, TaskPhase.STARTING) for task, host in places]
+    for name in dict.fromkeys(host for _, host in places):
+        turn.set_host(
+            turn.run.host(name), untouched=False
+        )  # what is left of the run there has to be looked for
     turn.set(
         generation_last=generation,
         standby=Standby(
@@ -228,6 +296,7 @@ def _start(turn: Turn) -> None:
             since_at=turn.at,
             join_at=turn.at + run.plan.timing.start_after_s,
             failures=run.standby.failures,
+            lost_on=run.standby.lost_on,
         ),
     )
     turn.do(*(StartTask(task.host, task.id, generation, standby=True) for task in tasks))
@@ -251,39 +320,49 @@ def why_not(run: Run) -> str | None:
     assignment = slots.next_assignment(run)
     if dict(assignment.replacements) != dict(run.replacements) or assignment.waits_for:
         return "the next generation will have other hosts"
-    if run.plan.restart.standby == "auto":
-        for host in run.assignees:
-            wanted = TASK_BYTES * len(run.tasks_on(host.name))
-            if host.memory_available_bytes is None or host.memory_available_bytes < MEMORY_SHARE * wanted:
-                free = "unknown" if host.memory_available_bytes is None else size(host.memory_available_bytes)
-                return f"it would take {size(wanted)} of {host.name}, where {free} is free"
-    return None
+    return standby_places.why_no_memory(run) if run.plan.restart.standby == "auto" else None
 
 
 def _useless(run: Run) -> str | None:
     """Return why the standby cannot become the next generation; None where it may."""
-    match run.phase_state:
-        case Running() | Backoff() | Stopping(intent=Intent.RESTART):
-            pass
-        case Stopping(intent=Intent.RESCHEDULE):
-            return "the tasks change places"
-        case _:
-            return "the run ends"
+    if not isinstance(run.phase_state, Running | Backoff) and run.intent not in _GOES_ON:
+        return "the run ends"
     if run.standby.generation != run.generation_last:
         return "a higher generation has begun"
     for task in run.standby.tasks:
-        host = run.host(task.host)
-        if host.state is not HostState.OPEN:
-            return f"{host.name} is {host.state.value}"
-        if host.facts is None:
-            return f"{host.name} is prepared anew"
+        why = unfit(run.host(task.host)) if is_home(run, task) else None
+        if why is not None and not is_covered(run, task):
+            return why
     return None
 
 
 def _gone(turn: Turn, task: Task, why: str) -> None:
     _set_task(turn, task, phase=TaskPhase.EXITED)
     if not turn.run.standby.ended:
-        _fail(turn, f"is lost: {why}")
+        _lose_on(turn, task, f"is lost: {why}")
+
+
+def _lose_on(turn: Turn, task: Task, why: str) -> None:
+    """Count a loss: of the whole standby where the task is at home, else of what the spare holds."""
+    if is_home(turn.run, task):
+        _fail(turn, why)
+    else:
+        _lose_spare(turn, task.host, why)
+
+
+def _lose_spare(turn: Turn, name: str, why: str) -> None:
+    """Count what a spare has lost, and end the rest of it there. What waits elsewhere is still of use."""
+    lost_on = (*turn.run.standby.lost_on, name)
+    is_last = lost_on.count(name) >= standby_places.SPARE_LOSSES_MAX
+    then = (
+        f"{name} holds no other in this generation" if is_last else f"{name} gets another with the next one"
+    )
+    turn.note(NoteKind.STANDBY_LOST, f"{_named(turn.run.standby)} {why}; {then}")
+    for task in turn.run.standby.tasks_on(name):
+        if task.phase.may_live:
+            turn.do(_stop(task))
+            _set_task(turn, task, phase=TaskPhase.LOST)
+    _set(turn, lost_on=lost_on)
 
 
 def _fail(turn: Turn, why: str) -> None:
@@ -299,7 +378,7 @@ def _fail(turn: Turn, why: str) -> None:
 def _forget(turn: Turn) -> None:
     """Have the next one started, after longer and longer waits where they are lost again and again."""
     run, standby = turn.run, turn.run.standby
-    turn.set(standby=Standby(start_at=standby.start_at, failures=standby.failures))
+    turn.set(standby=Standby(start_at=standby.start_at, failures=standby.failures, lost_on=standby.lost_on))
     is_over = standby.start_at is not None or standby.failures >= FAILURES_MAX
     if isinstance(run.phase_state, Running) and not is_over:
         _set(turn, start_at=turn.at + _steady_s(run) * 2**standby.failures)
@@ -319,4 +398,4 @@ def _set(turn: Turn, **changes: object) -> None:
 
 def _set_task(turn: Turn, task: Task, **changes: object) -> None:
     changed = replace(task, **changes)  # type: ignore[arg-type]
-    _set(turn, tasks=cast("Roster[TaskId, Task]", turn.run.standby.tasks).with_(changed))
+    _set(turn, tasks=cast("Roster[tuple[TaskId, str], Task]", turn.run.standby.tasks).with_(changed))

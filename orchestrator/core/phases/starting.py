@@ -217,7 +217,7 @@ def advance_rendezvous(turn: Turn) -> None:
         for task in run.tasks:
             turn.set_task(task, phase=TaskPhase.RELEASED)
         all_addresses = addresses(turn.run)
-        turn.do(*(release(task, all_addresses) for task in turn.run.tasks))
+        turn.do(*(release(turn.run, task, all_addresses) for task in turn.run.tasks))
         running = Running(progress_at=turn.at, verify_at=next_verification(run, turn.at, 0.0))
         turn.enter(running, "all tasks have joined")
         standby.schedule(turn, trains=False)
@@ -243,9 +243,10 @@ def addresses(run: Run) -> Addresses:
     return Addresses({t.id: endpoint(run.plan.host(t.host).peer_address, t.port or 0) for t in run.tasks})
 
 
-def release(task: Task, all_addresses: Addresses) -> ReleaseTask:
+def release(run: Run, task: Task, all_addresses: Addresses) -> ReleaseTask:
     """Return the order that opens one task's gate."""
-    return ReleaseTask(host=task.host, task=task.id, generation=task.generation, addresses=all_addresses)
+    port = task.port if task.generation != run.generation else None
+    return ReleaseTask(task.host, task.id, task.generation, addresses=all_addresses, port=port)
 
 
 def _start_deadline(turn: Turn) -> None:

@@ -91,7 +91,7 @@ def end_anothers(one: Driven, owner: Owner, epoch: int) -> list[Order[Any]]:
 
 def start(run: Run, action: StartTask, secrets: Mapping[str, str]) -> Order[orders.Started]:
     """Return the order for StartTask. It carries secrets, over SSH; they are not written to any disk."""
-    plan = run.placed
+    plan = run.placed_with(action.task, action.host)
     task = plan.task(action.task)
     host = plan.host(task.host)
     facts = run.host(task.host).facts
@@ -144,15 +144,17 @@ def release(run: Run, action: ReleaseTask) -> Order[orders.Nothing]:
         "ORCH_RESTARTS": str(_restarts(run, action.task)),
         "ORCH_FAILURE_EVERY_S": f"{failure_s:.0f}",
     }
-    return RELEASE(
-        {
-            **of_run(run),
-            "generation": action.generation,
-            "task": str(action.task),
-            "env": seen | launch.wiring(placed, action.addresses, action.task),
-            "seed": (seed.path if shared else seed.copy or None) if seed is not None else None,
-        }
-    )
+    fields: orders.Release = {
+        "run": run.run_id,
+        "epoch": run.epoch,
+        "generation": action.generation,
+        "task": str(action.task),
+        "env": seen | launch.wiring(placed, action.addresses, action.task),
+        "seed": (seed.path if shared else seed.copy or None) if seed is not None else None,
+    }
+    if action.port is not None:
+        fields["port"] = action.port
+    return RELEASE(fields)
 
 
 def stop(run: Run, action: StopTask) -> Order[orders.Nothing]:

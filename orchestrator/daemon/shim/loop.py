@@ -17,7 +17,7 @@ from functools import partial
 from orchestrator.adapters import durable
 from orchestrator.adapters.host import process
 from orchestrator.adapters.host.hostlog import LogWriter
-from orchestrator.daemon.shim import record, state
+from orchestrator.daemon.shim import ports, record, state
 from orchestrator.daemon.shim.connections import AgentLink, Agents, Gone, RuntimeLink
 from orchestrator.daemon.shim.report import Progress, blank_task, ended_task
 from orchestrator.daemon.shim.spawn import StartFailed, marker
@@ -303,10 +303,28 @@ class Shim:
         except (KeyError, TypeError, ValueError) as e:
             self._refuse(link, order_id, "bad-order", f"the order {verb!r} cannot be read: {e!r}", None)
             return
+        refused = state.refusal(self._state, epoch, generation)
         if verb == "stacks":
-            self._ask_stacks(link, order_id, state.refusal(self._state, epoch, generation), at)
-        else:
-            self._tell(Ordered(at, str(verb), epoch, generation, grace_s), link, order)
+            self._ask_stacks(link, order_id, refused, at)
+            return
+        port = order.get("port")
+        if verb == "release" and port is not None and refused is None and not self._move(int(port)):
+            why = f"port {port}, which the task before this one had, cannot be taken"
+            self._refuse(link, order_id, "no-port", why, "end what listens there")
+            return
+        self._tell(Ordered(at, str(verb), epoch, generation, grace_s), link, order)
+
+    def _move(self, port: int) -> bool:
+        """Hold another port until the release, which is about to come. Return False if that cannot be had."""
+        if self._port is None or port == self._port_number or self._state.phase is not Phase.READY:
+            return True
+        moved, _ = ports.move(port)
+        if moved is None:
+            return False
+        self._close_port()
+        self._port, self._port_number = moved, port
+        self._write_identity()
+        return True
 
     def _ask_stacks(
         self, link: AgentLink, order_id: Any, refused: tuple[str, str, str] | None, at: float

@@ -197,20 +197,13 @@ def _take_port(ports: list[int]) -> socket.socket | None:
 
 def _bind_one(ports: list[int]) -> tuple[socket.socket | None, str]:
     """Return a socket on the first free port; or None, and why the last port is not free."""
-    import socket
+    from orchestrator.daemon.shim.ports import bind
 
     why = ""
     for port in ports:
-        assignee = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            # A task that is restarted alone takes its old port, on which connections may still be in TIME_WAIT; so
-            # SO_REUSEADDR is needed. With it, only a listening socket keeps others away, so this one listens.
-            assignee.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            assignee.bind(("0.0.0.0", int(port)))
-            assignee.listen(1)
-            return assignee, ""
+            return bind(port), ""
         except OSError as e:
-            assignee.close()
             why = e.strerror or str(e)
     return None, why
 

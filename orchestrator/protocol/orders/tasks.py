@@ -51,6 +51,8 @@ class Release(OfTask):
     """TF_CONFIG and similar variables."""
     seed: NotRequired[str | None]
     """The directory that the agent copies into the scratch. It is not forwarded to the shim."""
+    port: NotRequired[int]
+    """The port that the task takes now, in place of the one that its shim holds: by it the task's peers know it."""
 
 
 class Stop(OfTask):

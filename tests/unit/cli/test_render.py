@@ -304,7 +304,14 @@ def test_the_table_of_a_problem_is_aligned_below_its_sentence() -> None:
 
 
 def test_a_standby_has_a_line_where_there_is_one() -> None:
-    waiting = {"state": "ready", "generation": 3, "memory_bytes": 800 << 20, "tasks": [{}, {}]}
+    waiting = {
+        "state": "ready",
+        "generation": 3,
+        "memory_bytes": 800 << 20,
+        "tasks": [{"task": "worker:0"}, {"task": "worker:1"}],
+    }
     assert render.standby_line(waiting) == "standby: generation 3 is ready, 2 tasks, 800 MiB"
+    both = {**waiting, "tasks": [*waiting["tasks"], {"task": "worker:1", "host": "spare"}]}  # type: ignore[misc]
+    assert render.standby_line(both) == "standby: generation 3 is ready, 2 tasks, and 1 on spares, 800 MiB"
     assert render.standby_line({"state": "none", "generation": None, "tasks": []}) == ""
     assert render.standby_line(None) == "", "an older coordinator tells of none"

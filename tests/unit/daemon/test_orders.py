@@ -8,7 +8,7 @@ from dataclasses import replace
 from orchestrator.core.actions import ReleaseTask, SeedCheckpoint, StartTask
 from orchestrator.core.faults import Fault
 from orchestrator.core.model import Budget, Facts, Run, Seed, new_run
-from orchestrator.core.plan import Plan, TaskId, TaskPlan
+from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.daemon.connection import orders
 from tests.unit.core.transcript import make_plan
 
@@ -111,3 +111,21 @@ def test_what_need_not_be_said_is_not_in_an_order() -> None:
     fill = orders.fault(run, Fault("fill", "a", for_s=5.0)).fields
     assert (fill["fault"], fill["for_s"], "task" in fill) == ("fill", 5.0, False)
     assert orders.fault(run, Fault("kill", "a", W0, 3)).fields["task"] == "worker:0"
+
+
+def test_a_spare_that_holds_a_task_is_told_what_it_would_be_in_that_place() -> None:
+    run = a_run()
+    spare = HostPlan("s", address="s", data_address="10.0.1.1", gpus=(4, 5, 6, 7), spare=True)
+    hosts = (replace(run.plan.hosts[0], gpus=(0, 1, 2, 3)), *run.plan.hosts[1:], spare)
+    run = new_run("t-1", replace(run.plan, hosts=hosts), epoch=1, at=0.0)
+    run = run.with_host(replace(run.host("s"), facts=Facts(code="beef")))
+    started = orders.start(run, StartTask("s", W0, 7, standby=True), {}).fields
+    env = started["env"]
+    assert (env["ORCH_HOST"], env["CUDA_VISIBLE_DEVICES"], started["code"]) == ("s", "5,7", "beef")
+
+
+def test_a_task_that_is_restarted_alone_is_released_with_the_port_that_its_peers_know() -> None:
+    addresses = {W0: "10.0.0.1:20000", W1: "10.0.0.2:20016"}
+    released = orders.release(a_run(), ReleaseTask("b", W1, 7, addresses, port=20016)).fields
+    assert released["port"] == 20016
+    assert "port" not in orders.release(a_run(), ReleaseTask("b", W1, 7, addresses)).fields

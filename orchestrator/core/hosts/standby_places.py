@@ -1,0 +1,130 @@
+"""Where a standby's tasks are held: each on its own host, and beside that on spares, which may have to take it over.
+
+A process is started as one task, and cannot become another: so a spare holds one for each task that it may be given,
+as far as its memory and its ports go. Where there are more slots than a spare has room for, each spare begins with
+others. Only the tasks of one slot are ever released there; the others are ended then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.core import launch
+from orchestrator.core.generations import highest_told
+from orchestrator.core.hosts import slots
+from orchestrator.core.hosts.slots import Assignment
+from orchestrator.core.model import Host, HostState, Run, Task
+from orchestrator.core.placement import assigned, has_room
+from orchestrator.core.plan import TaskId
+from orchestrator.core.words import size
+
+TASK_BYTES = 400 << 20
+"""What a process takes that has imported TensorFlow and Keras, and nothing else. No GPU memory."""
+
+MEMORY_SHARE = 4
+"""`auto`: on each host a standby may take this fraction, 1/4, of the memory that is free."""
+
+SPARE_TASKS_MAX = 16
+"""How many tasks a spare holds at most: each import takes seconds of a core."""
+
+SPARE_LOSSES_MAX = 2
+"""How many times a spare may lose its standby in one generation; then it is given no other."""
+
+
+def why_no_memory(run: Run) -> str | None:
+    """Return why the hosts that train have no memory to spare; None where they have."""
+    for host in run.assignees:
+        wanted = TASK_BYTES * len(run.tasks_on(host.name))
+        if host.memory_available_bytes is None or host.memory_available_bytes < MEMORY_SHARE * wanted:
+            free = "unknown" if host.memory_available_bytes is None else size(host.memory_available_bytes)
+            return f"it would take {size(wanted)} of {host.name}, where {free} is free"
+    return None
+
+
+def on_spares(run: Run, *, without: frozenset[str] = frozenset()) -> Iterator[tuple[TaskId, str]]:
+    """Yield the tasks that spares can hold now, each with its spare; none of the spares in `without`."""
+    if None in run.replacements.values():
+        return  # a spare that is free is given the tasks that are left out
+    holding = {task.host for task in run.tasks}
+    spares = [
+        host
+        for host in run.hosts
+        if host.name not in holding and slots.is_free(run, host) and _may_hold(run, host)
+    ]
+    taken = run.plan.hosts_used
+    for number, spare in enumerate(spares):
+        if spare.name in without:
+            continue
+        first = number * len(taken) // len(spares)
+        room = _tasks_max(run, spare)
+        for slot in (*taken[first:], *taken[:first]):
+            tasks = run.tasks_on(slots.assignee(run, slot) or "")
+            if has_room(run.plan, slot, spare.name) and len(tasks) <= room:
+                room -= len(tasks)
+                yield from ((task.id, spare.name) for task in tasks)
+
+
+def _may_hold(run: Run, spare: Host) -> bool:
+    return run.standby.lost_on.count(spare.name) < SPARE_LOSSES_MAX
+
+
+def _tasks_max(run: Run, spare: Host) -> int:
+    """Return how many tasks a spare has room for."""
+    most = SPARE_TASKS_MAX
+    if run.plan.restart.standby == "auto":
+        most = min(most, (spare.memory_available_bytes or 0) // (MEMORY_SHARE * TASK_BYTES))
+    return min(most, launch.ports_in_block(run.plan, spare.name, len(run.tasks)))
+
+
+def is_home(run: Run, task: Task) -> bool:
+    """Whether a task of the standby is where the one is that trains."""
+    trains = run.find_task(task.id)
+    return trains is not None and trains.host == task.host
+
+
+def living(run: Run) -> list[Task]:
+    """Return its tasks that have, or may have, a process."""
+    return [task for task in run.standby.tasks if task.phase.may_live]
+
+
+def why_incomplete(run: Run) -> str | None:
+    """Return what another standby would have that this one lacks; None where it has all."""
+    taken = [str(task.id) for task in run.tasks if run.standby.find(task.id, task.host) is None]
+    if taken:
+        return f"{', '.join(taken)} was restarted from it"
+    if len(run.hosts) == len(run.plan.hosts_used):
+        return None
+    holding = frozenset(task.host for task in living(run))
+    found = next(on_spares(run, without=holding), None)
+    return f"{found[1]} can hold it too" if found is not None else None
+
+
+def unfit(host: Host) -> str | None:
+    """Return why what waits on a host cannot be released; None where it can."""
+    if host.state is not HostState.OPEN:
+        return f"{host.name} is {host.state.value}"
+    return f"{host.name} is prepared anew" if host.facts is None else None
+
+
+def is_covered(run: Run, task: Task) -> bool:
+    """Return whether a spare holds the task too."""
+    return any(
+        other.id == task.id
+        and other.host != task.host
+        and other.phase.may_live
+        and unfit(run.host(other.host)) is None
+        for other in run.standby.tasks
+    )
+
+
+def fitting(run: Run, assignment: Assignment) -> list[Task]:
+    """Return those that wait where the next generation's tasks will be; none unless all of them do."""
+    is_whole = all(run.standby.find(task.id, task.host) is not None for task in run.tasks)
+    if not is_whole or highest_told(run) >= run.standby.generation:
+        return []
+    if None in assignment.replacements.values() and assignment.replacements != run.replacements:
+        return []  # they were told of another number of tasks
+    placed = assigned(run.plan, assignment.replacements)
+    found = [run.standby.find(task.id, task.host) for task in placed]
+    waiting = [task for task in found if task is not None and task.phase.may_live]
+    return waiting if len(waiting) == len(placed) else []

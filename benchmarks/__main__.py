@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from inspect import getdoc
 
 from benchmarks import page
 from benchmarks.figure import Figure, NotMeasured, table
+from benchmarks.length import LONG
 from benchmarks.machine import ROOT, Machine, here
 
 DOCS = ROOT / "docs"
@@ -41,7 +43,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", choices=[[], *BENCHMARKS], metavar="NAME", help=listed)
     parser.add_argument("--json", action="store_true", help="the samples too, for scripts")
     parser.add_argument("--write", action="store_true", help="measure all, and write docs/benchmarks.md anew")
+    parser.add_argument(
+        "--long", action="store_true", help="measure for longer, where that narrows an interval"
+    )
     options = parser.parse_args(argv)
+    if options.long:
+        os.environ[LONG] = "1"
     if options.write and options.names:
         parser.error("--write measures all: a page is of one run")
     at, began = here("make bench"), time.monotonic()

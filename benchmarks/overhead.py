@@ -1,118 +1,310 @@
-"""What orch costs a training: the same script by hand and under orch, with the same TF_CONFIG except for the port.
+"""What orch costs a training: the same script by hand and under orch, both with a TF_CONFIG of one worker.
 
-There is one worker, so that Keras 3 runs by hand without a patch, and two cores suffice. The two take turns of some
-steps (see workdir/steps.py), and each block is compared with the other's blocks before and after it. The CPU of agent
-and shim, which run beside the training, is added as if it slowed down the steps.
+There is one worker, so that Keras 3 runs by hand without a patch. The two train by turns, block by block (see
+workdir/steps.py), for steps of some 5, 50 and 500 ms. While the one by hand trains, all of orch is stopped (SIGSTOP):
+what it has put off then falls into its own block. So the figures are an upper bound, more so since the coordinator,
+which is at home on another machine, competes for the same cores. The CPU is that of task, shim and agent.
+
+A sample is the ratio of ten pairs of blocks, so that what happens every two seconds is in each. The measurement ends
+once the 95 % interval is narrower than ± 1 %, or with so many pairs as there is time for; `--long` has patience.
+
+Then the shares: further tasks under orch, each with one thing switched off or on, take turns with the first. The one
+without heartbeats has one a minute, the one without callbacks has no runtime, the one without a log writes to
+/dev/null, and the one that is followed has an `orch logs --follow` that reads it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from statistics import median, stdev
 from typing import Any
 
 from benchmarks import proc
-from benchmarks.figure import Figure, NotMeasured
+from benchmarks.figure import Figure, NotMeasured, Point
 from benchmarks.lab import DEFAULT_TIMING, cluster_of
+from benchmarks.length import is_long
 from benchmarks.limits import LIMITS
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import Cluster, wait_until
 
-BLOCKS = 50
-TIMEOUT_S = 900.0
+GROUP = 10
+"""Pairs to a sample."""
+
+GROUPS_MIN = 5
+GROUPS_MAX = 12
+GROUPS_MAX_LONG = 60
+SHARE_GROUPS = 5
+SHARE_GROUPS_LONG = 30
+ENOUGH = 1.0
+"""Half the width of an interval, in percent, with which a measurement may end."""
+
+T_95 = {5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26, 11: 2.23, 12: 2.2}
+"""Student's factors for so many samples; beyond them it is 2."""
+
+TIMEOUT_S = 120.0
 WORKDIR = Path(__file__).parent / "workdir"
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Steps of about so many milliseconds, and the block that is timed of them."""
+
+    about_ms: int
+    batch: int
+    epoch: int
+    steps: int
+    untimed: int
+
+
+SIZES = (Size(5, 32, 500, 60, 4), Size(50, 448, 20, 8, 1), Size(500, 4480, 8, 1, 0))
+"""A block takes between a third and half of a second."""
+
+SHARES = {
+    "heartbeats": {"timing": {"heartbeat": "60s", "unreachable_after": "200s", "lost_after": "300s"}},
+    "progress callbacks": {"runtime": False},
+    "log reading": {},
+    "follow": {},
+}
+"""What is switched off in the specs of the tasks that the shares are measured by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What a block of steps took."""
+
+    wall_s: float
+    cpu_s: float
+
+
+class Trainer:
+    """A process that trains when it is asked to, and what of orch is there for it."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name = name
+        self.fifos = [str(directory / f"{name}.{end}") for end in ("orders", "answers")]
+        for fifo in self.fifos:
+            os.mkfifo(fifo)
+        self._orders, self._answers = (os.open(fifo, os.O_RDWR) for fifo in self.fifos)
+        self._rest = b""
+        self.beside: list[int] = []
+        """Shim and agent."""
+
+    def close(self) -> None:
+        os.close(self._orders)
+        os.close(self._answers)
+
+    def order(self, **order: int) -> None:
+        os.write(self._orders, json.dumps(order).encode() + b"\n")
+
+    def block(self, size: Size) -> Block:
+        """Have a block trained, and return what it took, with the CPU of what is beside it."""
+        before_s = sum(map(proc.exact_cpu_s, self.beside))
+        self.order(steps=size.steps, untimed=size.untimed)
+        answer = self._answer()
+        beside_s = sum(map(proc.exact_cpu_s, self.beside)) - before_s
+        timed = size.steps / (size.steps + size.untimed)
+        return Block(answer["wall_s"], answer["cpu_s"] + beside_s * timed)
+
+    def _answer(self) -> dict[str, float]:
+        deadline = time.monotonic() + TIMEOUT_S
+        while b"\n" not in self._rest:
+            if not select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise NotMeasured(f"{self.name} trained no block in {TIMEOUT_S:.0f} s")
+            self._rest += os.read(self._answers, 65536)
+        line, _, self._rest = self._rest.partition(b"\n")
+        return dict(json.loads(line))
+
+
 def measure() -> list[Figure]:
-    """Measure the overhead in percent of the step time."""
-    with cluster_of(None) as cluster:
-        batons = [str(cluster.directory / name) for name in ("to-orch", "to-hand")]
-        for baton in batons:
-            os.mkfifo(baton)
-        ends = [os.open(baton, os.O_RDWR) for baton in batons]  # so that a byte outlives its writer
-        times = [str(cluster.directory / name) for name in ("orch.json", "hand.json")]
-        try:
-            hand = _by_hand([batons[1], batons[0], times[1]])
-            try:
-                return _under_orch(cluster, hand, [*batons, times[0]], times, ends)
-            finally:
-                hand.kill()
-                hand.wait()
-        finally:
-            for end in ends:
-                os.close(end)
+    """Measure the overhead, and the share of each part, in percent of a step."""
+    with cluster_of(None) as cluster, ExitStack() as stack:
+        hand = stack.enter_context(_by_hand(cluster))
+        orch = stack.enter_context(_under_orch(cluster, "t"))
+        held = [cluster.coordinator_pid, *orch.beside]
+        figures = []
+        for size in SIZES:
+            for trainer in (hand, orch):
+                trainer.order(batch=size.batch, epoch=size.epoch)
+            figures += _overhead(hand, orch, held, size)
+        others = {
+            name: stack.enter_context(_under_orch(cluster, name.split()[0], **spec))
+            for name, spec in SHARES.items()
+        }
+        stack.enter_context(_follower(cluster, others["follow"]))
+        for trainer in (orch, *others.values()):
+            trainer.order(batch=SIZES[0].batch, epoch=SIZES[0].epoch)
+        return figures + _shares(orch, others, SIZES[0])
 
 
-def _under_orch(
-    cluster: Cluster, hand: subprocess.Popen[bytes], arguments: list[str], times: list[str], ends: list[int]
-) -> list[Figure]:
+def _overhead(hand: Trainer, orch: Trainer, held: Sequence[int], size: Size) -> list[Figure]:
+    """Compare a pair after the other, until it is known well enough."""
+    samples: list[tuple[float, float]] = []
+    steps_ms: list[float] = []
+    for trainer in (hand, orch):
+        trainer.block(size)  # the first one is traced
+        trainer.block(size)
+    while len(samples) < (GROUPS_MAX_LONG if is_long() else GROUPS_MAX):
+        pairs = []
+        for _ in range(GROUP):
+            with _stopped(held):
+                by_hand = hand.block(size)
+            pairs.append((by_hand, orch.block(size)))
+            steps_ms.append(by_hand.wall_s / size.steps * 1000)
+        samples.append((_over(pairs, "wall_s"), _over(pairs, "cpu_s")))
+        if len(samples) >= GROUPS_MIN and all(
+            _half_width(each) < ENOUGH for each in zip(*samples, strict=True)
+        ):
+            break
+    each_ms = median(steps_ms)
+    return [
+        _figure(
+            f"{what}, steps of {size.about_ms} ms", LIMITS[limit], values, f"{each_ms:.1f} ms a step by hand"
+        )
+        for what, limit, values in zip(
+            ("wall time under orch, over by hand", "CPU under orch, over by hand"),
+            ("overhead: wall", "overhead: CPU"),
+            zip(*samples, strict=True),
+            strict=True,
+        )
+    ]
+
+
+def _shares(orch: Trainer, others: dict[str, Trainer], size: Size) -> list[Figure]:
+    """Compare the task under orch with those that have one thing switched off, or on."""
+    groups: dict[str, list[float]] = {name: [] for name in others}
+    for trainer in (orch, *others.values()):
+        trainer.block(size)
+        trainer.block(size)
+    for _ in range(SHARE_GROUPS_LONG if is_long() else SHARE_GROUPS):
+        pairs: dict[str, list[tuple[Block, Block]]] = {name: [] for name in others}
+        for _ in range(GROUP):
+            whole = orch.block(size)
+            for name, trainer in others.items():
+                other = trainer.block(size)
+                pairs[name].append((whole, other) if name == "follow" else (other, whole))
+        for name in others:
+            groups[name].append(_over(pairs[name], "cpu_s"))
+    plot = f"share of the CPU of a step, steps of {size.about_ms} ms (%)"
+    return [
+        _figure(f"of it, by CPU: {name}", inf, tuple(values), "", Point(plot, name))
+        for name, values in groups.items()
+    ]
+
+
+def _over(pairs: Sequence[tuple[Block, Block]], what: str) -> float:
+    """Return by how many percent the second ones took more than the first ones."""
+    first, second = (sum(getattr(pair[index], what) for pair in pairs) for index in (0, 1))
+    return (second / first - 1) * 100
+
+
+def _half_width(samples: Sequence[float]) -> float:
+    """Return half the width of the 95 % interval of their mean."""
+    return T_95.get(len(samples), 2.0) * stdev(samples) / len(samples) ** 0.5
+
+
+def _figure(
+    claim: str, limit: float, samples: Sequence[float], note: str, point: Point | None = None
+) -> Figure:
+    width = _half_width(samples)
+    said = f"± {width:.2f} (95 %); {len(samples) * GROUP} pairs of blocks" + (f"; {note}" if note else "")
+    return Figure(claim, "%", limit, tuple(samples), said, width, point)
+
+
+# --- who trains ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _by_hand(cluster: Cluster) -> Iterator[Trainer]:
+    trainer = Trainer(cluster.directory, "hand")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = {"cluster": {"worker": [f"127.0.0.1:{port}"]}, "task": {"type": "worker", "index": 0}}
+    env = {
+        **os.environ,
+        "TF_CONFIG": json.dumps(config),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    with open(cluster.directory / "hand.log", "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "steps.py", *trainer.fifos],
+            cwd=WORKDIR,
+            env=env,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield trainer
+    finally:
+        process.kill()
+        process.wait()
+        trainer.close()
+
+
+@contextmanager
+def _under_orch(cluster: Cluster, name: str, **run: Any) -> Iterator[Trainer]:
+    trainer = Trainer(cluster.directory, name)
+    timing = {**DEFAULT_TIMING, "stall_after": "1h", **run.pop("timing", {})}
     spec = cluster.spec(
-        *arguments,
-        str(BLOCKS),
+        *trainer.fifos,
+        *(["--silent"] if name == "log" else []),
+        name=name,
         tasks=1,
         script="steps.py",
         workdir=str(WORKDIR),
         checkpoint=False,
         env={"TF_CPP_MIN_LOG_LEVEL": "2"},
-        timing=DEFAULT_TIMING,
+        timing=timing,
+        **run,
     )
-    cluster.ok("up", spec)
-    task = cluster.wait(lambda run: run["phase"] == "RUNNING", timeout=60.0)["tasks"][0]
-    beside = [proc.parent(task["pid"]), *proc.children(cluster.coordinator_pid)]
-    before = sum(map(proc.cpu_s, beside))
-    os.write(ends[0], b"x")
-    cpu_s = _await(times, hand, beside, cluster) - before
-    orch, by_hand = (json.loads(Path(path).read_text()) for path in times)
-    return _figures(orch, by_hand, cpu_s)
+    try:
+        cluster.ok("up", spec, timeout=TIMEOUT_S)
+        wait_until(lambda: _is_running(cluster, name), f"{name} is RUNNING", timeout=TIMEOUT_S)
+        shim = proc.parent(int(cluster.run(name)["tasks"][0]["pid"]))
+        trainer.beside = [shim, *proc.children(cluster.coordinator_pid)]
+        yield trainer
+    finally:
+        trainer.close()
 
 
-def _figures(orch: dict[str, Any], by_hand: dict[str, Any], beside_s: float) -> list[Figure]:
-    beside = beside_s / sum(block[0] for block in orch["blocks"]) * 100
-    figures = []
-    for index, what in enumerate(("step time", "CPU of a step")):
-        mine, theirs = ([block[index] for block in done["blocks"]] for done in (orch, by_hand))
-        # orch goes first: by hand comes after it, and before its next block.
-        pairs = zip(mine[1:], theirs, theirs[1:], strict=False)
-        samples = tuple((own / ((before + after) / 2) - 1) * 100 + beside for own, before, after in pairs)
-        error = 1.25 * stdev(samples) / len(samples) ** 0.5
-        each_ms = median(theirs) / by_hand["steps"] * 1000
-        note = f"± {error:.1f} (standard error); {each_ms:.0f} ms a step by hand; agent and shim {beside:.2f}"
-        figures.append(
-            Figure(
-                f"{what} under orch, over by hand", "%", LIMITS["overhead: of a step"], samples, note, error
-            )
-        )
-    return figures
+def _is_running(cluster: Cluster, name: str) -> bool:
+    run = cluster.shown(name)
+    return run is not None and run["phase"] == "RUNNING"
 
 
-def _by_hand(arguments: list[str]) -> subprocess.Popen[bytes]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    config = {"cluster": {"worker": [f"127.0.0.1:{port}"]}, "task": {"type": "worker", "index": 0}}
-    env = {**os.environ, "TF_CONFIG": json.dumps(config), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    command = [sys.executable, "steps.py", *arguments, str(BLOCKS)]
-    return subprocess.Popen(
-        command, cwd=WORKDIR, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+@contextmanager
+def _follower(cluster: Cluster, followed: Trainer) -> Iterator[None]:
+    command = [sys.executable, "-m", "orchestrator.cli.main", "logs", followed.name, "--follow"]
+    nowhere = subprocess.DEVNULL
+    process = subprocess.Popen(command, env=cluster.env, stdout=nowhere, stderr=nowhere)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
-def _await(times: list[str], hand: subprocess.Popen[bytes], beside: list[int], cluster: Cluster) -> float:
-    """Wait until both are done. Return the CPU of the processes beside the training while all of them lived."""
-    deadline = time.monotonic() + TIMEOUT_S
-    cpu_s = 0.0
-    while not all(os.path.exists(path) for path in times):
-        if time.monotonic() > deadline:
-            raise NotMeasured(f"not done in {TIMEOUT_S:.0f} s: {cluster.ok('logs', 't', '--tail', '5')}")
-        if hand.poll() is not None and not os.path.exists(times[1]):
-            raise NotMeasured(f"the script by hand ended with {hand.returncode}")
-        with contextlib.suppress(OSError):
-            cpu_s = sum(map(proc.cpu_s, beside))
-        time.sleep(0.5)
-    return cpu_s
+@contextmanager
+def _stopped(pids: Sequence[int]) -> Iterator[None]:
+    """Stop processes for as long as a block takes. That is shorter than any silence that anybody minds."""
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)

@@ -24,6 +24,12 @@ def thread_cpu_ms(pid: int) -> float:
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e6
 
 
+def exact_cpu_s(pid: int) -> float:
+    """Return the CPU of a process's living threads so far, in seconds, with a resolution of nanoseconds."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
 def rss_mb(pid: int) -> float:
     """Return the resident memory in megabytes (10^6 bytes)."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():

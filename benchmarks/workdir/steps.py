@@ -1,15 +1,20 @@
-"""Trains with Keras's `fit` under MultiWorkerMirroredStrategy in blocks of steps, and takes turns with another process.
+"""Trains with Keras's `fit` under MultiWorkerMirroredStrategy, a block of steps whenever it is asked for one.
 
-Two of these processes, one by hand and one under orch, pass a byte to each other through two FIFOs. So both run under
-the same load of the machine, which would differ if one trained for a minute and then the other.
+Several of these processes, one by hand and others under orch, train by turns: so all of them run under the same load of
+the machine, which would differ if one trained for a minute and then the other.
 
-    python steps.py BATON_IN BATON_OUT TIMES BLOCKS
+    python steps.py ORDERS ANSWERS [--silent]
+
+reads a line of JSON for each order from the FIFO `ORDERS`, and writes one for each answer to `ANSWERS`. An order is
+`{"batch": 32, "epoch": 500}`, which begins another `fit`, or `{"steps": 60, "untimed": 4}`, which is answered with the
+seconds of that block, by the clock and of CPU.
 """
 
 import json
 import os
 import sys
 import time
+from typing import Any
 
 import tensorflow as tf
 
@@ -18,61 +23,85 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy()
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
-STEPS = 32
-"""The timed steps of a block. At 30 ms per step they take about a second, in which progress is reported."""
 
-UNTIMED = 4
-"""The untimed steps at the start of a block, since caches are cold after the wait."""
+class Orders:
+    """The orders, and the way back."""
+
+    def __init__(self, orders: str, answers: str) -> None:
+        # Opened for both, so that neither end is ever seen as closed.
+        self._in = os.fdopen(os.open(orders, os.O_RDWR), "rb", buffering=0)
+        self._out = os.open(answers, os.O_RDWR)
+
+    def next(self) -> dict[str, Any]:
+        """Wait for an order."""
+        return dict(json.loads(self._in.readline()))
+
+    def answer(self, wall_s: float, cpu_s: float) -> None:
+        """Answer that a block is done."""
+        os.write(self._out, json.dumps({"wall_s": wall_s, "cpu_s": cpu_s}).encode() + b"\n")
 
 
-class Turns(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
-    """Waits for the byte, times a block, and passes the byte on."""
+class Blocks(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
+    """Trains block by block. `wanted` is the next order for another `fit`, once there is one."""
 
-    def __init__(self, baton_in: str, baton_out: str, times: str, blocks: int) -> None:
+    def __init__(self, orders: Orders) -> None:
         super().__init__()
-        self._out = os.open(baton_out, os.O_RDWR)
-        self._in = os.open(baton_in, os.O_RDWR)
-        self._times = times
-        self._blocks = blocks
-        self._blocks_done: list[tuple[float, float]] = []
-        self._step = 0
+        self.wanted: dict[str, Any] | None = None
+        self._orders = orders
+        self._left = 0
+        self._untimed = 0
         self._began = (0.0, 0.0)
 
     def on_train_batch_begin(self, batch: int, logs: object = None) -> None:  # noqa: ARG002 (Keras's names)
         # The time is taken from begin to begin, so that it includes the cost of all callbacks.
-        if self._step == STEPS + UNTIMED:
-            wall, cpu = self._began
-            self._blocks_done.append((time.perf_counter() - wall, time.process_time() - cpu))
-            self._step = 0
-            os.write(self._out, b"x")
-            if len(self._blocks_done) == self._blocks:
-                self._end()
+        if self.wanted is not None:
+            return  # the last step of this fit
+        if self._left == 0 and self._untimed == 0:
+            if self._began != (0.0, 0.0):
+                wall, cpu = self._began
+                self._orders.answer(time.perf_counter() - wall, time.process_time() - cpu)
+            order = self._orders.next()
+            if "batch" in order:
+                self.wanted = order
+                self.model.stop_training = True
                 return
-        if self._step == 0:
-            os.read(self._in, 1)
-        elif self._step == UNTIMED:
+            self._left, self._untimed = int(order["steps"]), int(order["untimed"])
             self._began = time.perf_counter(), time.process_time()
-        self._step += 1
+        if self._untimed:
+            self._untimed -= 1
+            self._began = (0.0, 0.0)
+            return
+        if self._began == (0.0, 0.0):
+            self._began = time.perf_counter(), time.process_time()
+        self._left -= 1
 
-    def _end(self) -> None:
-        with open(self._times + ".new", "w") as file:
-            json.dump({"steps": STEPS, "blocks": self._blocks_done}, file)
-        os.replace(self._times + ".new", self._times)
-        self.model.stop_training = True
 
-
-def main() -> None:
-    baton_in, baton_out, times, blocks = sys.argv[1:]
-    keras.utils.set_random_seed(7)
-    x = np.random.default_rng(7).standard_normal((256 * 128, 256), dtype="float32")
-    y = (x[:, :10].argmax(axis=1)).astype("int32")
+def made() -> Any:
+    """Return the model."""
     with strategy.scope():
         layers = [keras.layers.Dense(768, activation="relu") for _ in range(4)]
         model = keras.Sequential([keras.Input((256,)), *layers, keras.layers.Dense(10)])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer=keras.optimizers.SGD(1e-3), loss=loss, metrics=["accuracy"])
-    turns = Turns(baton_in, baton_out, times, int(blocks))
-    model.fit(x, y, batch_size=256, epochs=100_000, callbacks=[turns], verbose=2)
+    return model
+
+
+def main() -> None:
+    if "--silent" in sys.argv:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    orders = Orders(*sys.argv[1:3])
+    keras.utils.set_random_seed(7)
+    model, wanted = made(), orders.next()
+    while True:
+        blocks = Blocks(orders)
+        batch, epoch = int(wanted["batch"]), int(wanted["epoch"])
+        x = np.random.default_rng(7).standard_normal((batch * epoch, 256), dtype="float32")
+        y = (x[:, :10].argmax(axis=1)).astype("int32")
+        # With the bar of progress, as `fit` has it unless one asks for less: its lines are what logs are made of.
+        model.fit(x, y, batch_size=batch, epochs=100_000, callbacks=[blocks], verbose=1)
+        if blocks.wanted is None:
+            return
+        wanted = blocks.wanted
 
 
 if __name__ == "__main__":

@@ -1,9 +1,13 @@
 """The time from kill -9 of a task to the first new step, compared with a start of the same processes by hand.
 
-Real TensorFlow with two workers goes through import, rendezvous, restore and the first step. The two ways take turns
-in one run, each while the other's processes only sleep. The claim about a cold start is how much longer it takes under
-orch, where the death must also be noticed, the peer killed, and the newest checkpoint verified and copied. With a
-standby the import is done before the kill, and the claims are the time itself, and its share of the cold one's.
+Real TensorFlow with two, three and eight workers goes through import, rendezvous, restore, tracing and the first step.
+The two ways take turns in one run, each while the other's processes only sleep. The claim about a cold start is how
+much longer it takes under orch, where the death must also be noticed, the peers killed, and the newest checkpoint
+verified and copied. With a standby the import is done before the kill, and the claims are the time itself, and its
+share of the cold one's. Every other time the newest checkpoint was verified before; else it was saved just then.
+
+Where the time went is told by the script, of the worker that was last: until the script began (by hand that is Python;
+under orch detection, end, start and, where there is no standby, import), and from each of its marks to the next.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -23,104 +29,213 @@ from typing import Any
 
 from benchmarks.figure import Figure, NotMeasured, Point
 from benchmarks.lab import DEFAULT_TIMING, cluster_of
+from benchmarks.length import is_long
 from benchmarks.limits import LIMITS
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import Cluster, wait_until
 
-REPEATS = 5
-TIMEOUT_S = 120.0
-TASKS = 2
+REPEATS = 4
+MORE_WORKERS = {3: 1, 8: 1}
+"""How many workers, and how often."""
+
+MORE_WORKERS_LONG = {3: 4, 8: 3}
+TIMEOUT_S = 180.0
+FIRST_STEP = "kill -9 to the first new step"
+MARKS = ("began", "import", "rendezvous", "restore", "tracing", "first step")
 WORKDIR = Path(__file__).parent / "workdir"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start: the seconds to the last first step, and where they went."""
+
+    total_s: float
+    parts: dict[str, float]
+
+    def sentence(self) -> str:
+        return ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.parts.items() if seconds >= 0.01)
+
+
+@dataclass(slots=True)
+class Starts:
+    """The starts of one number of workers."""
+
+    by_hand: list[Start] = field(default_factory=list)
+    cold: list[Start] = field(default_factory=list)
+    cold_hand: list[Start] = field(default_factory=list)
+    """The start by hand beside each of them."""
+    warm: list[Start] = field(default_factory=list)
+    warm_hand: list[Start] = field(default_factory=list)
 
 
 def measure() -> list[Figure]:
     """Measure how many milliseconds longer than by hand a cold start takes, and how long one with a standby."""
-    cold, hand = take_turns()
-    warm, hand_again = take_turns(standby="on")
-    more = tuple((mine - theirs) * 1000 for mine, theirs in zip(cold, hand, strict=True))
+    two = Starts()
+    take_turns(two, workers=2, repeats=REPEATS, warm=False)
+    take_turns(two, workers=2, repeats=REPEATS, warm=True)
+    figures = _figures(2, two)
+    for workers, repeats in (MORE_WORKERS_LONG if is_long() else MORE_WORKERS).items():
+        more = Starts()
+        for warm in (False, True):
+            take_turns(more, workers=workers, repeats=repeats, warm=warm)
+        figures += _figures(workers, more)
+    return figures
+
+
+def _figures(workers: int, starts: Starts) -> list[Figure]:
+    what = FIRST_STEP if workers == 2 else f"{FIRST_STEP}, {workers} workers"
+    plot = f"kill -9 of a worker to the first new step, {workers} workers"
+    hand, cold, warm = ([s.total_s for s in some] for some in (starts.by_hand, starts.cold, starts.warm))
+    more = [(mine.total_s - theirs.total_s) * 1000 for mine, theirs in _beside(starts.cold, starts.cold_hand)]
     # Each is put in proportion to the start by hand beside it: the machine's load differs from one minute to the next.
-    cold_share = median(mine / theirs for mine, theirs in zip(cold, hand, strict=True))
-    shares = tuple(mine / theirs / cold_share for mine, theirs in zip(warm, hand_again, strict=True))
-    beside = f"{median(hand_again):.2f} s by hand, in turns"
-    first_step = "kill -9 to the first new step"
-    plot = "kill -9 of a worker to the first new step, two workers"
+    cold_share = median(
+        mine.total_s / theirs.total_s for mine, theirs in _beside(starts.cold, starts.cold_hand)
+    )
+    shares = [
+        mine.total_s / theirs.total_s / cold_share for mine, theirs in _beside(starts.warm, starts.warm_hand)
+    ]
+    warm_s = LIMITS["comeback: with a standby"] if workers == 2 else inf
+    share_limit = LIMITS["comeback: with a standby, of that without"] if workers == 2 else inf
+    over = LIMITS["comeback: over by hand"]
     return [
-        Figure(f"{first_step}, a bare start by hand", "s", inf, tuple(hand), point=Point(plot, "by hand")),
         Figure(
-            f"{first_step}, without a standby", "s", inf, tuple(cold), point=Point(plot, "orch, no standby")
-        ),
-        Figure(f"{first_step}, over a bare start by hand", "ms", LIMITS["comeback: over by hand"], more),
-        Figure(
-            f"{first_step}, with a standby",
+            f"{what}, a bare start by hand",
             "s",
-            LIMITS["comeback: with a standby"],
+            inf,
+            tuple(hand),
+            _split(starts.by_hand),
+            point=Point(plot, "by hand"),
+        ),
+        Figure(
+            f"{what}, without a standby",
+            "s",
+            inf,
+            tuple(cold),
+            _split(starts.cold),
+            point=Point(plot, "orch, no standby"),
+        ),
+        Figure(f"{what}, over a bare start by hand", "ms", over, tuple(more)),
+        Figure(
+            f"{what}, with a standby",
+            "s",
+            warm_s,
             tuple(warm),
-            beside,
+            _split(starts.warm),
             point=Point(plot, "orch, standby"),
         ),
         Figure(
-            f"{first_step}, with a standby, of that without",
+            f"{what}, with a standby, of that without",
             "x",
-            LIMITS["comeback: with a standby, of that without"],
-            shares,
+            share_limit,
+            tuple(shares),
             "each in proportion to the start by hand beside it",
         ),
+        *(_left(starts.warm) if workers == 2 else []),
     ]
 
 
-def take_turns(standby: str = "off") -> tuple[list[float], list[float]]:
-    """Return the seconds to the first steps, under orch and by hand."""
+def _beside(mine: list[Start], theirs: list[Start]) -> list[tuple[Start, Start]]:
+    return list(zip(mine, theirs, strict=True))
+
+
+def _split(starts: list[Start]) -> str:
+    """Return the parts of the start that took the median time."""
+    middle = sorted(starts, key=lambda start: start.total_s)[len(starts) // 2]
+    return middle.sentence()
+
+
+def _left(warm: list[Start]) -> list[Figure]:
+    """Return what is left with a standby, by name."""
+    plot = "where the time goes with a standby, two workers (s)"
+    return [
+        Figure(
+            f"of it: {name}", "s", inf, tuple(start.parts[name] for start in warm), point=Point(plot, name)
+        )
+        for name in warm[0].parts
+    ]
+
+
+def take_turns(starts: Starts, *, workers: int, repeats: int, warm: bool) -> None:
+    """Start by hand and under orch by turns, and add what they took."""
     with cluster_of(None) as cluster:
         times = cluster.directory / "times"
         times.mkdir()
         spec = cluster.spec(
             str(cluster.directory / "by-hand"),
             str(times / "orch"),
-            tasks=TASKS,
+            tasks=workers,
             script="comeback.py",
             workdir=str(WORKDIR),
             env={"TF_CPP_MIN_LOG_LEVEL": "2"},
-            timing={**DEFAULT_TIMING, "stall_after": "1h"},
-            restart={"standby": standby},
+            # Ten heartbeats after the first step a standby is started.
+            timing={**DEFAULT_TIMING, "heartbeat": "0.5s" if warm else "2s", "stall_after": "1h"},
+            restart={"standby": "on" if warm else "off"},
         )
-        cluster.ok("up", spec)
-        orch, hand = [], []
-        for repeat in range(REPEATS):
-            before = cluster.wait(_has_saved, timeout=TIMEOUT_S)
-            if standby != "off":
-                before = cluster.wait(lambda run: run["standby"]["state"] == "ready", timeout=TIMEOUT_S)
-            hand.append(_by_hand(cluster, before, times / f"hand-{repeat}"))
-            orch.append(_under_orch(before, times / "orch", repeat % TASKS))
-    return orch, hand
+        cluster.ok("up", spec, timeout=TIMEOUT_S)
+        for repeat in range(repeats):
+            before = _ready_to_kill(cluster, times / "orch", workers, number=repeat + 1, warm=warm)
+            by_hand = _by_hand(cluster, before, times / f"hand-{repeat}", workers)
+            if repeat % 2 == 0:  # its newest checkpoint is verified; else another is saved now
+                _save_again(times / "orch", workers, repeat + 1)
+            under_orch = _under_orch(before, times / "orch", victim=repeat % workers, workers=workers)
+            starts.by_hand.append(by_hand)
+            (starts.warm if warm else starts.cold).append(under_orch)
+            (starts.warm_hand if warm else starts.cold_hand).append(by_hand)
 
 
-def _has_saved(run: dict[str, Any]) -> bool:
+def _ready_to_kill(cluster: Cluster, times: Path, workers: int, *, number: int, warm: bool) -> dict[str, Any]:
+    """Wait until what is to be killed has saved, and for its standby; of each other one for the verification too."""
+    wait_until(lambda: all(p.exists() for p in _saved(times, workers)), "the first save", timeout=TIMEOUT_S)
+    if number % 2 == 0:
+        cluster.wait(_has_verified, timeout=TIMEOUT_S)
+    if warm:
+        return cluster.wait(lambda run: run["standby"]["state"] == "ready", timeout=TIMEOUT_S)
+    return cluster.wait(lambda run: run["phase"] == "RUNNING", timeout=TIMEOUT_S)
+
+
+def _has_verified(run: dict[str, Any]) -> bool:
     """Return whether this generation's last checkpoint is verified, so that a restart need not wait for it."""
     known = run["checkpoint"]
     mine = known is not None and f"gen-{run['generation']:06d}" in known["path"]
     return mine and run["phase"] == "RUNNING" and known["global_step"] == run["global_step"]
 
 
-def _under_orch(run: dict[str, Any], times: Path, victim: int) -> float:
-    """Return the seconds from the kill to the later of the two first steps."""
-    paths = [Path(f"{times}.{index}") for index in range(TASKS)]
-    for path in paths:
-        path.unlink()
+def _saved(times: Path, workers: int) -> list[Path]:
+    return [Path(f"{times}.{index}.saved") for index in range(workers)]
+
+
+def _save_again(times: Path, workers: int, number: int) -> None:
+    """Have all train some more steps and save: that checkpoint nobody has read yet."""
+    Path(f"{times}.more.new").write_text(str(number))
+    os.replace(f"{times}.more.new", f"{times}.more")
+    wait_until(
+        lambda: all(path.read_text() == str(number) for path in _saved(times, workers)),
+        "another save",
+        timeout=TIMEOUT_S,
+    )
+
+
+def _under_orch(run: dict[str, Any], times: Path, *, victim: int, workers: int) -> Start:
+    """Kill a worker, and return the start that follows."""
+    paths = [Path(f"{times}.{index}") for index in range(workers)]
+    for path in (*paths, *_saved(times, workers), Path(f"{times}.more")):
+        path.unlink(missing_ok=True)
     killed_at = time.clock_gettime(time.CLOCK_BOOTTIME)
     os.kill(int(run["tasks"][victim]["pid"]), signal.SIGKILL)
-    return _first_steps(paths) - killed_at
+    return _first_steps(paths, killed_at)
 
 
-def _by_hand(cluster: Cluster, run: dict[str, Any], times: Path) -> float:
-    """Start two processes with TF_CONFIG and checkpoint in place, and return the seconds to their first steps."""
+def _by_hand(cluster: Cluster, run: dict[str, Any], times: Path, workers: int) -> Start:
+    """Start the processes with TF_CONFIG and checkpoint in place, and return how long that took."""
     mine = cluster.directory / "by-hand"
     shutil.rmtree(mine, ignore_errors=True)
-    for index in range(TASKS):
-        shutil.copytree(Path(run["checkpoint"]["path"]).parent, mine / str(index))
-    addresses = [f"127.0.0.1:{_free_port()}" for _ in range(TASKS)]
+    saved = cluster.directory / "ckpt" / f"gen-{run['generation']:06d}"
+    for index in range(workers):
+        shutil.copytree(saved, mine / str(index))
+    addresses = [f"127.0.0.1:{_free_port()}" for _ in range(workers)]
     began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
-    started = [_start(mine, times, addresses, index) for index in range(TASKS)]
+    started = [_start(mine, times, addresses, index) for index in range(workers)]
     try:
-        return _first_steps([Path(f"{times}.{index}") for index in range(TASKS)]) - began_at
+        return _first_steps([Path(f"{times}.{index}") for index in range(workers)], began_at)
     finally:
         for process in started:
             process.kill()
@@ -140,13 +255,16 @@ def _start(checkpoints: Path, times: Path, addresses: list[str], index: int) -> 
     return subprocess.Popen(command, cwd=WORKDIR, env=env, stdout=nowhere, stderr=nowhere)
 
 
-def _first_steps(paths: list[Path]) -> float:
+def _first_steps(paths: list[Path], since: float) -> Start:
     deadline = time.monotonic() + TIMEOUT_S
     while not all(map(Path.exists, paths)):
         if time.monotonic() > deadline:
             raise NotMeasured(f"no first step within {TIMEOUT_S:.0f} s")
         time.sleep(0.02)
-    return max(float(json.loads(path.read_text())) for path in paths)
+    last = max((json.loads(path.read_text()) for path in paths), key=lambda told: float(told["first step"]))
+    parts = {"until the script began": last["began"] - since}
+    parts |= {name: last[name] - last[before] for before, name in pairwise(MARKS)}
+    return Start(last["first step"] - since, parts)
 
 
 def _free_port() -> int:

@@ -21,6 +21,9 @@ LIMITS = MappingProxyType(
         "core: heartbeat": 0.15,
         "core: growth": 1.2,
         "frozen: late": 1.0,
+        "gpu: overhead of a step": 2.0,
+        "gpu: placement": 0.0,
+        "gpu: standby": 0.0,
         "head: heartbeat, simulated": 0.35,
         "head: heartbeat, SSH": 0.8,
         "head: growth": 1.2,
@@ -38,6 +41,7 @@ LIMITS = MappingProxyType(
         "recovery: until the peers have ended": 150.0,
         "recovery: until the next generation starts": 500.0,
         "status: whole process": 200.0,
+        "transfer: of the time of scp": 100 / 0.7,
     }
 )
 """By benchmark and claim; the unit is that of the figure."""

@@ -84,7 +84,9 @@ class Decoder:
             end = blob_at + blob_bytes
             if len(buffer) < end:
                 break
-            frames.append((_parse(bytes(buffer[body_at:blob_at])), bytes(buffer[blob_at:end])))
+            with memoryview(buffer) as view:  # a slice of the buffer itself would be a second copy
+                body, blob = bytes(view[body_at:blob_at]), bytes(view[blob_at:end])
+            frames.append((_parse(body), blob))
             at = end
         if at:
             del buffer[:at]

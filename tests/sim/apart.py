@@ -97,7 +97,7 @@ class Apart:
 
     def receiver(self, machine: Machine) -> Receiver:
         """Return what takes the chunks of one connection."""
-        return Receiver(self._blobs(machine))
+        return Receiver(os.path.join(self._blobs(machine), "blobs"), durable=False)
 
     def copy_is_whole(self, machine: Machine, path: str) -> bool:
         """Return whether the copy is on that host from which a task is to start, and whole."""

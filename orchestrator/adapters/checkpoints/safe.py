@@ -108,14 +108,29 @@ def check(manifest: Manifest) -> None:
             _check_digest(chunk)
 
 
+def chunks_dir(host_dir: str, boot_id: str) -> str:
+    """Return where the chunks lie that come to this host, until they are assembled.
+
+    They are not synced one by one, which would hold up the agent and write all bytes twice. So they count only until
+    the host boots again: what a power cut has left of them may have a name and no content.
+    """
+    return os.path.join(host_dir, "checkpoints", f"blobs-{boot_id}")
+
+
 def _clear(chunks: str, used: set[str]) -> None:
-    """Remove the chunks that have been assembled, and those of transfers that were given up."""
+    """Remove the chunks that have been assembled, and those of transfers and boots that were given up."""
     import time
 
     for name in places.names_in(chunks):
         path = os.path.join(chunks, name)
         if name in used or time.time() - os.stat(path).st_mtime > ABANDONED_S:
             os.unlink(path)
+    home = os.path.dirname(chunks)
+    for name in places.names_in(home):
+        path = os.path.join(home, name)
+        # Not at once: hosts that share a home directory have boots of their own.
+        if path != chunks and time.time() - os.stat(path).st_mtime > ABANDONED_S:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def directory_of(root: str, digest: str) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 
 import paramiko
 
+from orchestrator.adapters.ssh.read_ahead import Packets
+
 CERTIFICATE = "-cert-v01@openssh.com"
 """Behind the name of an algorithm: that of a certificate over such a key."""
 
@@ -91,7 +93,7 @@ class Transport(paramiko.Transport):
     """A connection that offers `algorithms` and nothing else."""
 
     def __init__(self, sock: Any, found: Algorithms) -> None:
-        super().__init__(sock)
+        super().__init__(sock, packetizer_class=Packets)
         self.algorithms = found
 
     @property

@@ -12,8 +12,6 @@ import paramiko
 
 from orchestrator.adapters.transport import EXIT_STATUS_WAIT_S, ChannelClosed, Tail
 
-_WRITE_BYTES = 32 * 1024
-
 
 class SshChannel:
     """One exec over a connection of its own. See transport.Channel."""
@@ -52,13 +50,13 @@ class SshChannel:
 
     def write(self, data: bytes) -> None:
         try:
-            for start in range(0, len(data), _WRITE_BYTES):
-                rest = data[start : start + _WRITE_BYTES]
-                while rest:
-                    sent = self._session.send(rest)
-                    if not sent:
-                        raise ChannelClosed("the connection is closed")
-                    rest = rest[sent:]
+            rest = memoryview(data)
+            while rest:
+                # It takes as much as fits into a packet: what is cut into pieces here before leaves a small one each.
+                sent = self._session.send(rest)  # type: ignore[arg-type]  # a view does, and is no copy
+                if not sent:
+                    raise ChannelClosed("the connection is closed")
+                rest = rest[sent:]
         except ChannelClosed:
             raise
         except (paramiko.SSHException, EOFError, OSError) as error:

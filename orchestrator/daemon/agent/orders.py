@@ -13,6 +13,7 @@ from orchestrator.adapters.channel import BLOB_BYTES_MAX
 from orchestrator.adapters.checkpoints import ABOUT as CHECKPOINT_VERBS
 from orchestrator.adapters.host import codestore, files, hostdir, hostlog
 from orchestrator.adapters.host.hostdir import HostFault
+from orchestrator.adapters.host.process import boot_id
 from orchestrator.daemon.agent import faults, runs, start, sweep
 from orchestrator.daemon.agent.jobs import Result, answer_of
 from orchestrator.daemon.agent.reader import Reader
@@ -50,9 +51,9 @@ class Orders:
         self._tasks = context.tasks
         self._directories = context.directories
         self._output = output
-        self._blobs = codestore.Receiver(self._host.host_dir)
+        self._blobs = codestore.Receiver(os.path.join(self._host.host_dir, "blobs"))
         self._reader: Reader | None = None
-        self._chunks = codestore.Receiver(os.path.join(self._host.host_dir, "checkpoints"))
+        self._chunks: codestore.Receiver | None = None
 
     def end(self) -> None:
         """End what reads for the head. The agent ends."""
@@ -153,9 +154,17 @@ class Orders:
         return None
 
     def _on_blob(self, order: orders.Blob, blob: bytes, _reply: Reply) -> orders.BlobState:
-        blobs = self._chunks if order.get("store") == "checkpoints" else self._blobs
+        blobs = self._chunks_taken() if order.get("store") == "checkpoints" else self._blobs
         whole = blobs.take(order["sha256"], order["offset"], blob, order["last"])
         return {} if whole else {"damaged": True}
+
+    def _chunks_taken(self) -> codestore.Receiver:
+        if self._chunks is None:
+            from orchestrator.adapters.checkpoints import safe
+
+            directory = safe.chunks_dir(self._host.host_dir, boot_id())
+            self._chunks = codestore.Receiver(directory, durable=False)
+        return self._chunks
 
     def _on_highest(self, order: orders.Highest, _blob: bytes, reply: Reply) -> None:
         from orchestrator.adapters.checkpoints.places import generations
@@ -200,7 +209,7 @@ class Orders:
         from orchestrator.adapters.checkpoints import safe
 
         root, manifest = order["dir"], order["manifest"]
-        chunks = os.path.join(self._host.host_dir, "checkpoints", "blobs")
+        chunks = safe.chunks_dir(self._host.host_dir, boot_id())
         self._fork(
             lambda: safe.receive(root, manifest, chunks),
             reply,

@@ -51,8 +51,9 @@ A = TypeVar("A")
 READ_BYTES = 1 << 14
 """A buffer of that size is held for each host while it says nothing: 64 KB each made 16 MB of 1,000 hosts."""
 
-READ_ON_BYTES = 1 << 18
-"""The same in the middle of a frame: there is more to come."""
+READ_ON_BYTES = 1 << 21
+"""The same in the middle of a frame: there is more to come. All that the channel's window lets the host send: what is
+left behind is moved within the channel's buffer each time."""
 
 SLOW_CONNECT_S = 5.0
 """An sshd that takes longer to let us in is worth a word: every command over SSH waits as long."""

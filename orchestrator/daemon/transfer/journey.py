@@ -11,6 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, Protocol, TypeVar
 
 from orchestrator.adapters.checkpoints import safe
@@ -125,16 +126,21 @@ class Journey:
             self._check_size(host, manifest)
             store.make_room(manifest)
             give_up_at = self._give_up_at()
+            _finish_held(manifest, store)
             while any(_parts(manifest, store)):
-                try:
-                    self._pull_parts(host, manifest, store, pace)
-                except LinkDown as e:
-                    self._wait_for_link(give_up_at, e)
-                else:
-                    give_up_at = self._give_up_at()
+                with _Finisher(host, store) as finisher:
+                    try:
+                        self._pull_parts(host, manifest, store, finisher, pace)
+                    except LinkDown as e:
+                        self._wait_for_link(give_up_at, e)
+                    else:
+                        give_up_at = self._give_up_at()
+                    finisher.check(wait=True)
         store.add(manifest, host)
 
-    def _pull_parts(self, host: str, manifest: Manifest, store: CheckpointStore, pace: float) -> None:
+    def _pull_parts(
+        self, host: str, manifest: Manifest, store: CheckpointStore, finisher: _Finisher, pace: float
+    ) -> None:
         """Pull parts until none is missing, or a host gives fewer bytes than it was asked for. Raises LinkDown."""
         parts = _parts(manifest, store)
         while batch := list(itertools.islice(parts, AHEAD if pace else 1)):
@@ -144,7 +150,7 @@ class Journey:
             while under_way:
                 part, pending = under_way.popleft()
                 data = pending.answer(ASK_TIMEOUT_S).blob
-                if not self._take_part(host, store, part, data):
+                if not self._take_part(host, store, finisher, part, data):
                     return
                 self._say(f"the checkpoint is pulled from {host}", part.done + len(data), manifest)
                 while not pace and len(under_way) < AHEAD and (following := next(parts, None)) is not None:
@@ -166,7 +172,9 @@ class Journey:
         )
         return part, self._head.link(self._run, host).begin(order)
 
-    def _take_part(self, host: str, store: CheckpointStore, part: _Part, data: bytes) -> bool:
+    def _take_part(
+        self, host: str, store: CheckpointStore, finisher: _Finisher, part: _Part, data: bytes
+    ) -> bool:
         """Keep what has come. Return whether it is all that was asked for: what follows it fits only then."""
         if not data:
             raise OrderRefused(
@@ -175,14 +183,9 @@ class Journey:
         store.append(part.chunk, data)
         if len(data) < part.bytes:
             return False
-        if part.is_last and not store.finish(part.chunk):
-            raise OrderRefused(
-                Problem(
-                    "damaged",
-                    f"{host}: {part.name} came damaged",
-                    "it is tried again; see to the host's disk",
-                )
-            )
+        if part.is_last:
+            finisher.add(part)
+        finisher.check()
         return True
 
     def _check_head(self, store: CheckpointStore) -> None:
@@ -275,6 +278,39 @@ class Journey:
             self._tell(f"{what}: {size(min(done, whole))} of {size(whole)}")
 
 
+class _Finisher:
+    """Completes chunks beside the transfer: their sums and the disk would otherwise hold up what comes next."""
+
+    def __init__(self, host: str, store: CheckpointStore) -> None:
+        self._host = host
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="carry-finish")
+        self._under_way: deque[tuple[_Part, Future[bool]]] = deque()
+
+    def add(self, part: _Part) -> None:
+        """Complete a chunk, all of which is here."""
+        self._under_way.append((part, self._thread.submit(self._store.finish, part.chunk)))
+
+    def check(self, *, wait: bool = False) -> None:
+        """Raise OrderRefused where a chunk came damaged, or OSError. Too many that wait hold up the transfer."""
+        while self._under_way and (wait or len(self._under_way) > AHEAD or self._under_way[0][1].done()):
+            part, finished = self._under_way.popleft()
+            if not finished.result():
+                raise OrderRefused(
+                    Problem(
+                        "damaged",
+                        f"{self._host}: {part.name} came damaged",
+                        "it is tried again; see to the host's disk",
+                    )
+                )
+
+    def __enter__(self) -> _Finisher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+
+
 class _Part(NamedTuple):
     """A part of a chunk that the head lacks."""
 
@@ -287,6 +323,17 @@ class _Part(NamedTuple):
     """With it the chunk is complete."""
     done: int
     """How many bytes of the checkpoint are before it."""
+
+
+def _finish_held(manifest: Manifest, store: CheckpointStore) -> None:
+    """Complete the chunks all of which had come when the coordinator died: no part of them will come any more."""
+    for _, whole, _, chunks in manifest["files"]:
+        for number, chunk in enumerate(chunks):
+            held = store.held_bytes(chunk)
+            if held is not None and held >= min(
+                manifest["piece_bytes"], whole - number * manifest["piece_bytes"]
+            ):
+                store.finish(chunk)
 
 
 def _parts(manifest: Manifest, store: CheckpointStore) -> Iterator[_Part]:

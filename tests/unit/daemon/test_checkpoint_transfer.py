@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 from orchestrator.adapters.checkpoints import copying, places, safe, seed, verify
 from orchestrator.adapters.checkpoints.places import SeedError
+from orchestrator.adapters.head.checkpoint_store import CheckpointStore
 from orchestrator.adapters.host import codestore
 from orchestrator.core.actions import SeedCheckpoint
 from orchestrator.core.model import Problem, Run, Seed, new_run
@@ -56,8 +58,8 @@ class Host:
 
     def __init__(self, root: Path) -> None:
         self.root = root / "ckpt"
-        self.chunks = root / "host" / "checkpoints"
-        self.receiver = codestore.Receiver(str(self.chunks))
+        self.chunks = Path(safe.chunks_dir(str(root / "host"), "a-boot"))
+        self.receiver = codestore.Receiver(str(self.chunks), durable=False)
         self.asked: list[str] = []
         self.moved_bytes = 0
         self.cut_after: int | None = None
@@ -93,7 +95,7 @@ class Host:
         return self.forged or safe.snapshot(str(self.root), directory, order["path"]), b""
 
     def on_receive(self, order: Mapping[str, Any], _blob: bytes) -> Replied:
-        return safe.receive(str(self.root), order["manifest"], str(self.chunks / "blobs")), b""
+        return safe.receive(str(self.root), order["manifest"], str(self.chunks)), b""
 
     def on_chunk(self, order: Mapping[str, Any], _blob: bytes) -> Replied:
         where = str(self.root), order["digest"], order["name"], order["offset"], order["bytes_max"]
@@ -254,7 +256,39 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_was(lab: Lab) -> None:
     given = lab.seed(run, 2)
     assert (lab.copy_on(lab.b, given) / "vocabulary").read_bytes() == large
     assert lab.b.moved_bytes < len(large) + 2 * safe.CHUNK_BYTES
-    assert os.listdir(lab.b.chunks / "blobs") == [], "chunks that are in place are not kept twice"
+    assert os.listdir(lab.b.chunks) == [], "chunks that are in place are not kept twice"
+
+
+def test_a_chunk_that_had_come_whole_when_the_coordinator_died_is_completed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, path = lab.run(), lab.a.train(1) / "manager" / "ckpt-2"
+
+    def dies(_store: CheckpointStore, _chunk: str) -> bool:
+        raise OSError("as if it were killed between the last part and the name")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointStore, "finish", dies)
+        with pytest.raises(OSError, match="as if"):
+            lab.bring(run, 1, path)
+    lab.bring(run, 1, path)
+    newest = lab.checkpoints.store(run).newest()
+    assert newest is not None
+    chunks = [chunk for _, _, _, made_of in newest["files"] for chunk in made_of]
+    assert all(lab.checkpoints.store(run).held_bytes(chunk) is None for chunk in chunks), "each is complete"
+
+
+def test_chunks_of_another_boot_do_not_count_and_go_away(lab: Lab) -> None:
+    run = lab.run()
+    lab.a.train(1)
+    before = Path(safe.chunks_dir(str(lab.b.root.parent / "host"), "another-boot"))
+    before.mkdir(parents=True)
+    (before / ("0" * 64)).write_bytes(b"")
+    old = time.time() - 2 * safe.ABANDONED_S
+    os.utime(before, (old, old))
+    lab.seed(run, 2)
+    assert not before.exists()
+    assert os.listdir(lab.b.chunks) == []
 
 
 def _of(lab: Lab, run: Run) -> Seed:

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
@@ -29,7 +30,7 @@ BENCHMARKS = {
     "overhead": "step time under orch against the same script by hand",
     "idle": "the coordinator with three hosts and a run",
     "core": "a heartbeat in the core alone, with 10 to 1,000 hosts",
-    "head": "start, heartbeat, status and kill of up to 1,000 simulated hosts, and of 96 over SSH",
+    "head": "start, heartbeat, status and kill of up to 1,000 simulated hosts, and of up to 256 over SSH",
     "agent": "CPU to start and memory of an agent",
     "browser": "the page in Chromium over eight hours of 200 tasks, and until a run is shown",
     "transfer": "a checkpoint between hosts that share no directory, against scp",
@@ -74,7 +75,14 @@ def measure(names: Sequence[str]) -> tuple[dict[str, list[Figure]], list[str]]:
             measured[name] = one()
         except NotMeasured as e:
             failures.append(f"{name}: NOT MEASURED: {e}")
+        except Exception as e:  # what the others measured in half an hour must not be lost for it
+            traceback.print_exc()
+            failures.append(f"{name}: NOT MEASURED: {_first_line(e)}")
     return measured, failures
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def write(

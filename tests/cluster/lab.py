@@ -21,15 +21,25 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from orchestrator.core.plan import HostPlan
 
 READY_S = 20.0
+AT_ONCE = 8
+"""How many sshds start at once: each waits for its port, and two hundred in a row would take a minute."""
+
+FIRST_HOST = 10
+"""Of a network: the addresses below are the head's."""
+
 _numbers = itertools.count()
 
 
@@ -105,21 +115,26 @@ class LabHost:
         """Make the namespace and its link to the bridge."""
         assert self.namespace is not None
         inside = f"{self._lab.tag}e{self.index}"
-        _run("ip", "netns", "add", self.namespace)
-        _run("ip", "link", "add", self._link, "type", "veth", "peer", "name", inside)
-        _run("ip", "link", "set", inside, "netns", self.namespace, "name", "eth0")
-        _run("ip", "link", "set", self._link, "master", self._lab.bridge, "up")
-        self.run("ip", "link", "set", "lo", "up")
-        self.run("ip", "addr", "add", f"{self.address}/24", "dev", "eth0")
-        self.run("ip", "link", "set", "eth0", "up")
+        _batch(
+            f"netns add {self.namespace}",
+            f"link add {self._link} type veth peer name {inside}",
+            f"link set {inside} netns {self.namespace} name eth0",
+            f"link set {self._link} master {self._lab.bridge} up",
+        )
+        _batch(
+            "link set lo up",
+            f"addr add {self.address}/{self._lab.prefix} dev eth0",
+            "link set eth0 up",
+            namespace=self.namespace,
+        )
 
     def run(self, *command: str) -> None:
         """Run a command in the host's network."""
-        _run(*self._enter(), *command)
+        _run(*self.enter(), *command)
 
     def popen(self, *command: str) -> subprocess.Popen[bytes]:
         """Start a command in the host's network. The caller must end it."""
-        return subprocess.Popen([*self._enter(), *command], stdout=subprocess.PIPE)
+        return subprocess.Popen([*self.enter(), *command], stdout=subprocess.PIPE)
 
     def start_sshd(self, **options: str) -> None:
         """Start its sshd. `options` are sshd_config keywords, which later starts keep."""
@@ -129,7 +144,7 @@ class LabHost:
         sshd = _find("sshd")
         assert sshd is not None
         command = [
-            *self._enter(),
+            *self.enter(),
             *self._with_own(),
             *self._with_name(),
             sshd,
@@ -203,7 +218,8 @@ class LabHost:
         if not self._lab.can_cut:
             pytest.skip("only root can cut a host: without namespaces there is no link")
 
-    def _enter(self) -> list[str]:
+    def enter(self) -> list[str]:
+        """Return the words before a command that has to run in the host's network."""
         # `ip netns exec` would also mount a separate /sys, and the host would have no control groups.
         return [] if self.namespace is None else ["nsenter", f"--net=/run/netns/{self.namespace}", "--"]
 
@@ -272,7 +288,8 @@ class Lab:
         self.bridge = f"{self.tag}b"
         self.dir = Path(tempfile.mkdtemp(prefix=f"orch-lab-{os.getpid()}-"))
         self._pids: list[tuple[int, str]] = []
-        self._subnet = ""
+        self._recording = threading.Lock()
+        self._network = ipaddress.IPv4Network("127.0.0.0/8")
         self.hosts: list[LabHost] = []
         self.identity_file = self.dir / "id_ed25519"
         self.known_hosts = self.dir / "known_hosts"
@@ -291,13 +308,14 @@ class Lab:
         if os.geteuid() == 0:
             os.makedirs("/run/sshd", exist_ok=True)  # sshd needs it for its privilege separation
         if self.can_cut:
-            self._make_bridge()
+            self._make_bridge(n_hosts)
         for index in range(n_hosts):
             self.hosts.append(LabHost(self, index, options.get(index, {})))
-        for host in self.hosts:
-            if self.can_cut:
+        if self.can_cut:
+            for host in self.hosts:
                 host.connect_link()
-            host.start_sshd()
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            list(threads.map(LabHost.start_sshd, self.hosts))
         self.trust_all()
 
     def host(self, index: int) -> LabHost:
@@ -308,17 +326,23 @@ class Lab:
         self.known_hosts.write_text("".join(host.known_hosts_line for host in self.hosts))
 
     def address_of(self, index: int) -> str:
-        return f"{self._subnet}.{index + 10}"
+        return str(self._network[index + FIRST_HOST])
+
+    @property
+    def prefix(self) -> int:
+        """How many bits of a host's address are its network's."""
+        return self._network.prefixlen
 
     @property
     def head_address(self) -> str:
         """The head's address for the hosts."""
-        return f"{self._subnet}.1" if self.can_cut else "127.0.0.1"
+        return str(self._network[1]) if self.can_cut else "127.0.0.1"
 
     def record(self, pid: int) -> None:
         """Remember a process by its identity, also for the lab that cleans up after a crash."""
-        self._pids.append((pid, _start_time(pid)))
-        _write(self.dir / "pids.json", self._pids)
+        with self._recording:
+            self._pids.append((pid, _start_time(pid)))
+            _write(self.dir / "pids.json", self._pids)
 
     def close(self) -> None:
         """End all processes of the lab, and remove its networks and files."""
@@ -336,12 +360,14 @@ class Lab:
         tag = self.tag if self.can_cut else None
         _write(self.dir / "owner.json", {"pid": os.getpid(), "started": _start_time(os.getpid()), "tag": tag})
 
-    def _make_bridge(self) -> None:
+    def _make_bridge(self, n_hosts: int) -> None:
         with _locked("subnets"):
-            self._subnet = _free_subnet()
-            _run("ip", "link", "add", self.bridge, "type", "bridge")
-            _run("ip", "addr", "add", f"{self._subnet}.1/24", "dev", self.bridge)
-            _run("ip", "link", "set", self.bridge, "up")
+            self._network = free_network(n_hosts)
+            _batch(
+                f"link add {self.bridge} type bridge",
+                f"addr add {self.head_address}/{self.prefix} dev {self.bridge}",
+                f"link set {self.bridge} up",
+            )
 
 
 def sweep_crashed() -> None:
@@ -367,18 +393,14 @@ def _remove(directory: Path, pids: list[tuple[int, str]], tag: str | None) -> No
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     if tag is not None:
-        for namespace in _namespaces(tag):
-            # The processes that hold the namespace were started in it: sshd's children and their descendants.
-            inside = subprocess.run(
-                ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False
-            )
-            for pid in map(int, inside.stdout.split()):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            subprocess.run(["ip", "netns", "del", namespace], capture_output=True, check=False)
-        for link in _links(tag):
-            # The kernel removes a namespace later, and its link would stay until then.
-            subprocess.run(["ip", "link", "del", link], capture_output=True, check=False)
+        namespaces = _namespaces(tag)
+        # The processes that hold a namespace were started in it: sshd's children and their descendants.
+        for pid in _inside(namespaces):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        _batch(*(f"netns del {namespace}" for namespace in namespaces), force=True)
+        # The kernel removes a namespace later, and its link would stay until then.
+        _batch(*(f"link del {link}" for link in _links(tag)), force=True)
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -390,6 +412,19 @@ def _marked(directory: Path) -> Iterator[int]:
             with contextlib.suppress(OSError):
                 if any(item.startswith(marker) for item in (entry / "environ").read_bytes().split(b"\0")):
                     yield int(entry.name)
+
+
+def _inside(namespaces: list[str]) -> Iterator[int]:
+    """Yield the processes whose network is one of these namespaces."""
+    wanted = set()
+    for namespace in namespaces:
+        with contextlib.suppress(OSError):
+            wanted.add(os.stat(f"/run/netns/{namespace}").st_ino)
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            with contextlib.suppress(OSError):
+                if os.stat(f"/proc/{entry}/ns/net").st_ino in wanted:
+                    yield int(entry)
 
 
 def _namespaces(tag: str) -> list[str]:
@@ -404,17 +439,19 @@ def _links(tag: str) -> list[str]:
     ]
 
 
-def _free_subnet() -> str:
+def free_network(n_hosts: int) -> ipaddress.IPv4Network:
+    """Return a network that nothing here uses: a /24, or as much as so many hosts need."""
     used = subprocess.run(["ip", "-4", "route", "show"], capture_output=True, text=True, check=True).stdout
     taken = []
     for word in used.split():
         with contextlib.suppress(ValueError):
-            taken.append(ipaddress.ip_network(word, strict=False))
-    for high, low in itertools.product(range(200, 256), range(256)):
-        wanted = ipaddress.ip_network(f"10.{high}.{low}.0/24")
-        if not any(wanted.overlaps(network) for network in taken if network.prefixlen):
-            return f"10.{high}.{low}"
-    raise RuntimeError("no free 10.x.y.0/24 for the lab")
+            taken.append(ipaddress.IPv4Network(word, strict=False))
+    prefix = min(24, 32 - (n_hosts + FIRST_HOST + 1).bit_length())
+    for high in range(200, 256):
+        for wanted in ipaddress.IPv4Network(f"10.{high}.0.0/16").subnets(new_prefix=prefix):
+            if not any(wanted.overlaps(network) for network in taken if network.prefixlen):
+                return wanted
+    raise RuntimeError(f"no free 10.x.y.0/{prefix} for the lab")
 
 
 @contextlib.contextmanager
@@ -459,7 +496,25 @@ def _find(name: str) -> str | None:
 
 
 def _keygen(path: Path) -> None:
-    _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", str(path))
+    """Write a new key and its public half, as ssh-keygen does, without a process for each of hundreds of hosts."""
+    key = Ed25519PrivateKey.generate()
+    path.touch(mode=0o600)
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+        )
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    path.with_suffix(".pub").write_bytes(public + b" lab\n")
+
+
+def _batch(*lines: str, namespace: str | None = None, force: bool = False) -> None:
+    """Let one `ip` do all of them, in a network namespace; with `force`, the others where one fails."""
+    command = ["ip", *(["-n", namespace] if namespace else []), *(["-force"] if force else []), "-batch", "-"]
+    text = "".join(f"{line}\n" for line in lines)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode and not force:
+        raise RuntimeError(f"ip: {done.stderr.strip()}")
 
 
 def _run(*command: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import MakeLab
-from tests.cluster.lab import Lab, need_lab, sweep_crashed
+from tests.cluster.lab import FIRST_HOST, Lab, free_network, need_lab, sweep_crashed
 
 pytestmark = pytest.mark.lab
 
@@ -59,6 +59,14 @@ def test_two_labs_side_by_side(make_lab: MakeLab) -> None:
     assert answers(second, 0)
     if first.can_cut:
         assert first.host(0).address != second.host(0).address
+
+
+@pytest.mark.parametrize("n_hosts", [1, 244, 245, 256, 1000])
+def test_a_network_has_an_address_for_every_host(n_hosts: int) -> None:
+    need_lab()
+    network = free_network(n_hosts)
+    assert network[FIRST_HOST + n_hosts - 1] < network.broadcast_address
+    assert network.num_addresses == 256 or n_hosts > 244, "labs side by side need many small ones"
 
 
 def test_what_a_crashed_lab_has_left_is_swept() -> None:

@@ -77,14 +77,14 @@ format: $(VENV)/.dev  ## bring the sources into shape
 bench: $(VENV)/.dev  ## the measured claims, into docs/benchmarks.md: start, detection, overhead, cost over hosts; half an hour, quiet
 	$(BIN)/python -m benchmarks --write
 
-# torch, Ray and another TensorFlow beside .venv: 6 GB.
+# torch, Ray, another TensorFlow and Ansible beside .venv: 6 GB.
 .venv-peers/.built: constraints-peers.txt
 	$(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/python -m pip --disable-pip-version-check install -q -c constraints-peers.txt torch 'ray[train]' tensorflow-cpu
+	.venv-peers/bin/python -m pip --disable-pip-version-check install -q -c constraints-peers.txt torch 'ray[train]' tensorflow-cpu ansible-core
 	@touch $@
 
 .PHONY: bench-peers
-bench-peers: $(VENV)/.dev .venv-peers/.built  ## beside torchrun, Ray Train and a shell loop, into docs/peers.md; an hour, quiet: make bench-peers [MINUTES=10]
+bench-peers: $(VENV)/.dev .venv-peers/.built  ## beside torchrun, Ray Train, a shell loop and Ansible, into docs/peers.md; over an hour, quiet: make bench-peers [MINUTES=10; 2 takes 20]
 	$(BIN)/python -m benchmarks.peers --write --minutes $(or $(MINUTES),10)
 
 scaling: $(VENV)/.dev  ## images/s of 1, 2 and 4 replicas, under orch and by hand, into docs/strategies.md; four quiet minutes

@@ -1,6 +1,7 @@
 """The ways to keep two workers training: orch with and without a standby, loops by hand, torchrun, Ray Train.
 
-Each starts two workers of one training on this machine, which begin again by that way's own means when one is killed.
+Each starts two workers of one training, each on a host of its own where there can be a lab of hosts. They begin again
+by that way's own means when one is killed.
 """
 
 from __future__ import annotations
@@ -8,30 +9,32 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shlex
+import shutil
 import signal
-import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from benchmarks.lab import DEFAULT_TIMING, cluster_of
 from benchmarks.machine import ROOT
+from benchmarks.peers.place import WORKERS, Place
 
 WORKDIR = Path(__file__).parent / "workdir"
 PEERS_PYTHON = os.environ.get("ORCH_PEERS_PYTHON", str(ROOT / ".venv-peers/bin/python"))
-WORKERS = 2
-START_S = 120.0
+START_S = 240.0
 
-Contender = Callable[[Path], AbstractContextManager[None]]
-"""Trains below a directory until its context ends."""
+Contender = Callable[[Path, Place], AbstractContextManager[None]]
+"""Trains below a directory, on the hosts of a place, until its context ends."""
 
 
 @contextmanager
-def _orch(state: Path, standby: str) -> Iterator[None]:
-    with cluster_of(None) as cluster:
+def _orch(state: Path, place: Place, standby: str) -> Iterator[None]:
+    with cluster_of(place.lab) as cluster:
         spec = cluster.spec(
             str(state),
             tasks=WORKERS,
@@ -46,49 +49,86 @@ def _orch(state: Path, standby: str) -> Iterator[None]:
 
 
 @contextmanager
-def orch_cold(state: Path) -> Iterator[None]:
+def orch_cold(state: Path, place: Place) -> Iterator[None]:
     """Train under orch, without a standby."""
-    with _orch(state, "off"):
+    with _orch(state, place, "off"):
         yield
 
 
 @contextmanager
-def orch_warm(state: Path) -> Iterator[None]:
+def orch_warm(state: Path, place: Place) -> Iterator[None]:
     """Train under orch, with a standby."""
-    with _orch(state, "on"):
+    with _orch(state, place, "on"):
         yield
 
 
 @contextmanager
-def by_hand(state: Path) -> Iterator[None]:
+def by_hand(state: Path, place: Place) -> Iterator[None]:
     """Train in a shell loop for each worker, `until python train.py; do sleep 1; done`, with TF_CONFIG."""
-    addresses = [f"127.0.0.1:{_free_port()}" for _ in range(WORKERS)]
+    addresses = [f"{place.address(index)}:{place.free_port(index)}" for index in range(WORKERS)]
     loop = f"until {shlex.join([sys.executable, 'tf_train.py', str(state)])}; do sleep 1; done"
     configs = [
         json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}})
         for index in range(WORKERS)
     ]
-    with _started([["bash", "-c", loop]] * WORKERS, [{"TF_CONFIG": config} for config in configs]):
+    with _started(place, [["bash", "-c", loop]] * WORKERS, [{"TF_CONFIG": config} for config in configs]):
         yield
 
 
 @contextmanager
-def torchrun(state: Path) -> Iterator[None]:
-    """Train the torch ConvNet under torchrun's elastic launcher, with an agent for each worker, as on two hosts."""
-    command = [
-        *(PEERS_PYTHON, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"),
-        *("--max-restarts", "1000", "--rdzv-backend", "c10d", "--rdzv-id", "peers"),
-        *("--rdzv-endpoint", f"127.0.0.1:{_free_port()}", "torch_train.py", str(state)),
+def torchrun(state: Path, place: Place) -> Iterator[None]:
+    """Train the torch ConvNet under torchrun's elastic launcher, with an agent for each worker."""
+    endpoint = f"{place.address(0)}:{place.free_port(0)}"
+    commands = [
+        [
+            *(PEERS_PYTHON, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"),
+            *("--max-restarts", "1000", "--rdzv-backend", "c10d", "--rdzv-id", "peers"),
+            *("--rdzv-endpoint", endpoint, "--rdzv-conf", f"is_host={int(worker == 0)}"),
+            *("--local-addr", place.address(worker), "torch_train.py", str(state)),
+        ]
+        for worker in range(WORKERS)
     ]
-    with _started([command] * WORKERS, [{}] * WORKERS):
+    with _started(place, commands, [{}] * WORKERS):
         yield
 
 
 @contextmanager
-def ray_train(state: Path) -> Iterator[None]:
-    """Train under Ray Train's TensorFlow trainer, with failures allowed."""
-    with _started([[PEERS_PYTHON, "ray_train.py", str(state)]], [{"PYTHONPATH": str(WORKDIR)}]):
-        yield
+def ray_train(state: Path, place: Place) -> Iterator[None]:
+    """Train under Ray Train's TensorFlow trainer, with failures allowed; a Ray node on each host of the lab."""
+    python_path = {"PYTHONPATH": str(WORKDIR)}
+    command = [PEERS_PYTHON, "ray_train.py", str(state)]
+    if place.lab is None:
+        with _started(place, [command], [python_path]):
+            yield
+        return
+    ray = str(Path(PEERS_PYTHON).with_name("ray"))
+    head = f"{place.address(0)}:{place.free_port(0)}"
+    short = tempfile.mkdtemp(prefix="ray-")  # a socket's path must be short
+    common = [
+        ray,
+        "start",
+        "--block",
+        "--num-cpus",
+        "1",
+        "--disable-usage-stats",
+        "--include-dashboard",
+        "false",
+    ]
+    nodes = [
+        [*common, "--head", "--port", head.rpartition(":")[2], "--temp-dir", short],
+        [*common[:6], "--address", head],
+    ]
+    nodes = [[*node, "--node-ip-address", place.address(worker)] for worker, node in enumerate(nodes)]
+    # Ray's nodes ask each other for a token: this Ray gets one of its own, and not that of the user who measures.
+    token = Path(short) / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    environment = {**python_path, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    try:
+        with _started(place, [*nodes, [*command, head]], [environment] * 3):
+            yield
+    finally:
+        shutil.rmtree(short, ignore_errors=True)
 
 
 CONTENDERS: dict[str, Contender] = {
@@ -103,20 +143,25 @@ _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 @contextmanager
-def _started(commands: Sequence[list[str]], environments: Sequence[dict[str, str]]) -> Iterator[None]:
-    """Start each command in a session of its own, and end the sessions with all that is in them."""
+def _started(
+    place: Place, commands: Sequence[list[str]], environments: Sequence[dict[str, str]]
+) -> Iterator[None]:
+    """Start each command in a session of its own, one a worker, and end the sessions with all that is in them.
+
+    What comes after the workers' runs on the first one's host.
+    """
     nowhere = subprocess.DEVNULL
     processes = [
         subprocess.Popen(
-            command,
+            [*place.enter(number if number < WORKERS else 0), *command],
             cwd=WORKDIR,
-            env={**os.environ, **_QUIET, "CUDA_VISIBLE_DEVICES": "", **more},
+            env={**os.environ, **_QUIET, "CUDA_VISIBLE_DEVICES": "", **place.environment(), **more},
             stdin=nowhere,
             stdout=nowhere,
             stderr=nowhere,
             start_new_session=True,
         )
-        for command, more in zip(commands, environments, strict=True)
+        for number, (command, more) in enumerate(zip(commands, environments, strict=True))
     ]
     ours = {process.pid for process in processes}
     try:
@@ -146,9 +191,3 @@ def _kill_sessions(leaders: set[int]) -> None:
     for pid in doomed:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

@@ -1,4 +1,7 @@
-"""How much of an undisturbed training is left when a worker is killed every minute, and what each kill costs."""
+"""How much of an undisturbed training is left when a worker is killed every minute, and what each kill costs.
+
+Then one worker is frozen, and the host of one is cut off: how long until the other one's process has ended.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,16 @@ import signal
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from benchmarks.figure import NotMeasured
-from benchmarks.peers.contenders import START_S, WORKERS, Contender
+from benchmarks.peers.contenders import START_S, Contender
+from benchmarks.peers.place import WORKERS, Place, place_of
 from benchmarks.peers.steps import Step, now, pid_of, read
 
-SETTLE_S = 10.0
+SETTLE_S = 5.0
 """From the first step to the begin of the window: the first steps trace and warm up."""
 
 
@@ -38,43 +42,56 @@ class Goodput:
     """From each kill to the first step of a new process, whatever its number."""
     lost_s: tuple[float, ...]
     """From each kill to the first step beyond those that had been done before it."""
+    frozen_s: float | None = None
+    """From the freezing of one worker to the end of the other's process; infinite where it was not so in time."""
+    cut_s: float | None = None
+    """The same for a host that is cut off the network; None where no host can be."""
 
 
-def measure(contender: Contender, *, minutes: float, every_s: float) -> Goodput:
-    """Train undisturbed for a minute, then with a kill each `every_s` seconds, in turns the first and the second."""
-    with tempfile.TemporaryDirectory(prefix="orch-peers-") as directory:
-        undisturbed = _undisturbed(contender, Path(directory) / "undisturbed", min(60.0, minutes * 60.0))
-        return _disturbed(contender, Path(directory) / "disturbed", undisturbed, minutes * 60.0, every_s)
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long a contender is measured, in seconds."""
+
+    window_s: float
+    """With kills."""
+    every_s: float
+    """From kill to kill."""
+    patience_s: float
+    """For what is frozen or cut off to be noticed."""
+
+    @property
+    def undisturbed_s(self) -> float:
+        """How long it trains without a kill first."""
+        return min(60.0, max(15.0, self.window_s / 6))
 
 
-def _undisturbed(contender: Contender, state: Path, window_s: float) -> float:
-    state.mkdir()
-    with contender(state):
-        _await_first_step(state)
-        time.sleep(SETTLE_S)
-        before = read(state)[-1]
-        time.sleep(window_s)
-        after = read(state)[-1]
-    return (after.number - before.number) / (after.at_s - before.at_s)
+def measure(contender: Contender, times: Times) -> Goodput:
+    """Train undisturbed, then with kills of the first and the second worker in turns; then freeze one, and cut one."""
+    with tempfile.TemporaryDirectory(prefix="orch-peers-") as directory, place_of() as place:
+        state = Path(directory)
+        with contender(state, place):
+            _await_first_step(state)
+            time.sleep(SETTLE_S)
+            before = read(state)[-1]
+            time.sleep(times.undisturbed_s)
+            after = read(state)[-1]
+            undisturbed = (after.number - before.number) / (after.at_s - before.at_s)
+            found = _disturbed(state, undisturbed, times)
+            return replace(found, frozen_s=_freeze(state, times), cut_s=_cut(state, place, times))
 
 
-def _disturbed(
-    contender: Contender, state: Path, undisturbed: float, window_s: float, every_s: float
-) -> Goodput:
-    state.mkdir()
+def _disturbed(state: Path, undisturbed: float, times: Times) -> Goodput:
     kills: list[float] = []
     noticed: list[float] = []
-    with contender(state):
-        _await_first_step(state)
-        time.sleep(SETTLE_S)
-        began, first = now(), max(step.number for step in read(state))
-        while (due := began + (len(kills) + 0.5) * every_s) < began + window_s:
-            time.sleep(max(0.0, due - now()))
-            victim = len(kills) % WORKERS
-            kills.append(now())
-            noticed.append(_kill(state, victim, patience_s=0.4 * every_s))
-        time.sleep(max(0.0, began + window_s - now()))
-        steps = read(state)
+    window_s, every_s = times.window_s, times.every_s
+    began, first = now(), max(step.number for step in read(state))
+    while (due := began + (len(kills) + 0.5) * every_s) < began + window_s:
+        time.sleep(max(0.0, due - now()))
+        victim = len(kills) % WORKERS
+        kills.append(now())
+        noticed.append(_kill(state, victim, patience_s=0.4 * every_s))
+    time.sleep(max(0.0, began + window_s - now()))
+    steps = read(state)
     counted = max(step.number for step in steps if step.at_s <= began + window_s) - first
     return Goodput(
         undisturbed,
@@ -83,6 +100,41 @@ def _disturbed(
         tuple(first_of_new(steps, at) for at in kills),
         tuple(beyond(steps, at) for at in kills),
     )
+
+
+def _freeze(state: Path, times: Times) -> float | None:
+    """Freeze the second worker, and thaw it afterwards. None where nothing trains."""
+    if not _trains(state, times):
+        return None
+    frozen, other = pid_of(state, 1), pid_of(state, 0)
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        return _ended_s(other, times.patience_s)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(frozen, signal.SIGCONT)
+
+
+def _cut(state: Path, place: Place, times: Times) -> float | None:
+    """Cut the second worker's host off the network. None where that cannot be, or nothing trains."""
+    if place.lab is None or not _trains(state, times):
+        return None
+    other = pid_of(state, 0)
+    place.lab.host(1).cut()
+    try:
+        return _ended_s(other, times.patience_s)
+    finally:
+        place.lab.host(1).heal()
+
+
+def _trains(state: Path, times: Times) -> bool:
+    """Wait until steps are done again. Return whether they are."""
+    deadline, before = now() + times.patience_s, now()
+    while now() < deadline:
+        if sum(step.at_s > before for step in read(state)[-5:]) >= 5:
+            return True
+        time.sleep(0.2)
+    return False
 
 
 def _await_first_step(state: Path) -> None:
@@ -98,10 +150,15 @@ def _kill(state: Path, victim: int, patience_s: float) -> float:
     other = pid_of(state, (victim + 1) % WORKERS)
     with contextlib.suppress(ProcessLookupError):  # a peer's way may have left none at the moment
         os.kill(pid_of(state, victim), signal.SIGKILL)
-    killed_at = now()
-    while now() < killed_at + patience_s:
-        if not _lives(other):
-            return now() - killed_at
+    return _ended_s(other, patience_s)
+
+
+def _ended_s(pid: int, patience_s: float) -> float:
+    """Return after how many seconds a process has ended; infinite where it still lives then."""
+    began = now()
+    while now() < began + patience_s:
+        if not _lives(pid):
+            return now() - began
         time.sleep(0.005)
     return float("inf")
 

@@ -7,15 +7,17 @@ from math import isinf
 
 from benchmarks import plots
 from benchmarks.machine import Machine, heading
-from benchmarks.peers.goodput import Goodput, middle
+from benchmarks.peers.goodput import Goodput, Times, middle
 
 _HEAD = """<!-- Made by `make bench-peers`, which measures. Never edit it by hand. -->
 # Beside the peers
 
-Two workers on one machine train the same ConvNet (images of 28 × 28, a batch of 64 a worker, saved every 50 steps):
-with TensorFlow's MultiWorkerMirroredStrategy under orch, in a shell loop for each worker, and under Ray Train's
-TensorFlow trainer; with torch's DistributedDataParallel under torchrun. One of the workers gets a `kill -9` at each
-interval. `make bench-peers` installs the peers into an environment of their own and measures.
+Two workers train the same ConvNet (images of 28 × 28, a batch of 64 a worker, saved every 50 steps): with TensorFlow's
+MultiWorkerMirroredStrategy under orch, in a shell loop for each worker, and under Ray Train's TensorFlow trainer; with
+torch's DistributedDataParallel under torchrun. Each has the settings with which it comes. As root each worker has a
+host of its own, a network namespace. `make bench-peers` installs the peers into an environment of their own.
+
+One of the workers gets a `kill -9` at each interval:
 
 - **goodput**: the steps that came about with kills, of those that the same way does undisturbed in the same time.
   So a framework's own speed does not count. A step that is done again counts once.
@@ -24,31 +26,93 @@ interval. `make bench-peers` installs the peers into an environment of their own
 - **lost**: from the kill to the first step that had not been done before: the restart, and what is done again.
 """
 
+_NOTICING = """## Until it is noticed
+
+From what befalls one worker to the end of the other one's process, which it keeps waiting. Frozen: its process gets
+SIGSTOP. Cut off: its host's link is down, and every packet is lost."""
+
+_STARTING = """## Starting a script on many SSH hosts
+
+From the command to the process on the last host, with the script brought there; the faster of two. orch looks over the
+hosts, installs its agent and goes on watching; the others do not."""
+
 
 def document(
-    at: Machine, found: Mapping[str, Goodput], failures: Sequence[str], *, minutes: float, every_s: float
+    at: Machine,
+    found: Mapping[str, Goodput],
+    started: Mapping[str, Mapping[int, float]],
+    failures: Sequence[str],
+    times: Times,
+    *,
+    minutes: float,
 ) -> str:
-    """Return the page."""
-    how = f"{minutes:g} minutes each, a kill every {every_s:g} s."
-    parts = [_HEAD, f"{heading(at)} {how}"]
-    parts += [f"![{name}](images/{name})" for name in images(found)]
-    parts += [_table(found), *failures]
+    """Return the page.
+
+    Args:
+        at: the machine.
+        found: what was measured of each way to train.
+        started: the seconds of each way to start, by the number of hosts.
+        failures: what could not be measured, a sentence each.
+        times: how long each way to train was measured.
+        minutes: how long all of it took.
+    """
+    how = (
+        f"{times.window_s / 60:g} minutes each, a kill every {times.every_s:g} s. It took {minutes:.0f} min."
+    )
+    parts = [_HEAD, f"{heading(at)} {how}", *(f"- {failure}" for failure in failures)]
+    parts += [f"![{name}](images/{name})" for name in images(found, {})]
+    if found:
+        parts += [_table(found), _NOTICING, _noticing(found, times)]
+    if started:
+        parts += [_STARTING, *(f"![{name}](images/{name})" for name in images({}, started))]
+        parts.append(_starting(started))
     return "\n\n".join(parts) + "\n"
 
 
-def images(found: Mapping[str, Goodput]) -> dict[str, str]:
+def images(found: Mapping[str, Goodput], started: Mapping[str, Mapping[int, float]]) -> dict[str, str]:
     """Return the plots by file name."""
-    if not found:
-        return {}
-    shares = {
-        name: plots.Spread(each.share * 100, each.share * 100, each.share * 100)
-        for name, each in found.items()
-    }
+    shown = {}
+    if found:
+        shares = {
+            name: plots.Spread(each.share * 100, each.share * 100, each.share * 100)
+            for name, each in found.items()
+        }
+        shown["peers-goodput.svg"] = plots.bars("goodput with a kill at each interval", "%", shares)
     lost = {name: _spread(each.lost_s) for name, each in found.items() if _finite(each.lost_s)}
-    return {
-        "peers-goodput.svg": plots.bars("goodput with a kill at each interval", "%", shares),
-        "peers-lost.svg": plots.bars("lost by one kill", "s", lost),
-    }
+    if lost:
+        shown["peers-lost.svg"] = plots.bars("lost by one kill", "s", lost)
+    if started:
+        took = {
+            name: {hosts: plots.Spread(s, s, s) for hosts, s in by_hosts.items()}
+            for name, by_hosts in started.items()
+        }
+        shown["peers-start.svg"] = plots.lines("until a script runs on all hosts", "s", "hosts", took, {})
+    return shown
+
+
+def _noticing(found: Mapping[str, Goodput], times: Times) -> str:
+    def shown(seconds: float | None) -> str:
+        if seconds is None:
+            return "not measured"
+        return f"not in {times.patience_s:g} s" if isinf(seconds) else f"{seconds:.2f} s"
+
+    rows = ["| | killed, median | frozen | cut off |", "|---|---:|---:|---:|"]
+    rows += [
+        f"| {name} | {_one(middle(each.noticed_s))} | {shown(each.frozen_s)} | {shown(each.cut_s)} |"
+        for name, each in found.items()
+    ]
+    return "\n".join(rows)
+
+
+def _starting(started: Mapping[str, Mapping[int, float]]) -> str:
+    sizes = sorted({size for by_hosts in started.values() for size in by_hosts})
+    rows = ["| hosts | " + " | ".join(started) + " |", "|---:|" + "---:|" * len(started)]
+    for size in sizes:
+        cells = [
+            f"{by_hosts[size]:.1f} s" if size in by_hosts else "not measured" for by_hosts in started.values()
+        ]
+        rows.append(f"| {size} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
 
 
 def _finite(samples: Sequence[float]) -> list[float]:

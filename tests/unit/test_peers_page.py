@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.machine import Machine
 from benchmarks.peers import goodput, page
-from benchmarks.peers.goodput import Goodput
+from benchmarks.peers.goodput import Goodput, Times
 from benchmarks.peers.steps import Step, read
 
 AT = Machine("2026-01-01 00:00 UTC", "abc1234", "a processor", 2, 0.1, "python -m benchmarks.peers")
@@ -49,13 +49,25 @@ def test_the_steps_are_read_as_they_were_told(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "pid.0").read_text() == str(step.pid)
 
 
+TIMES = Times(window_s=600.0, every_s=60.0, patience_s=90.0)
+
+
 def test_the_page_says_what_never_came_back() -> None:
     measured = {
-        "orch, standby": Goodput(30.0, 0.95, (0.1, 0.2), (1.4, 1.6), (2.0, 2.4)),
+        "orch, standby": Goodput(30.0, 0.95, (0.1, 0.2), (1.4, 1.6), (2.0, 2.4), frozen_s=12.0, cut_s=inf),
         "a loop": Goodput(31.0, 0.4, (3.0, inf), (9.0, inf), (20.0, inf)),
     }
-    text = page.document(AT, measured, ["Ray Train: not measured: no step"], minutes=10, every_s=60)
+    text = page.document(AT, measured, {}, ["Ray Train: not measured: no step"], TIMES, minutes=61.0)
     assert "| orch, standby | 95 % | 30.0 | 0.15 s (0.20 s) | 1.50 s (1.60 s) | 2.20 s (2.40 s) | 2 |" in text
     assert "not before the next kill" in text
+    assert "| orch, standby | 0.15 s | 12.00 s | not in 90 s |" in text
+    assert "not measured | not measured |" in text, "of the loop nothing was frozen or cut"
     assert "Ray Train: not measured" in text
-    assert sorted(page.images(measured)) == ["peers-goodput.svg", "peers-lost.svg"]
+    assert sorted(page.images(measured, {})) == ["peers-goodput.svg", "peers-lost.svg"]
+
+
+def test_the_page_shows_starts_by_hosts_and_what_is_missing_among_them() -> None:
+    started = {"orch up": {3: 1.5, 16: 4.0}, "Ansible": {3: 2.25}}
+    text = page.document(AT, {}, started, [], TIMES, minutes=1.0)
+    assert "| 16 | 4.0 s | not measured |" in text
+    assert list(page.images({}, started)) == ["peers-start.svg"]

@@ -87,6 +87,10 @@ bench: $(VENV)/.dev  ## the measured claims, into docs/benchmarks.md: start, det
 bench-peers: $(VENV)/.dev .venv-peers/.built  ## beside torchrun, Ray Train, a shell loop and Ansible, into docs/peers.md; over an hour, quiet: make bench-peers [MINUTES=10; 2 takes 20]
 	$(BIN)/python -m benchmarks.peers --write --minutes $(or $(MINUTES),10)
 
+.PHONY: bench-gpu
+bench-gpu: $(if $(GPU_PYTHON),,$(VENV)/.dev)  ## scaling, standby, overhead and placement on a machine with NVIDIA GPUs, into docs/gpu.md: make bench-gpu [GPU_PYTHON=/path/to/python with JAX or torch]
+	$(or $(GPU_PYTHON),$(BIN)/python) -m benchmarks.gpu --write
+
 scaling: $(VENV)/.dev  ## images/s of 1, 2 and 4 replicas, under orch and by hand, into docs/strategies.md; four quiet minutes
 	$(BIN)/python -m benchmarks.scaling
 

@@ -47,10 +47,10 @@ def here(command: str) -> Machine:
     )
 
 
-def heading(at: Machine) -> str:
-    """Return date, commit, machine and command, with a warning if the machine was busy."""
+def heading(at: Machine, gpus: str = "no GPU") -> str:
+    """Return date, commit, machine with its GPUs and command, with a warning if the machine was busy."""
     text = (
-        f"`{at.command}`, {at.measured_at}, commit {at.commit}, {at.cpu}, {at.cores} cores, no GPU; "
+        f"`{at.command}`, {at.measured_at}, commit {at.commit}, {at.cpu}, {at.cores} cores, {gpus}; "
         f"load {at.load:.1f} before it began."
     )
     if at.is_busy:

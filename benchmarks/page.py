@@ -38,7 +38,7 @@ def document(
     parts = [_HEAD, f"{heading(at)} It took {minutes:.0f} min.", _summary(measured, failures)]
     parts += [f"![{name}](images/{_file(name)})" for name in drawn(measured)]
     for name, figures in measured.items():
-        parts += [f"## {name}", about[name], _table(figures)]
+        parts += [f"## {name}", about[name], markdown(figures)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -92,7 +92,8 @@ def _summary(measured: Mapping[str, Sequence[Figure]], failures: Sequence[str]) 
     return lines[0] + ("\n\n" + "\n".join(lines[1:]) if lines[1:] else "")
 
 
-def _table(figures: Sequence[Figure]) -> str:
+def markdown(figures: Sequence[Figure]) -> str:
+    """Return the figures as a table of Markdown."""
     rows = ["| | limit | least | median | most | n | | |", "|---|---:|---:|---:|---:|---:|---|---|"]
     for figure in figures:
         limit = f"{figure.shown(figure.limit)} {figure.unit}" if figure.is_claim else f"({figure.unit})"

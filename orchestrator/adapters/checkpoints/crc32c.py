@@ -32,12 +32,22 @@ def masked(crc: int) -> int:
 
 def crc32c(data: bytes | memoryview, crc: int = 0) -> int:
     """Return the CRC of `data`. `crc` is the CRC of the data before it, from which the computation continues."""
-    if "library" not in _tables:
-        _tables["library"] = library()
-    extend: Callable[[int, bytes, int], int] | None = _tables["library"]
+    extend = _extend()
     if extend is not None and isinstance(data, bytes):
         return extend(crc, data, len(data))
     return by_numpy(data, crc)
+
+
+def is_fast() -> bool:
+    """Return whether the C library is there: else TensorFlow sums large files faster, its import included."""
+    return _extend() is not None
+
+
+def _extend() -> Callable[[int, bytes, int], int] | None:
+    if "library" not in _tables:
+        _tables["library"] = library()
+    found: Callable[[int, bytes, int], int] | None = _tables["library"]
+    return found
 
 
 def library() -> Callable[[int, bytes, int], int] | None:

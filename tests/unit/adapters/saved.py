@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.adapters.checkpoints.crc32c import crc32c, masked
+
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "checkpoints"
 
 
@@ -47,6 +49,60 @@ def safetensors(path: Path, step: int | None = None, **header: Any) -> Path:
     text = json.dumps({**metadata, **tensors, **header}).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(2000))
     return path
+
+
+def tensor_bundle(prefix: Path, tensor_bytes: int, count: int) -> Path:
+    """Write a checkpoint of TensorFlow's format: `count` tensors of zeros, in a sparse shard that takes no disk.
+
+    The index is a table as LevelDB's, in which BundleHeaderProto and BundleEntryProto stand by name.
+    """
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    with Path(f"{prefix}.data-00000-of-00001").open("wb") as shard:
+        shard.truncate(tensor_bytes * count)
+    crc = struct.pack("<I", masked(_crc_of_zeros(tensor_bytes)))
+    shape = _field(2, _field(2, b"\x08" + _varint(tensor_bytes // 4)))
+    rows = [(b"", b"\x08\x01" + _field(3, b"\x08\x01"))]
+    for number in range(count):
+        place = b"\x20" + _varint(tensor_bytes * number) + b"\x28" + _varint(tensor_bytes)
+        rows.append((f"w{number:04d}".encode(), b"\x08\x01" + shape + place + b"\x35" + crc))
+    table = bytearray()
+    handles = [_block(table, block) for block in (rows, [])]
+    index = _block(table, [(rows[-1][0], handles[0])])
+    table += (handles[1] + index).ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
+    Path(f"{prefix}.index").write_bytes(table)
+    return prefix
+
+
+def _crc_of_zeros(count: int) -> int:
+    crc, zeros = 0, bytes(min(count, 32 << 20))
+    while count > 0:
+        crc = crc32c(zeros[:count], crc)
+        count -= len(zeros)
+    return crc
+
+
+def _block(table: bytearray, rows: list[tuple[bytes, bytes]]) -> bytes:
+    """Append a block whose keys are all written whole, and return its handle: offset and size."""
+    starts, block = [], bytearray()
+    for key, value in rows:
+        starts.append(len(block))
+        block += b"\0" + _varint(len(key)) + _varint(len(value)) + key + value
+    block += struct.pack(f"<{len(starts or [0]) + 1}I", *(starts or [0]), len(starts or [0]))
+    handle = _varint(len(table)) + _varint(len(block))
+    table += block + b"\0" + struct.pack("<I", masked(crc32c(bytes(block) + b"\0")))
+    return handle
+
+
+def _field(number: int, message: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + _varint(len(message)) + message
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
 
 
 def orbax(folder: Path, step: int) -> Path:

@@ -107,4 +107,5 @@ def _cells(script: dict[str, Any], row: dict[str, Any] | None) -> tuple[str, ...
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")[:240]
+    """Return a script's own words for a cell of the table, in which nothing is a link or a column."""
+    return text.replace("[", "\\[").replace("|", "\\|").replace("\n", " ")[:240]

@@ -63,6 +63,9 @@ class Here:
     def ended(self, host: HostPlan) -> str | None:  # noqa: ARG002
         return None
 
+    def waits(self, host: HostPlan) -> str | None:  # noqa: ARG002
+        return None
+
 
 @pytest.fixture
 def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:

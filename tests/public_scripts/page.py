@@ -108,4 +108,4 @@ def _cells(script: dict[str, Any], row: dict[str, Any] | None) -> tuple[str, ...
 
 def _cell(text: str) -> str:
     """Return a script's own words for a cell of the table, in which nothing is a link or a column."""
-    return text.replace("[", "\\[").replace("|", "\\|").replace("\n", " ")[:240]
+    return text.replace("](", "] (").replace("|", "\\|").replace("\n", " ")[:240]

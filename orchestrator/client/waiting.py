@@ -9,7 +9,7 @@ from orchestrator.adapters.head.client import Client
 from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.client.choice import status_of
 from orchestrator.client.environment import Environment
-from orchestrator.core.errors import CoordinatorUnreachable, WaitTimedOut
+from orchestrator.core.errors import CoordinatorBusy, CoordinatorUnreachable, WaitTimedOut
 from orchestrator.core.words import duration
 
 LOOK_EVERY_S = 0.25
@@ -107,11 +107,11 @@ class Wait:
             # The run first: then all events that led to its last phase are in the next answer.
             self.run = status_of(self._client, self.run)
             self._say_events()
-        except CoordinatorUnreachable as e:
+        except (CoordinatorUnreachable, CoordinatorBusy) as e:
             self._away(e)
         else:
             if self._away_since is not None:
-                self._say("The coordinator is back")
+                self._say("The coordinator answers again")
                 self._away_since = None
             if self._until(self.run):
                 return False
@@ -137,10 +137,14 @@ class Wait:
     def _say_progress(self) -> None:
         """Tell how far the run is; a subclass may."""
 
-    def _away(self, error: CoordinatorUnreachable) -> None:
+    def _away(self, error: CoordinatorUnreachable | CoordinatorBusy) -> None:
         now = self._environment.now()
+        is_busy = isinstance(error, CoordinatorBusy)
         if self._away_since is None:
             self._away_since = now
-            self._say(f"{error}; the run continues without it. `orch coordinator start` starts one")
-        elif now - self._away_since >= AWAY_MAX_S:
+            start = f"{error}; the run continues without it. `orch coordinator start` starts one"
+            self._say(
+                "The coordinator is busy and has not answered yet; it is asked again" if is_busy else start
+            )
+        elif now - self._away_since >= AWAY_MAX_S and not is_busy:
             raise error

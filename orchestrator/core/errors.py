@@ -40,6 +40,12 @@ class CoordinatorUnreachable(OrchestratorError):
     code = "coordinator-unreachable"
 
 
+class CoordinatorBusy(OrchestratorError):
+    """The coordinator did not get to the request in time. It has changed nothing for it."""
+
+    code = "busy"
+
+
 class SomeHostsOnly(OrchestratorError):
     """The operation worked on some hosts and not on others."""
 

@@ -43,6 +43,8 @@ class FakeApi:
         self.refuse: tuple[int, Json] | None = None
         """The status and error document to answer every POST with."""
         self.ending = False
+        self.busy = 0
+        """So many requests for events are not answered in time."""
         self._server = _Server(self.socket_path, _Handler)
         self._server.daemon_threads = True
         self._server.api = self
@@ -89,6 +91,9 @@ class FakeApi:
                 # As in the coordinator, a name means its newest run, and a run id means that run.
                 named = [r for r in self.runs if wanted in (None, r["name"], r.get("run_id"))]
                 return 200, {"schema": 1, "runs": named if wanted is None else named[-1:]}
+            case "/v1/events" if self.busy > 0:
+                self.busy -= 1
+                return 503, {"error": {"code": "busy", "message": "busy", "hint": None, "exit_code": 1}}
             case "/v1/events":
                 after, name = int(query.get("after", 0)), query.get("name")
                 found = [

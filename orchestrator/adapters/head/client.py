@@ -136,6 +136,7 @@ _CLASSES: dict[str, type[OrchestratorError]] = {
         errors.UsageError,
         errors.SpecError,
         errors.CoordinatorUnreachable,
+        errors.CoordinatorBusy,
         errors.SomeHostsOnly,
         errors.Refused,
         errors.DecisionsStopped,

@@ -190,7 +190,15 @@ def test_up_waits_for_a_coordinator_that_comes_back(orch: Desk, api: FakeApi, sp
         for server in again[1:]:
             server.close()
     assert orch.said.count("the run continues without it") == 1
-    assert "The coordinator is back\n" in orch.said
+    assert "The coordinator answers again\n" in orch.said
+
+
+def test_up_asks_a_busy_coordinator_again(orch: Desk, api: FakeApi, spec: str) -> None:
+    phases(api, {"phase": "STARTING"}, {"phase": "STARTING"}, {"phase": "SUCCEEDED"})
+    api.busy = 2
+    assert orch("up", spec, "--wait") == 0
+    assert orch.said.count("The coordinator is busy and has not answered yet; it is asked again\n") == 1
+    assert "The coordinator answers again\n" in orch.said
 
 
 def test_up_with_two_ways_to_stay(orch: Desk, spec: str) -> None:

@@ -58,7 +58,7 @@ def test_a_run_is_killed_comes_back_and_is_seen_doing_so(local_cluster: Cluster,
     run = local_cluster.wait_step(30)
     ui = Ui(local_cluster, browser)
     page = ui.page
-    page.get_by_role("link", name=run["run_id"]).click()
+    page.get_by_role("region", name="Runs, a table").get_by_role("link", name=run["run_id"]).click()
     page.get_by_text("RUNNING").first.wait_for()
     page.get_by_text(re.compile(r"ETA \d")).wait_for()
     assert re.search(r"[\d,]+ / 4,000", page.inner_text("main"))

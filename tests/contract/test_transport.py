@@ -17,6 +17,7 @@ from orchestrator.adapters.local import LocalTransport
 from orchestrator.adapters.slurm.transport import slurm_transport
 from orchestrator.adapters.ssh.transport import SshTransport
 from orchestrator.adapters.transport import Channel, ChannelClosed, Transport
+from orchestrator.core.errors import ConnectFailed
 from orchestrator.core.plan import HostPlan
 from tests.cluster.lab import Lab
 from tests.kubernetes.cluster import Cluster, need_namespaces
@@ -93,8 +94,24 @@ def shared_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Pods]]:
     need_namespaces()
     cluster = Cluster()
-    yield cluster, Pods(tmp_path_factory.mktemp("state"), cluster)
+    pods = Pods(tmp_path_factory.mktemp("state"), cluster)
+    _wait_for_the_keeper(kubernetes_transport(pods.state_dir), pods.hosts[0])
+    yield cluster, pods
     cluster.close()
+
+
+def _wait_for_the_keeper(transport: Transport, host: HostPlan) -> None:
+    """A pod counts as running from its first process on, and that listens a moment later."""
+    deadline = time.monotonic() + SOON_S
+    while True:
+        try:
+            transport.open(host, "true").close()
+        except ConnectFailed:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
 
 
 @pytest.fixture(
@@ -235,9 +252,14 @@ def test_close_wakes_a_blocked_read(start: Callable[[str], Channel]) -> None:
 
 def test_close_wakes_a_blocked_write(start: Callable[[str], Channel]) -> None:
     channel = start(SILENT)
-    writer, results = in_thread(lambda: channel.write(LARGE))
+
+    def write_on() -> None:
+        for _ in range(32):  # srun itself takes 20 MiB in a second, whether anybody reads them or not
+            channel.write(LARGE)
+
+    writer, results = in_thread(write_on)
     writer.join(0.3)
-    assert writer.is_alive(), "nobody took 8 MiB"
+    assert writer.is_alive(), "nobody took 256 MiB"
     channel.close()
     writer.join(SOON_S)
     assert isinstance(results[0], ChannelClosed)

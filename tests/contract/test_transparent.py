@@ -182,6 +182,17 @@ def test_a_script_with_a_strategy_of_its_own_gets_that_of_the_spec(
     assert "own_strategy.py makes a MirroredStrategy: it gets the " in told
 
 
+def test_models_after_a_cleared_session_train_under_the_strategy_too() -> None:
+    single = alone("clears.py")
+    run = Alone(SCRIPTS / "clears.py", **{**OPTIONS, "strategy": "mirrored"})
+    assert run.code == 0, run.err
+    stdout, stderr = single.communicate(timeout=100)
+    assert single.returncode == 0, stderr
+    assert run.err.count("replicas 2") == 2, run.err
+    assert len(numbers(stdout)) == 6
+    assert numbers(run.out) == pytest.approx(numbers(stdout), rel=1e-3)
+
+
 def numbers(out: str) -> list[float]:
     return [float(word) for word in out.split() if word not in ("losses", "weights")]
 

@@ -13,7 +13,7 @@ import os
 import sys
 
 from orchestrator.runtime.transparent.said import Said
-from orchestrator.runtime.transparent.strategy import build, mean_over_workers, replace_others
+from orchestrator.runtime.transparent.strategy import build, enter_for_good, mean_over_workers, replace_others
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ def run(script: Script, arguments: list[str], link: Link, options: dict[str, Any
     """Run the script with the options of ORCH_RUNTIME. Its exceptions pass through."""
     said = Said(link)
     strategy = prepare(script.imports(), options, said, script)
+    enter_for_good(strategy)
     try:
-        with strategy.scope():
-            script.run(arguments)
+        script.run(arguments)
     except SystemExit as e:
         if not e.code:
             _wait_for_others(strategy)

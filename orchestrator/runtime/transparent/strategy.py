@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -23,6 +25,37 @@ def build(options: dict[str, Any], said: Said) -> Any:
         f"the script runs within the scope of a {name}: {workers} worker(s), {replicas} replicas",
     )
     return strategy
+
+
+def enter_for_good(strategy: Any) -> None:
+    """Enter the strategy's scope, and enter it again wherever a script clears its session.
+
+    `keras.backend.clear_session()` makes a new default graph, and the scope is a property of the graph: models that
+    were built afterwards would train on each worker by themselves. The scope is not left at the end of the script,
+    since the graph in which it was entered may be gone; the process ends then.
+    """
+    import tensorflow as tf
+
+    reset = tf.compat.v1.reset_default_graph
+
+    @functools.wraps(reset)
+    def reset_and_enter() -> None:
+        reset()
+        if not tf.distribute.has_strategy():
+            _enter(strategy)
+
+    tf.compat.v1.reset_default_graph = reset_and_enter
+    _enter(strategy)
+
+
+def _enter(strategy: Any) -> None:
+    scope = strategy.scope()
+    scope.__enter__()
+    _entered.append(scope)
+
+
+_entered: list[Any] = []
+"""The scopes that are never left. One that nothing refers to would be left by the garbage collector."""
 
 
 def workers_of(strategy: Any) -> int:

@@ -64,7 +64,10 @@ def survives_a_kill(cluster: Cluster, spec: str, task: int = 0) -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "tasks"),
-    [("mirrored", 1), pytest.param("multi_worker_mirrored", 2, marks=pytest.mark.long)],
+    [
+        pytest.param("mirrored", 1, marks=pytest.mark.long),
+        pytest.param("multi_worker_mirrored", 2, marks=pytest.mark.long),
+    ],
 )
 def test_weights_by_epoch_are_found_by_latest_checkpoint_after_a_kill(
     local_cluster: Cluster, strategy: str, tasks: int

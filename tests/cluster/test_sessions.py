@@ -16,6 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS = 6_000
 
 
+@pytest.mark.long
 def test_a_monitored_session_is_watched_and_resumed(local_cluster: Cluster) -> None:
     cluster = local_cluster
     spec = cluster.spec(

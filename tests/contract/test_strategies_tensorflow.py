@@ -115,7 +115,7 @@ def test_tf_keras_fits_with_cut_variables_and_servers_of_its_own(cluster: Start,
     [
         ("mirrored", 3),
         ("mirrored", 2),
-        ("central_storage", 3),
+        pytest.param("central_storage", 3, marks=pytest.mark.long),
         pytest.param("central_storage", 2, marks=pytest.mark.long),
     ],
 )
@@ -183,6 +183,7 @@ def test_without_a_tpu_tensorflows_reason_or_our_deadline_says_what_to_check(
     assert reason in error["message"]
 
 
+@pytest.mark.long
 def test_fault_tolerance_goes_on_where_it_was_killed_and_knows_its_best_model(
     cluster: Start, tmp_path: Path
 ) -> None:

@@ -82,11 +82,11 @@ def said(run: Gang, index: int = 0) -> str:
     ("script", "args", "kill_after", "tolerance"),
     [
         ("sequential.py", (), 18, EXACT),
-        ("functional.py", (), 13, EXACT),
+        pytest.param("functional.py", (), 13, EXACT, marks=pytest.mark.long),
         pytest.param("subclassed.py", (), 16, EXACT, marks=pytest.mark.long),
         pytest.param("generator.py", (), 17, EXACT, marks=pytest.mark.long),
         pytest.param("files.py", ("4",), 15, BY_FILE, marks=pytest.mark.long),
-        ("files.py", ("1",), 15, EXACT),
+        pytest.param("files.py", ("1",), 15, EXACT, marks=pytest.mark.long),
         ("train_step.py", (), 18, EXACT),
         pytest.param("legacy.py", (), 18, EXACT, marks=pytest.mark.long),
     ],

@@ -45,7 +45,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="the samples too, for scripts")
     parser.add_argument("--write", action="store_true", help="measure all, and write docs/benchmarks.md anew")
     parser.add_argument(
-        "--long", action="store_true", help="measure for longer, where that narrows an interval"
+        "--long",
+        action="store_true",
+        help="measure for longer, where that narrows an interval, and 256 SSH hosts",
     )
     options = parser.parse_args(argv)
     if options.long:
@@ -73,6 +75,10 @@ def measure(names: Sequence[str]) -> tuple[dict[str, list[Figure]], list[str]]:
         one: Callable[[], list[Figure]] = import_module(f"benchmarks.{name}").measure
         try:
             measured[name] = one()
+        except KeyboardInterrupt:  # the page then tells what there was time for
+            left = list(names)[list(names).index(name) :]
+            failures += [f"{each}: NOT MEASURED: interrupted" for each in left]
+            break
         except NotMeasured as e:
             failures.append(f"{name}: NOT MEASURED: {e}")
         except Exception as e:  # what the others measured in half an hour must not be lost for it

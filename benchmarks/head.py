@@ -25,12 +25,13 @@ from pathlib import Path
 from benchmarks import proc
 from benchmarks.figure import Figure, NotMeasured, Point
 from benchmarks.lab import DEFAULT_TIMING, cluster_of, lab_of
+from benchmarks.length import is_long
 from benchmarks.limits import LIMITS
 from tests.cluster.cluster import Cluster
 from tests.cluster.lab import Lab, LabHost
 
 SIMULATED = (16, 96, 300, 1000)
-OVER_SSH = (16, 96, 256)
+OVER_SSH, OVER_SSH_LONG = (16, 96), (16, 96, 256)
 KILL_HOSTS = 96
 """The limit of a kill over SSH is for so many."""
 HOST_BYTES = 50 << 20
@@ -66,8 +67,9 @@ class Cost:
 
 def measure() -> list[Figure]:
     """Measure all sizes, simulated and over SSH."""
+    sizes = OVER_SSH_LONG if is_long() else OVER_SSH
     simulated = [simulate(hosts) for hosts in SIMULATED]
-    over_ssh = [over_real_ssh(hosts) for hosts in OVER_SSH if _has_room_for(hosts)]
+    over_ssh = [over_real_ssh(hosts) for hosts in sizes if _has_room_for(hosts)]
     return [
         *_figures(simulated, "simulated"),
         *_figures(over_ssh, "SSH"),

@@ -65,12 +65,6 @@ def ended(run: Gang) -> list[int]:
         pytest.param(
             1, {"strategy": "mirrored", "replicas_on_cpu": 3}, id="3 replicas", marks=pytest.mark.long
         ),
-        pytest.param(
-            1,
-            {"strategy": "mirrored", "replicas_on_cpu": 2, "on_shrink": "hold_batch"},
-            id="2 of 3 replicas, in parts",
-            marks=pytest.mark.long,
-        ),
     ],
 )
 def test_each_case_has_the_weights_and_figures_of_one_process(
@@ -78,10 +72,11 @@ def test_each_case_has_the_weights_and_figures_of_one_process(
 ) -> None:
     single = alone("cases.py")
     directories = [tmp_path / str(index) for index in range(workers)]
-    told = environment(**{"replicas_on_cpu": 1, **options})
-    if "on_shrink" in options:
-        told["ORCH_REPLICAS_PLANNED"] = "3"
-    run = gang(SCRIPTS / "cases.py", directories=directories, env=told)
+    run = gang(
+        SCRIPTS / "cases.py",
+        directories=directories,
+        env=environment(**{"replicas_on_cpu": 1, **options}),
+    )
     assert ended(run) == [0] * workers, run.tasks[0].err
     stdout, stderr = single.communicate(timeout=PATIENCE_S)
     assert single.returncode == 0, stderr

@@ -6,8 +6,6 @@ import functools
 import sys
 
 from orchestrator.runtime.transparent import step as steps
-from orchestrator.runtime.transparent.parts import in_parts
-from orchestrator.runtime.transparent.parts import install as install_parts
 from orchestrator.runtime.transparent.replay import Course
 
 TYPE_CHECKING = False
@@ -16,17 +14,15 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.runtime.transparent.noise import Noise
-    from orchestrator.runtime.transparent.parts import Parts
     from orchestrator.runtime.transparent.said import Said
 
 
-def install(library: str, strategy: Any, said: Said, noise: Noise, parts: Parts) -> None:
+def install(library: str, strategy: Any, said: Said, noise: Noise) -> None:
     """Patch the functions of this Keras that make a step, and those that take a batch of the script."""
     stepping = steps.install(library, strategy)
     if library == "keras":
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
-        _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, said, noise, parts)
-        install_parts()
+        _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, said, noise)
         _patch_predict_on_batch(trainer.TensorFlowTrainer, strategy)
         _patch_predict_step(trainer.TensorFlowTrainer, strategy)
         _patch_building(trainer.TensorFlowTrainer)
@@ -34,14 +30,8 @@ def install(library: str, strategy: Any, said: Said, noise: Noise, parts: Parts)
         _patch_keras2(sys.modules["tf_keras"].Model, strategy, stepping)
 
 
-def _patch_steps(
-    owner: Any, strategy: Any, stepping: Callable[..., Any], said: Said, noise: Noise, parts: Parts
-) -> None:
+def _patch_steps(owner: Any, strategy: Any, stepping: Callable[..., Any], said: Said, noise: Noise) -> None:
     make = owner._make_function
-
-    def _step_of(step_function: Any) -> Any:
-        step = stepping(step_function)
-        return in_parts(step, parts) if parts.are_for(step_function, owner) else step
 
     def _make_function(self: Any, step_function: Any) -> Any:
         if self.distribute_strategy is not strategy:
@@ -54,7 +44,7 @@ def _patch_steps(
                 "remove that from the script, or `transparent: true` from the spec"
             )
         noise.prepare()
-        function = _traced_first(make(self, _step_of(step_function)), self, parts)
+        function = _traced_first(make(self, stepping(step_function)), self)
 
         def function_of_shares(iterator: Any) -> Any:
             if _is_distributed(iterator):
@@ -74,7 +64,7 @@ def _is_distributed(iterator: Any) -> bool:
     return isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator))
 
 
-def _traced_first(function: Callable[[Any], Any], model: Any, parts: Parts) -> Callable[[Any], Any]:
+def _traced_first(function: Callable[[Any], Any], model: Any) -> Callable[[Any], Any]:
     """Trace the steps of a fit before the first one runs: then every variable is there, and can be restored."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     several = cells["multi_step_on_iterator"].cell_contents if "multi_step_on_iterator" in cells else None
@@ -85,12 +75,7 @@ def _traced_first(function: Callable[[Any], Any], model: Any, parts: Parts) -> C
         nonlocal traced
         if not traced and _is_distributed(iterator) and several is not None:
             traced = True
-            try:
-                several.get_concrete_function(iterator)
-            except Exception:
-                if not parts.refused():
-                    raise
-                several.get_concrete_function(iterator)
+            several.get_concrete_function(iterator)
         if Course.current is not None:
             Course.current.traced(model)
         return function(iterator)

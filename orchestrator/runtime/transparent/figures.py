@@ -115,7 +115,7 @@ def _figure(step: steps.Step, values: Any, sample_weight: Any, adds_up: bool) ->
         return values, sample_weight
     if step.kinds.of(values).name != "same":
         try:
-            values = step.figure(values, adds_up=adds_up)
+            values = step.figure(values)
         except steps.NotOfTheBatch:
             values = step.guarded(values)
     if adds_up:

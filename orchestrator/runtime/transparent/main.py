@@ -57,7 +57,6 @@ def _wait_for_others(strategy: Any) -> None:
 def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Script) -> Any:
     """Build the strategy, apply all patches, and return the strategy."""
     from orchestrator.runtime.transparent import batches, data, figures, files, fit, gradients, noise
-    from orchestrator.runtime.transparent.parts import Parts
     from orchestrator.runtime.transparent.setting import Setting
 
     name = os.path.basename(script.path)
@@ -76,10 +75,8 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
     gradients.install(library, said, name, script.folder)
     figures.install(library, said, name, script.folder)
     random = noise.install(library, strategy)
-    parts = Parts(said)
-    batches.install(library, strategy, said, random, parts)
+    batches.install(library, strategy, said, random)
     setting = Setting(library, strategy, options, said, chief, random)
-    parts.count = setting.shrink.parts
     setting.shrink.install(library, strategy)
     fit.install(setting)
     return strategy

@@ -15,7 +15,6 @@ import threading
 import traceback
 import types
 
-from orchestrator.runtime.transparent import parts
 from orchestrator.runtime.transparent.kinds import COUNT, CROSS, EACH, OTHER, SAME, each
 from orchestrator.runtime.transparent.rules import Kinds
 
@@ -40,10 +39,6 @@ def current() -> Step | None:
 def within_any() -> bool:
     """Return whether some replica traces a step."""
     return _tracing > 0
-
-
-class NotInParts(Exception):
-    """A term of the loss is a mean over what a mask leaves of the batch, which a part of it does not know."""
 
 
 class NotOfTheBatch(Exception):
@@ -120,27 +115,13 @@ class Step:
         count = tf.cast(_count(kind.count, tf), tf.float32)
         return tf.math.divide_no_nan(count, self.context.all_reduce(tf.distribute.ReduceOp.SUM, count))
 
-    def share_of_gradient(self, kind: Kind) -> Any:
-        """Return the same for a gradient, which may be that of a part of the batch."""
-        taken = parts.taking()
-        if taken is None or kind.name not in ("same", "mean", "part"):
-            return self.share(kind)
-        if kind.count is not None:
-            parts.refuse()
-            raise NotInParts(kind.name)
-        return self.examples / taken.total
-
-    def figure(self, tensor: Any, *, adds_up: bool = False) -> Any:
-        """Return a scalar whose mean over the replicas is its value for the global batch. Raises NotOfTheBatch.
-
-        Of a part of the batch, the mean over the parts is that, by their examples; or, with `adds_up`, the sum.
-        """
+    def figure(self, tensor: Any) -> Any:
+        """Return a scalar whose mean over the replicas is its value for the global batch. Raises NotOfTheBatch."""
         import tensorflow as tf
 
         value = tf.zeros([], tensor.dtype)
         for part, factor, kind in self.terms(tensor):
-            share = self.share(kind) * parts.of_a_figure(kind, self.total, adds_up=adds_up)
-            weight = tf.cast(share * float(self.replicas), tensor.dtype)
+            weight = tf.cast(self.share(kind) * float(self.replicas), tensor.dtype)
             value += self.guarded(tf.cast(part, tensor.dtype)) * weight * tf.cast(factor, tensor.dtype)
         self.kinds.set(value, SAME)
         return value

@@ -88,6 +88,11 @@ def _of_generations_before(scratch: str) -> list[str]:
     return [os.path.join(task, each, name, _NOT_CHIEF) for each in older]
 
 
+def _newest(paths: list[str]) -> float:
+    """Return when the newest of these files was written; 0 where there is none."""
+    return max((os.path.getmtime(each) for each in paths if os.path.exists(each)), default=0.0)
+
+
 class Scratch:
     """A directory in which every path has a substitute."""
 
@@ -121,7 +126,9 @@ class Scratch:
             return path
         for root in self._roots:
             there = os.path.join(root, os.path.relpath(double, self._root))
-            if glob.glob(glob.escape(there) + "*"):
+            found = glob.glob(glob.escape(there) + "*")
+            # What is older than the file itself is of a time before this task was on another host.
+            if found and (root == self._root or _newest(found) >= _newest([os.fspath(path)])):
                 return there
         return path
 

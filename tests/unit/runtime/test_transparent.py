@@ -163,6 +163,18 @@ def test_what_the_generations_before_have_written_is_read_after_a_restart(tmp_pa
     )
 
 
+def test_a_file_that_is_newer_than_an_older_generations_is_read_itself(tmp_path: Path) -> None:
+    def scratch(generation: int) -> Scratch:
+        return Scratch(str(tmp_path / "worker-1" / f"gen-{generation:06d}" / "scratch"))
+
+    path = tmp_path / "shared.h5"
+    written = Path(scratch(1).to_write(path))
+    written.write_text("of generation 1, on this host")
+    path.write_text("the chief's, of generation 2")
+    os.utime(written, (1_000, 1_000))
+    assert scratch(3).to_read(path) == path
+
+
 def test_what_is_in_the_tasks_own_directory_stays(tmp_path: Path) -> None:
     path = str(tmp_path / "own" / "ckpt.weights.h5")
     assert Scratch(str(tmp_path / "own")).to_write(path) == path

@@ -96,7 +96,7 @@ def test_row_26_a_cut_in_one_direction_changes_the_state_once_each_way(
     host.drop(**({"source": head} if direction == "to the host" else {"to": head}))
     cut = cluster.wait(lambda run: placed_on(run, "host-1")["phase"] == "UNREACHABLE", timeout=20)
     fault_times.noticed_by(cluster.events(kind="host-unreachable"))
-    cluster.wait_step(cut["global_step"] + 150)
+    cluster.wait_step(cut["global_step"] + 50)
     host.heal()
     after = cluster.wait(lambda run: placed_on(run, "host-1")["phase"] == "RUNNING", timeout=40)
     assert (after["restarts"], after["phase"]) == (0, "RUNNING")

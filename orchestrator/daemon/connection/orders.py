@@ -144,6 +144,10 @@ def release(run: Run, action: ReleaseTask) -> Order[orders.Nothing]:
         "ORCH_RESTARTS": str(_restarts(run, action.task)),
         "ORCH_FAILURE_EVERY_S": f"{failure_s:.0f}",
     }
+    # Its evaluator that is released alone joins the gang, and watches what that one writes.
+    directory = launch.checkpoint_dir(placed, run.generation, action.task)
+    if directory is not None:
+        seen["ORCH_CHECKPOINT_DIR"] = directory
     fields: orders.Release = {
         "run": run.run_id,
         "epoch": run.epoch,

@@ -70,6 +70,19 @@ def test_a_standby_is_started_for_its_own_generation_and_told_of_restarts_with_i
     assert every_s == ["302400", f"{(0.1 * 302400 + 3600) / 4.1:.0f}"]
 
 
+def test_an_evaluator_of_the_standby_that_is_released_beside_the_gang_watches_what_the_gang_writes() -> None:
+    seen = TaskId("evaluator", 0)
+    run = a_run()
+    plan = replace(run.plan, tasks=(*run.plan.tasks, TaskPlan(seen, "b")))
+    run = replace(new_run("t-1", plan, epoch=1, at=0.0), generation=3)
+    early = orders.start(run, StartTask("b", seen, 7, standby=True), {}).fields["env"]
+    assert early["ORCH_CHECKPOINT_DIR"] == "/shared/t/gen-000007"
+    addresses = {W0: "10.0.0.1:20001", W1: "10.0.0.2:20001", seen: "10.0.0.2:20002"}
+    told = orders.release(run, ReleaseTask("b", seen, 7, addresses)).fields["env"]
+    assert told["ORCH_CHECKPOINT_DIR"] == "/shared/t/gen-000003"
+    assert "ORCH_CHECKPOINT_DIR" not in orders.release(run, ReleaseTask("b", W1, 7, addresses)).fields["env"]
+
+
 def test_who_is_not_the_chief_has_its_own_copy_of_the_checkpoint() -> None:
     run = replace(a_run(), seed=Seed(3, 5, "ckpt-5", "/shared/t/gen-000003"))
     assert orders.start(run, StartTask("b", W1, 3), {}).fields["scratch"] is True

@@ -87,6 +87,11 @@ def living(run: Run) -> list[Task]:
     return [task for task in run.standby.tasks if task.phase.may_live]
 
 
+def is_whole(run: Run) -> bool:
+    """Whether no task was taken out of it, to be restarted alone: only then is its number of use to the gang."""
+    return all(run.standby.find(task.id, task.host) is not None for task in run.tasks)
+
+
 def why_incomplete(run: Run) -> str | None:
     """Return what another standby would have that this one lacks; None where it has all."""
     taken = [str(task.id) for task in run.tasks if run.standby.find(task.id, task.host) is None]
@@ -119,8 +124,7 @@ def is_covered(run: Run, task: Task) -> bool:
 
 def fitting(run: Run, assignment: Assignment) -> list[Task]:
     """Return those that wait where the next generation's tasks will be; none unless all of them do."""
-    is_whole = all(run.standby.find(task.id, task.host) is not None for task in run.tasks)
-    if not is_whole or highest_told(run) >= run.standby.generation:
+    if not is_whole(run) or highest_told(run) >= run.standby.generation:
         return []
     if None in assignment.replacements.values() and assignment.replacements != run.replacements:
         return []  # they were told of another number of tasks

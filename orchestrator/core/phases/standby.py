@@ -123,15 +123,19 @@ def _leave_hosts(turn: Turn) -> None:
 
 
 def _renew(turn: Turn) -> None:
-    """Have another started where this one lacks a task that was taken out, or a spare that can hold it now."""
+    """Have another started where this one lacks a task that was taken out, or a spare that can hold it now.
+
+    What still is of use is not given up before another can be started.
+    """
     run, standby = turn.run, turn.run.standby
     why = why_incomplete(run)
     if standby.start_at is None:
         if why is not None and standby.is_ready:
             _set(turn, start_at=turn.at + _steady_s(run))
     elif is_due(standby.start_at, turn.at):
-        _set(turn, start_at=None)
-        if why is not None:
+        is_kept = why is not None and standby_places.is_whole(run) and why_not(run) is not None
+        _set(turn, start_at=turn.at + _steady_s(run) if is_kept else None)
+        if why is not None and not is_kept:
             end(turn, why)
             _set(turn, start_at=turn.at)
 

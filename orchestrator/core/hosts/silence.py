@@ -52,7 +52,7 @@ def _lost_while_training(run: Run, running: Running, host: Host) -> Deadline | N
     """Hosts of which no task may live any more are done with, but for one that waits to be restarted there."""
     if not living(run, host):
         return None
-    words = [_last_word_at(host)]
+    words = [last_word_at(host)]
     if (
         running.connected_again_at is not None
     ):  # not all come back in one instant after the coordinator was cut off
@@ -71,10 +71,11 @@ def _lost_afterwards(run: Run, host: Host) -> Deadline | None:
         return None
     if _is_told_by_a_peer(run, host) and _has_somewhere_to_go(run, host):
         return host.since_at
-    return _last_word_at(host) + run.plan.timing.lost_after_s
+    return last_word_at(host) + run.plan.timing.lost_after_s
 
 
-def _last_word_at(host: Host) -> Instant:
+def last_word_at(host: Host) -> Instant:
+    """Return when a host was last heard; by a coordinator that has not heard it, since when it listens."""
     return host.heard_at if host.heard_at is not None else host.since_at
 
 
@@ -114,9 +115,9 @@ def judge(turn: Turn) -> list[str]:
     lost = [turn.run.host(name) for name, at in lost_at(turn.run) if is_due(at, turn.at)]
     for host in lost:
         told = ""
-        if turn.at - _last_word_at(host) < turn.run.plan.timing.lost_after_s:
+        if turn.at - last_word_at(host) < turn.run.plan.timing.lost_after_s:
             told = ", and a peer's TensorFlow says that its task there is gone"
-        silent = duration(turn.at - _last_word_at(host))
+        silent = duration(turn.at - last_word_at(host))
         set_lost(turn, host)
         turn.note(NoteKind.HOST_LOST, f"{host.name} has been silent for {silent}{told}; it counts as lost")
         for task in living(turn.run, host):

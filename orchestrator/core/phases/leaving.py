@@ -9,10 +9,13 @@ as long as it is so, like all that hosts report; so another coordinator learns i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from orchestrator.core.hosts import host_state, slots
+from orchestrator.core.hosts.silence import last_word_at
 from orchestrator.core.instants import Deadline, Instant, is_due
 from orchestrator.core.model import (
+    Backoff,
     Cause,
     Ended,
     FirstCause,
@@ -20,10 +23,9 @@ from orchestrator.core.model import (
     HostState,
     Intent,
     Leaving,
+    Link,
     Phase,
-    Rendezvous,
     Run,
-    Running,
 )
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases.stopping import finish, stop_all
@@ -56,14 +58,15 @@ def told(turn: Turn, name: str, said: Leaving | None) -> None:
     why = said.why if state is HostState.LEAVING else host.state_why
     turn.set_host(host, leave_at=leave_at, leave_why=said.why, state=state, state_why=why)
     when = f"in {duration(said.in_s)}" if said.in_s else "now"
-    turn.note(NoteKind.HOST_LEAVES, f"{name} leaves {when}: {said.why}{_then(turn.run, name)}")
+    turn.note(NoteKind.HOST_LEAVES, f"{name} leaves {when}: {said.why}{_then(turn, name)}")
 
 
-def _then(run: Run, name: str) -> str:
+def _then(turn: Turn, name: str) -> str:
     """Say what becomes of its tasks."""
+    run = turn.run
     if not run.tasks_on(name) or run.phase not in (Phase.RENDEZVOUS, Phase.RUNNING):
         return ""
-    if slots.next_assignment(run).waits_for:
+    if is_due(_in_vain_at(run), turn.at):
         return "; no other host can take its tasks, so the run saves and ends"
     return "; its tasks are saved and move to another host"
 
@@ -82,10 +85,15 @@ def leaving(run: Run) -> list[Host]:
 
 
 def due(run: Run) -> Sequence[Deadline | None]:
-    """Return when the tasks on such hosts are asked to end. Who is cut off stops nothing, and starts nothing."""
-    if not isinstance(run.phase_state, Running | Rendezvous) or host_state.is_cut_off(run):
+    """Return when the tasks on such hosts are asked to end, or nobody is left who may still take them.
+
+    Who is cut off stops nothing, and starts nothing.
+    """
+    if host_state.is_cut_off(run):
         return ()
-    return [host.leave_at for host in leaving(run)]
+    if isinstance(run.phase_state, Backoff):
+        return [_in_vain_at(run)] if run.phase_state.start_at is None else ()
+    return [host.leave_at for host in leaving(run)] if run.phase in (Phase.RENDEZVOUS, Phase.RUNNING) else ()
 
 
 def advance(turn: Turn) -> None:
@@ -97,9 +105,13 @@ def advance(turn: Turn) -> None:
 
 
 def leave(turn: Turn, occasion: str) -> None:
-    """Have all tasks end in order, to go on elsewhere where that can be; else the run ends."""
-    assignment = slots.next_assignment(turn.run)
-    if assignment.waits_for:
+    """Have all tasks end in order, to go on elsewhere where that can be; else the run ends.
+
+    Hosts that are not ready at this moment are waited for once the tasks are saved.
+    """
+    if host_state.is_cut_off(turn.run):
+        return
+    if waits_in_vain(turn.run, turn.at):
         end(turn)
         return
     stop_all(
@@ -107,11 +119,37 @@ def leave(turn: Turn, occasion: str) -> None:
     )
 
 
-def waits_in_vain(run: Run, assignment: slots.Assignment) -> bool:
-    """Whether what the next generation waits for is a host that leaves, or has left."""
-    return not host_state.is_cut_off(run) and any(
-        run.host(name).leave_at is not None for name in assignment.waits_for
-    )
+def waits_in_vain(run: Run, now: Instant) -> bool:
+    """Whether what the next generation waits for is a host that leaves, or has left, and nobody can stand in."""
+    return not host_state.is_cut_off(run) and is_due(_in_vain_at(run), now)
+
+
+def _in_vain_at(run: Run) -> Deadline | None:
+    """Return since when, or from when on, the next generation would wait in vain; None where it would not.
+
+    A host that is not ready may be back at once, and counts until it has been silent for as long as one that is lost.
+    Before the run has begun, the deadline of the start bounds that wait.
+    """
+    gone = [host for host in run.hosts if host.leave_at is not None]
+    if not gone or not _waits_for_any(run, gone):
+        return None
+    facts = next((host.facts for host in gone if host.facts is not None), None)
+    for host in sorted(_away(run), key=last_word_at, reverse=True):
+        back = replace(host, link=Link.CONNECTED, problem=None, facts=host.facts or facts)
+        run = run.with_host(back)
+        if not _waits_for_any(run, gone):
+            return last_word_at(host) + run.plan.timing.lost_after_s
+    return run.since_at
+
+
+def _away(run: Run) -> list[Host]:
+    """Return the hosts that only are not ready; none of those that are refused."""
+    may_return = [host for host in run.hosts if host.state is HostState.OPEN and host.retry_at is None]
+    return [h for h in may_return if run.phase is not Phase.PENDING and not slots.is_ready(run, h)]
+
+
+def _waits_for_any(run: Run, gone: Sequence[Host]) -> bool:
+    return not {host.name for host in gone}.isdisjoint(slots.next_assignment(run).waits_for)
 
 
 def end(turn: Turn) -> None:
@@ -140,5 +178,5 @@ def diagnostic(run: Run, now: Instant) -> str:
     if not gone:
         return ""
     left_s = max(0.0, min(host.leave_at for host in gone if host.leave_at is not None) - now)
-    then = "the run ends" if slots.next_assignment(run).waits_for else "its tasks move"
+    then = "the run ends" if is_due(_in_vain_at(run), now) else "its tasks move"
     return f"; {_sentence(gone)}: {then} at the next checkpoint, or in {duration(left_s)}"

@@ -61,7 +61,7 @@ def advance_pending(turn: Turn) -> None:
         stuck = [host for host in missing if host.state is HostState.STUCK]
         if stuck and (is_over or not _may_replace(run)):
             fail_now(turn, host_state.stuck(stuck[0].name, stuck[0].state_why))
-        elif leaving.waits_in_vain(run, assignment) and (is_over or not _may_replace(run)):
+        elif leaving.waits_in_vain(run, turn.at) and (is_over or not _may_replace(run)):
             leaving.end(turn)
         elif is_over:
             fail_now(turn, _never_prepared(missing, run.plan.timing.start_after_s))
@@ -297,7 +297,7 @@ def advance_backoff(turn: Turn) -> None:
         return
     turn.set_phase(start_at=None)
     assignment = slots.next_assignment(run)
-    if leaving.waits_in_vain(run, assignment):
+    if leaving.waits_in_vain(run, turn.at):
         leaving.end(turn)
         return
     if start_at is not None and assignment.waits_for:

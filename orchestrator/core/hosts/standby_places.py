@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from orchestrator.core import launch
 from orchestrator.core.generations import highest_told
 from orchestrator.core.hosts import slots
+from orchestrator.core.hosts.host_state import is_cut_off
+from orchestrator.core.hosts.silence import last_word_at
 from orchestrator.core.hosts.slots import Assignment
-from orchestrator.core.model import Host, HostState, Run, Task
+from orchestrator.core.instants import Deadline
+from orchestrator.core.model import Host, HostState, Link, Run, Task
 from orchestrator.core.placement import assigned, has_room
 from orchestrator.core.plan import TaskId
 from orchestrator.core.words import size
@@ -90,6 +93,18 @@ def living(run: Run) -> list[Task]:
 def is_whole(run: Run) -> bool:
     """Whether no task was taken out of it, to be restarted alone: only then is its number of use to the gang."""
     return all(run.standby.find(task.id, task.host) is not None for task in run.tasks)
+
+
+def given_up_at(run: Run) -> dict[str, Deadline]:
+    """Return when what is being ended on silent hosts is awaited no more, by host. Later reports still have it ended.
+
+    A spare has none of the tasks for which a silent host would count as lost.
+    """
+    if not run.standby.ended or is_cut_off(run):
+        return {}
+    hosts = [run.host(name) for name in dict.fromkeys(task.host for task in living(run))]
+    lost_after_s = run.plan.timing.lost_after_s
+    return {h.name: last_word_at(h) + lost_after_s for h in hosts if h.link is Link.UNREACHABLE}
 
 
 def why_incomplete(run: Run) -> str | None:

@@ -81,7 +81,7 @@ def due(run: Run) -> list[Deadline | None]:
     """Return when something happens by itself: the start, the renewal, or the end of the patience with it."""
     standby = run.standby
     starts = isinstance(run.phase_state, Running) and not (standby.tasks and standby.ended)
-    return [standby.join_at, standby.start_at if starts else None]
+    return [standby.join_at, standby.start_at if starts else None, *standby_places.given_up_at(run).values()]
 
 
 def advance(turn: Turn) -> None:
@@ -110,12 +110,13 @@ def advance(turn: Turn) -> None:
 
 
 def _leave_hosts(turn: Turn) -> None:
-    """Give up what is on hosts that are lost, and end what a spare holds that cannot be used."""
+    """Give up what is on hosts that are lost or silent, and end what a spare holds that cannot be used."""
+    until = standby_places.given_up_at(turn.run)
     for task in turn.run.standby.tasks:
         host = turn.run.host(task.host)
         if not task.phase.may_live:
             continue
-        if host.state is HostState.LOST or host.gone:
+        if host.state is HostState.LOST or host.gone or is_due(until.get(host.name), turn.at):
             _set_task(turn, task, phase=TaskPhase.LOST)
         elif not is_home(turn.run, task) and unfit(host) is not None and not turn.run.standby.ended:
             turn.do(_stop(task))

@@ -4,12 +4,12 @@ An engine (Slurm, Kubernetes) ends the processes of a channel with that channel.
 only hands its stdin, stdout and stderr over, and the keeper starts the command with them. Agents, shims and tasks are
 then descendants of the keeper: the coordinator and every channel may die, and they go on.
 
-The engine's warning that the host will be taken away (SIGTERM, SIGUSR1) ends nothing here. It is written down for the
-agents (`adapters/host/leaving`), which report it, and the coordinator decides; it is told on stdout too, one JSON
-object a line. What each signal means, and how long before the end it comes, the engine says when it starts the keeper;
-its SIGKILL follows when the time is up. As the first process of a pod the keeper ends by itself once it was warned and
-nothing runs below it any more; and its own life is what a boot is elsewhere: when it ends, the kernel ends all that it
-has started, and the next one has another boot id.
+The engine's warning that the host will be taken away (SIGTERM, SIGUSR1) ends nothing here. What each signal means, and
+how long before the end it comes, the engine says when it starts the keeper: that is written down for the agents
+(`adapters/host/leaving`), which report it, and the coordinator decides. Each warning is told on stdout too, one JSON
+object a line. The engine's SIGKILL follows when the time is up. As the first process of a pod the keeper ends by itself
+once it was warned and nothing runs below it any more; and its own life is what a boot is elsewhere: when it ends, the
+kernel ends all that it has started, and the next one has another boot id.
 """
 
 from __future__ import annotations
@@ -104,9 +104,13 @@ class Keeper:
         return self._reap()
 
     def _leave(self, name: str) -> None:
-        """Say that the host is taken away: to the agents here, by a file, and to whoever reads our stdout."""
-        in_s, why = self._warnings.get(name, (0.0, "the engine takes it away"))
-        if self._leaving_file:
+        """Say that the host is taken away: to the agents here, by a file, and to whoever reads our stdout.
+
+        The agents hear only of signals that the engine has explained. Kubernetes explains none: it makes a pod anew,
+        and the coordinator sees that by itself.
+        """
+        if self._leaving_file and name in self._warnings:
+            in_s, why = self._warnings[name]
             with contextlib.suppress(OSError):
                 leaving.say(self._leaving_file, why, in_s)
         tell({"leaving": name})

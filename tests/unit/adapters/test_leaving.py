@@ -124,6 +124,22 @@ def test_a_signal_to_the_keeper_is_what_its_agents_report(
     again.stdout.close()
 
 
+def test_a_signal_of_which_the_engine_has_said_nothing_leaves_the_tasks_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes deletes a pod and makes it anew: the coordinator sees that, and decides."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    child = start()
+    child.send_signal(signal.SIGTERM)
+    assert said(child) == {"leaving": "TERM"}
+    assert asked() is None
+    child.kill()
+    child.wait()
+    assert child.stdout is not None
+    child.stdout.close()
+
+
 @pytest.mark.parametrize("words", [[], ["7.0", "HUP:1:no"], ["7.0", "TERM:soon:x"], ["7.0", "TERM"]])
 def test_a_keeper_that_is_called_wrongly_says_how(words: list[str]) -> None:
     done = subprocess.run(

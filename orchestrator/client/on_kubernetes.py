@@ -165,28 +165,53 @@ def has_run(made: lent.Lent, environment: Environment) -> None:
     lent.keep(environment.paths.state_dir, replace(made, has_run=True))
 
 
-def give_back_waiting(environment: Environment, names: Iterable[str]) -> list[str]:
-    """Give back the pods of these names that have no run yet; of all where none is named. Return the names."""
-    cancelled = []
+def give_back_waiting(
+    environment: Environment, names: Iterable[str]
+) -> tuple[list[str], KubernetesFailed | None]:
+    """Give back the pods of these names that have no run yet; of all where none is named.
+
+    Return the names, and why some are not given back: that is no reason to leave what else a person ends.
+    """
+    waiting, problem = [], None
     for one in _of(environment.paths.state_dir, list(names)):
-        if not one.has_run:
+        if one.has_run:
+            continue
+        waiting.append(one.name)
+        try:
             lent.give_back(environment.paths.state_dir, one)
             environment.say(f"{one.name} had no run yet; its pods are given back")
-            cancelled.append(one.name)
-    return cancelled
+        except KubernetesFailed as e:
+            problem = _still_lent(environment, one, e)
+    return waiting, problem
 
 
-def await_return(environment: Environment, names: Iterable[str]) -> None:
-    """Wait until the pods of ended runs are given back, and do it where the coordinator does not."""
+def _still_lent(environment: Environment, one: lent.Lent, error: KubernetesFailed) -> KubernetesFailed:
+    environment.warn(f"the pods of {one.name} are not given back: {error.message}")
+    environment.hint(f"`orch kill {one.name}` tries again")
+    return error
+
+
+def await_return(environment: Environment, names: Iterable[str]) -> KubernetesFailed | None:
+    """Wait until the pods of ended runs are given back, and do it where the coordinator does not.
+
+    Return why some are not given back.
+    """
     wanted = list(names)
     deadline = environment.now() + _RETURN_S
     while (left := _of(environment.paths.state_dir, wanted) if wanted else []) and (
         environment.now() < deadline
     ):
         environment.pause(0.2)
+    problem = None
     for one in left:
-        deleted = lent.give_back(environment.paths.state_dir, one)
-        environment.say(f"deleted in namespace {one.cluster.namespace}: {', '.join(deleted) or 'nothing'}")
+        try:
+            deleted = lent.give_back(environment.paths.state_dir, one)
+            environment.say(
+                f"deleted in namespace {one.cluster.namespace}: {', '.join(deleted) or 'nothing'}"
+            )
+        except KubernetesFailed as e:
+            problem = _still_lent(environment, one, e)
+    return problem
 
 
 def _of(state_dir: str, names: list[str]) -> list[lent.Lent]:

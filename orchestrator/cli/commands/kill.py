@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
+from orchestrator.adapters.head.client import Client
 from orchestrator.cli import render
 from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.run_choice import find, only_active, run_argument, runs_of
 from orchestrator.cli.session import Session
 from orchestrator.client import killing
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +30,22 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The ended runs. Those in `already` had ended before."""
+    """The ended runs. Those in `already` had ended before. `problem`: why pods are not given back."""
 
     runs: tuple[dict[str, Any], ...]
     already: tuple[dict[str, Any], ...]
+    problem: OrchestratorError | None = None
 
 
 def run(request: Request, session: Session) -> Result:
     """Order the kills, and wait for the end of each run. Raises WaitTimedOut."""
-    if _cancelled_before_it_began(session, request):
-        return Result((), ())
+    if request.all and request.names:
+        raise UsageError("give either NAMEs or --all, not both")
+    waiting, problem = _give_back_waiting(session, request)
+    if _cancelled_before_it_began(session):
+        return Result((), (), problem)
     client = session.client()
-    chosen = _chosen(request, runs_of(client))
+    chosen = _chosen(request, _runs(session, client, request, waiting), waiting)
     already = tuple(found for found in chosen if not render.is_active(found))
     deadline = session.now() + request.timeout_s
     active = [found for found in chosen if render.is_active(found)]
@@ -54,22 +59,25 @@ def run(request: Request, session: Session) -> Result:
     if _has_lent(session):
         from orchestrator.client.on_kubernetes import await_return
 
-        await_return(session, [str(found["name"]) for found in chosen])
-    return Result(ended, already)
+        problem = await_return(session, [str(found["name"]) for found in chosen]) or problem
+    return Result(ended, already, problem)
 
 
 def _has_lent(session: Session) -> bool:
     return os.path.isdir(os.path.join(session.paths.state_dir, "k8s"))
 
 
-def _cancelled_before_it_began(session: Session, request: Request) -> bool:
-    """Cancel what still waits for its nodes or pods, and say so. Return whether that was all."""
-    if (request.names or request.all) and _has_lent(session):
-        from orchestrator.client.on_kubernetes import give_back_waiting
+def _give_back_waiting(session: Session, request: Request) -> tuple[list[str], OrchestratorError | None]:
+    """Give back the pods that wait without a run. Return their names, and why some are not given back."""
+    if not ((request.names or request.all) and _has_lent(session)):
+        return [], None
+    from orchestrator.client.on_kubernetes import give_back_waiting
 
-        cancelled = give_back_waiting(session, request.names)
-        if request.names and set(request.names) <= set(cancelled):
-            return True
+    return give_back_waiting(session, request.names)
+
+
+def _cancelled_before_it_began(session: Session) -> bool:
+    """Cancel a job that still waits for its nodes, and say so. Return whether that was all."""
     if not os.path.exists(session.paths.job):
         return False
     from orchestrator.client.on_slurm import cancel_waiting
@@ -77,14 +85,36 @@ def _cancelled_before_it_began(session: Session, request: Request) -> bool:
     return cancel_waiting(session)
 
 
-def _chosen(request: Request, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    if request.all and request.names:
-        raise UsageError("give either NAMEs or --all, not both")
+def _runs(session: Session, client: Client, request: Request, waiting: list[str]) -> list[dict[str, Any]]:
+    """Return all runs. Where only pods without a run were meant, no coordinator is needed to know that.
+
+    A run of their name may go on without its coordinator: the journal knows it.
+    """
+    try:
+        return runs_of(client)
+    except CoordinatorUnreachable:
+        if not request.names or not set(request.names) <= set(waiting):
+            raise
+        from orchestrator.client import recorded
+
+        known = recorded.status(session.paths, now=session.time())
+        if known is None and os.path.exists(session.paths.journal):
+            raise
+        runs: list[dict[str, Any]] = known["runs"] if known is not None else []
+        if any(render.is_active(found) and found["name"] in request.names for found in runs):
+            raise
+        return runs
+
+
+def _chosen(request: Request, runs: list[dict[str, Any]], waiting: list[str]) -> list[dict[str, Any]]:
+    """Return the runs that are meant. A name of pods without a run means a run too where that is active."""
+    active = [found for found in runs if render.is_active(found)]
     if request.all:
-        return [found for found in runs if render.is_active(found)]
+        return active
     if not request.names:
         return [only_active(runs, "kill")]
-    return [find(runs, name) for name in dict.fromkeys(request.names)]
+    done = set(waiting) - {found["name"] for found in active}
+    return [find(runs, name) for name in dict.fromkeys(request.names) if name not in done]
 
 
 @click.command(
@@ -127,7 +157,7 @@ def command(
             session.put(render.proof(found, session.paint))
     if all_runs and not result.runs and not as_json:
         session.say("No run is active")
-    problem = killing.verdict(result.runs)
+    problem = killing.verdict(result.runs) or result.problem
     if problem:
         raise problem
     return 0

@@ -11,6 +11,7 @@ import pytest
 from orchestrator.adapters.head.runlogs import RunLogs
 from tests.contract.fake_api import FakeApi
 from tests.unit.cli.desk import RUN, SPEC, Desk
+from tests.unit.cli.pods import Pods
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +35,11 @@ def orch(tmp_path: Path) -> Desk:
 def api(orch: Desk) -> Iterator[FakeApi]:
     with FakeApi(Path(orch.paths.socket)) as fake:
         yield fake
+
+
+@pytest.fixture
+def pods(orch: Desk, tmp_path: Path) -> Pods:
+    return Pods(tmp_path, orch)
 
 
 @pytest.fixture

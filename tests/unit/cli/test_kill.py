@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract.fake_api import FakeApi, run_document
+from tests.unit.adapters.recording import Head
 from tests.unit.cli.desk import RUN, Desk, phases
+from tests.unit.cli.pods import Pods
 
 PROVEN = {
     "hosts": {
@@ -95,3 +98,62 @@ def test_a_kill_that_takes_too_long(orch: Desk, api: FakeApi) -> None:
     api.runs.append(run_document(phase="STOPPING", reason="waits for gpu-b"))
     assert orch("kill", "--timeout", "2s") == 7
     assert f"error: {RUN} is still STOPPING: waits for gpu-b\n" in orch.said
+
+
+def test_pods_without_a_run_need_no_coordinator(orch: Desk, pods: Pods) -> None:
+    pods.lend("waiting")
+    assert orch("kill", "waiting") == 0
+    assert orch.said == "waiting had no run yet; its pods are given back\n"
+    assert (pods.lent, pods.sets) == ([], [])
+
+
+def test_a_run_of_the_name_of_pods_that_wait_is_killed_too(orch: Desk, api: FakeApi, pods: Pods) -> None:
+    pods.lend("mnist")
+    api.runs.append(run_document())
+    kills(api, PROVEN)
+    assert orch("kill", "mnist") == 0
+    assert api.posted == [("/v1/runs/mnist/kill", {"force": False})]
+    assert f"{RUN}: KILLED\n" in orch.put_out
+    assert pods.lent == []
+
+
+def test_a_run_of_that_name_that_no_coordinator_can_kill_is_no_success(orch: Desk, pods: Pods) -> None:
+    head = Head(Path(orch.paths.journal))
+    head.begin()
+    head.train(10)
+    head.end()
+    pods.lend("t")
+    assert orch("kill", "t") == 3
+    assert "error: no coordinator is running" in orch.said
+    assert pods.lent == []
+
+
+def test_pods_that_wait_and_another_run(orch: Desk, api: FakeApi, pods: Pods) -> None:
+    pods.lend("waiting")
+    api.runs.append(run_document())
+    kills(api, PROVEN)
+    assert orch("kill", "waiting", "mnist") == 0
+    assert api.posted == [("/v1/runs/mnist/kill", {"force": False})]
+    assert pods.lent == []
+
+
+@pytest.mark.parametrize("words", [("--all",), ("waiting", "mnist")])
+def test_an_api_server_that_is_away_keeps_no_run_alive(
+    words: tuple[str, ...], orch: Desk, api: FakeApi, pods: Pods
+) -> None:
+    pods.lend("waiting")
+    pods.set(down=True)
+    api.runs.append(run_document())
+    kills(api, PROVEN)
+    assert orch("kill", *words) == 3, "pods are still lent"
+    assert "warning: the pods of waiting are not given back: kubectl (namespace lab): Unable to" in orch.said
+    assert "error: kubectl (namespace lab): Unable to connect to the server" in orch.said
+    assert api.posted == [("/v1/runs/mnist/kill", {"force": False})]
+    assert f"{RUN}: KILLED\n" in orch.put_out
+    assert pods.lent == ["waiting"]
+
+
+def test_kill_all_and_a_name_gives_nothing_back(orch: Desk, pods: Pods) -> None:
+    pods.lend("waiting")
+    assert orch("kill", "--all", "waiting") == 2
+    assert pods.lent == ["waiting"]

@@ -1,0 +1,54 @@
+"""Pods that are lent, and a kubectl for them that speaks as kubectl does. No process runs in them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.adapters.kubernetes import lent
+from orchestrator.adapters.kubernetes.commands import Cluster
+from orchestrator.protocol.pod import ALLOCATION_LABEL
+from tests.kubernetes.kubectl import objects, put
+from tests.unit.cli.desk import Desk
+
+KUBECTL = Path(__file__).parents[2] / "kubernetes" / "kubectl.py"
+
+
+class Pods:
+    """A cluster that is a directory, and allocations in it."""
+
+    def __init__(self, directory: Path, desk: Desk) -> None:
+        self._top = directory / "cluster"
+        self._state_dir = desk.paths.state_dir
+        (self._top / "objects").mkdir(parents=True)
+        self._tool = self._top / "kubectl"
+        self._tool.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {KUBECTL} {self._top} "$@"\n')
+        self._tool.chmod(0o755)
+        self.set()
+
+    def set(self, **settings: Any) -> None:
+        """Change how the cluster is: `down`, `forbidden`."""
+        document = {"contexts": ["lab"], "current": "lab", "namespace": "lab", **settings}
+        (self._top / "settings.json").write_text(json.dumps(document))
+
+    def lend(self, name: str, *, has_run: bool = False) -> lent.Lent:
+        """Lend a StatefulSet of one pod."""
+        cluster = Cluster(str(self._tool), "lab", "lab")
+        made = replace(lent.new(name, cluster, 1, ""), has_run=has_run)
+        lent.keep(self._state_dir, made)
+        labels = {ALLOCATION_LABEL: made.id}
+        put(self._top, {"kind": "StatefulSet", "metadata": {"name": name, "uid": "1", "labels": labels}})
+        return made
+
+    @property
+    def lent(self) -> list[str]:
+        """The names of the allocations that are not given back."""
+        return sorted(one.name for one in lent.all_of(self._state_dir))
+
+    @property
+    def sets(self) -> list[str]:
+        """The names of the StatefulSets in the cluster."""
+        return [one["metadata"]["name"] for one in objects(self._top, "StatefulSet")]

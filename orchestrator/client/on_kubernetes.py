@@ -8,24 +8,27 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.adapters.kubernetes import lent
 from orchestrator.adapters.kubernetes.commands import Cluster, KubernetesFailed, find
+from orchestrator.client.choice import status_of
 from orchestrator.client.environment import Environment
 from orchestrator.core import pods
-from orchestrator.core.errors import Refused, SpecError, WaitTimedOut
+from orchestrator.core.errors import OrchestratorError, Refused, SpecError, WaitTimedOut
 
 if TYPE_CHECKING:
+    from orchestrator.adapters.head.client import Client
     from orchestrator.core.plan import Plan
     from orchestrator.spec.kubernetes.hosts import PodWishes
     from orchestrator.spec.kubernetes.manifests import Manifest
 
 _LOOK_S = 1.0
 _RETURN_S = 15.0
-"""How long the coordinator may take to give the pods of an ended run back."""
+"""How long the coordinator may take to give the pods of an ended run back, once it fetches nothing from them."""
+_RETURN_LOOK_S = 0.25
 
 
 def lend(file: str, environment: Environment) -> tuple[lent.Lent, bool]:
@@ -191,17 +194,28 @@ def _still_lent(environment: Environment, one: lent.Lent, error: KubernetesFaile
     return error
 
 
-def await_return(environment: Environment, names: Iterable[str]) -> KubernetesFailed | None:
+def await_return(
+    environment: Environment, client: Client, runs: Sequence[Mapping[str, Any]], deadline: float
+) -> KubernetesFailed | None:
     """Wait until the pods of ended runs are given back, and do it where the coordinator does not.
 
-    Return why some are not given back.
+    Return why some are not given back. Raises WaitTimedOut where `outputs` are still on their way at the deadline.
     """
-    wanted = list(names)
-    deadline = environment.now() + _RETURN_S
-    while (left := _of(environment.paths.state_dir, wanted) if wanted else []) and (
-        environment.now() < deadline
-    ):
-        environment.pause(0.2)
+    give_up_at = environment.now() + _RETURN_S
+    said = ""
+    names = [str(run["name"]) for run in runs]
+    while left := _of(environment.paths.state_dir, names) if names else []:
+        sentence = _fetch(client, runs, left)
+        if sentence is None and environment.now() >= give_up_at:
+            break
+        if sentence is not None:
+            give_up_at = environment.now() + _RETURN_S
+            if environment.now() >= deadline:
+                raise WaitTimedOut(sentence, hint="the coordinator gives the pods back then")
+            if sentence != said:
+                environment.say(sentence)
+                said = sentence
+        environment.pause(_RETURN_LOOK_S)
     problem = None
     for one in left:
         try:
@@ -212,6 +226,23 @@ def await_return(environment: Environment, names: Iterable[str]) -> KubernetesFa
         except KubernetesFailed as e:
             problem = _still_lent(environment, one, e)
     return problem
+
+
+def _fetch(client: Client, runs: Iterable[Mapping[str, Any]], left: Iterable[lent.Lent]) -> str | None:
+    """Say what the coordinator still fetches from such pods; None where it fetches nothing, or is away."""
+    names = [one.name for one in left]
+    for run in runs:
+        if run["name"] not in names:
+            continue
+        try:
+            outputs = status_of(client, run).get("outputs") or {}
+        except OrchestratorError:
+            continue
+        if outputs.get("pending") and outputs.get("directory") is not None:
+            return (
+                f"Fetching `outputs` to {outputs['directory']}: the pods of {run['name']} are kept until then"
+            )
+    return None
 
 
 def _of(state_dir: str, names: list[str]) -> list[lent.Lent]:

@@ -59,7 +59,7 @@ def run(request: Request, session: Session) -> Result:
     if _has_lent(session):
         from orchestrator.client.on_kubernetes import await_return
 
-        problem = await_return(session, [str(found["name"]) for found in chosen]) or problem
+        problem = await_return(session, client, chosen, deadline) or problem
     return Result(ended, already, problem)
 
 

@@ -332,6 +332,10 @@ class Coordinator:
         document = self._left_files.document(run)
         return document is not None and bool(document["pending"])
 
+    def fetches(self, run: Run) -> bool:
+        """Return whether something of an ended run is on its way from its hosts."""
+        return self._left_files.is_fetching(run.run_id)
+
     def _active(self, name: str, host: str) -> Run:
         run = self.find(name)
         if run.phase.is_terminal:

@@ -53,6 +53,8 @@ class LeftFiles:
         self._known: dict[str, dict[str, OfHost]] = {}
         self._awaited: set[str] = set()
         """The runs whose end this coordinator sees: of others, nothing more is to come."""
+        self._under_way: set[tuple[str, str]] = set()
+        """Runs and hosts that are being looked at, and fetched from."""
 
     def await_end(self, run_id: str) -> None:
         """Say that the run goes on, so that its end will be seen."""
@@ -62,6 +64,21 @@ class LeftFiles:
         """Look what an ended run's tasks have left on a host, and fetch what its spec names. It blocks."""
         if not any(task.host == host and task.generation for task in run.tasks):
             return
+        key = (run.run_id, host)
+        with self._lock:
+            self._under_way.add(key)
+        try:
+            self._end(link, run, host)
+        finally:
+            with self._lock:
+                self._under_way.discard(key)
+
+    def is_fetching(self, run_id: str) -> bool:
+        """Return whether something of the run is on its way. That ends by itself, as each request has a timeout."""
+        with self._lock:
+            return any(of == run_id for of, _ in self._under_way)
+
+    def _end(self, link: Asks | None, run: Run, host: str) -> None:
         found: OfHost = {"tasks": [], "problem": None}
         try:
             if link is None:

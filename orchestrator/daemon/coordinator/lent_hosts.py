@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 3.0
 PATIENCE_S = 60.0
-"""How long after a run's end its hosts are kept for what is still owed."""
+"""How long after a run's end, or the last fetch, its hosts are kept for what is still owed and does not come."""
 
 
 class Lender(Protocol):
@@ -55,15 +55,17 @@ class LentHosts:
         runs: Callable[[], Mapping[str, Run]],
         drains: Drains,
         owes: Callable[[Run], bool],
+        fetches: Callable[[Run], bool],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`owes`: whether something of an ended run is still on its hosts."""
+        """`owes`: whether something of an ended run is still on its hosts; `fetches`: whether it is on its way."""
         self._lender = lender
         self._runs = runs
         self._drains = drains
         self._owes = owes
+        self._fetches = fetches
         self._now = now
-        self._ended_at: dict[str, float] = {}
+        self._patient_since: dict[str, float] = {}
         self._left: dict[tuple[str, str], str] = {}
         """By run and host, which one has left: what comes in its place is another."""
         self._told: dict[str, str] = {}
@@ -88,14 +90,18 @@ class LentHosts:
             using = [run for run in runs if any(host.allocation == allocation for host in run.plan.hosts)]
             active = [run for run in using if not run.phase.is_terminal]
             if active:
-                self._ended_at.pop(allocation, None)
+                self._patient_since.pop(allocation, None)
                 self._follow(allocation, active)
             elif using and self._may_go(allocation, using):
                 self._give_back(allocation)
 
     def _may_go(self, allocation: str, runs: list[Run]) -> bool:
-        ended_at = self._ended_at.setdefault(allocation, self._now())
-        if self._now() - ended_at > PATIENCE_S:
+        """Wait for a fetch as long as it takes: it ends by itself, at the latest when its host does not answer."""
+        if any(map(self._fetches, runs)):
+            self._patient_since[allocation] = self._now()
+            return False
+        since = self._patient_since.setdefault(allocation, self._now())
+        if self._now() - since > PATIENCE_S:
             return True
         return not any(unproven(run) or self._owes(run) for run in runs)
 

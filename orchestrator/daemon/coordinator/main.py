@@ -65,7 +65,11 @@ def run(paths: Paths, *, after: int | None = None) -> int:
     log.info("coordinator %s: pid %s, epoch %s", __version__, os.getpid(), coordinator.epoch)
     coordinator.take_up()
     lent_hosts = LentHosts(
-        KubernetesLender(paths.state_dir), lambda: coordinator.loop.runs, coordinator, coordinator.owes
+        KubernetesLender(paths.state_dir),
+        lambda: coordinator.loop.runs,
+        coordinator,
+        coordinator.owes,
+        coordinator.fetches,
     )
     lent_hosts.start()
     server.start()

@@ -157,3 +157,40 @@ def test_kill_all_and_a_name_gives_nothing_back(orch: Desk, pods: Pods) -> None:
     pods.lend("waiting")
     assert orch("kill", "--all", "waiting") == 2
     assert pods.lent == ["waiting"]
+
+
+def fetching(directory: str | None = "/here/outputs/mnist") -> dict[str, Any]:
+    return {"pending": True, "directory": directory, "tasks": [], "problems": []}
+
+
+def test_pods_of_an_ended_run_stay_while_its_outputs_come(orch: Desk, api: FakeApi, pods: Pods) -> None:
+    pods.lend("mnist", has_run=True)
+    api.runs.append(run_document(phase="SUCCEEDED", outputs=fetching()))
+
+    def on_pause() -> None:
+        if orch.clock > 30.0:
+            api.runs[-1]["outputs"]["pending"] = False
+        else:
+            assert pods.lent == ["mnist"]
+
+    orch.on_pause = on_pause
+    assert orch("kill", "mnist") == 0
+    assert "Fetching `outputs` to /here/outputs/mnist: the pods of mnist are kept until then\n" in orch.said
+    assert 30.0 < orch.clock < 50.0
+    assert pods.lent == []
+
+
+def test_a_fetch_that_outlasts_the_patience_keeps_its_pods(orch: Desk, api: FakeApi, pods: Pods) -> None:
+    pods.lend("mnist", has_run=True)
+    api.runs.append(run_document(phase="SUCCEEDED", outputs=fetching()))
+    assert orch("kill", "mnist", "--timeout", "20s") == 7
+    assert "hint: the coordinator gives the pods back then" in orch.said
+    assert pods.lent == ["mnist"]
+
+
+def test_what_is_only_looked_for_keeps_no_pods(orch: Desk, api: FakeApi, pods: Pods) -> None:
+    pods.lend("mnist", has_run=True)
+    api.runs.append(run_document(phase="KILLED", outputs=fetching(None)))
+    assert orch("kill", "mnist") == 0
+    assert orch.clock < 20.0
+    assert pods.lent == []

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.adapters.head.paths import Paths
 from orchestrator.core.model import Run, new_run
 from orchestrator.core.phase_states import Ended, Phase
+from orchestrator.daemon.connection.conversation import Answer, LinkDown
 from orchestrator.daemon.coordinator.left_files import LeftFiles
+from orchestrator.protocol.table import Order
 from tests.unit.core.transcript import make_plan
 from tests.unit.daemon.test_outputs import Host
 
@@ -65,3 +68,21 @@ def test_of_a_run_that_a_person_ended_nothing_is_fetched(run: Run, tmp_path: Pat
     told = known(killed, kept)
     assert (told["directory"], told["problems"]) == (None, [])
     assert not (tmp_path / "t-outputs").exists()
+
+
+def test_a_fetch_is_under_way_from_the_first_question_to_its_end_or_failure(run: Run, tmp_path: Path) -> None:
+    kept = left_files(tmp_path)
+    seen: list[bool] = []
+
+    class Looking(Host):
+        def ask(self, order: Order[Any], blob: bytes = b"", *, timeout_s: float = 60.0) -> Answer[Any]:
+            seen.append(kept.is_fetching(run.run_id))
+            if len(seen) > 2:
+                raise LinkDown("a went away")
+            return super().ask(order, blob, timeout_s=timeout_s)
+
+    assert not kept.is_fetching(run.run_id)
+    kept.end(Looking({"model.keras": b"weights"}), run, "a")
+    assert seen == [True] * 3
+    assert not kept.is_fetching(run.run_id)
+    assert known(run, kept)["problems"] == ["a: a went away"]

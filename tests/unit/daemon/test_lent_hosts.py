@@ -29,9 +29,12 @@ class Bench:
         self.there = {"t-0": ("uid-1", False), "t-1": ("uid-2", False)}
         self.done: list[str] = []
         self.owing = False
+        self.fetching = False
         self.forbidden = False
         self.at = 0.0
-        self.lent = LentHosts(self, lambda: self.runs, self, lambda _: self.owing, lambda: self.at)
+        self.lent = LentHosts(
+            self, lambda: self.runs, self, lambda _: self.owing, lambda _: self.fetching, lambda: self.at
+        )
 
     def held(self) -> list[str]:
         return ["ab"]
@@ -100,6 +103,19 @@ def test_hosts_of_ended_runs_are_given_back_once_nothing_is_owed_or_patience_end
     bench.owing = True
     assert bench.look() == []
     bench.at = PATIENCE_S + 1
+    assert bench.look() == ["give back ab"]
+
+
+def test_a_fetch_that_is_under_way_is_waited_for_however_long_it_takes() -> None:
+    bench = Bench(ENDED)
+    bench.owing = bench.fetching = True
+    for _ in range(20):
+        bench.at += PATIENCE_S
+        assert bench.look() == []
+    bench.fetching = False  # of one host, and that of another has not begun
+    bench.at += PATIENCE_S / 2
+    assert bench.look() == []
+    bench.owing = False
     assert bench.look() == ["give back ab"]
 
 

@@ -132,23 +132,24 @@ def wait_for_pods(
     """Wait until the first `wanted` pods run, and say meanwhile why they do not.
 
     Raises:
-        KubernetesFailed: they never will, or are deleted. They are given back then.
+        KubernetesFailed: they never will, or are deleted: they are given back then. Or nobody may look: its hint
+            says how to go on.
         WaitTimedOut: they still wait.
     """
     deadline = None if timeout_s is None else environment.now() + timeout_s
     said = ""
     while True:
-        found = made.pods()
-        names = made.pod_names[:wanted]
-        told = pods.summary(names, found, made.events() if len(found) < made.count else ())
+        try:
+            told = _look(made, wanted, environment.paths.state_dir)
+        except KubernetesFailed as e:
+            if lent.read(environment.paths.state_dir, made.id) is None:
+                raise
+            if not e.passes:
+                e.hint = f"{e.hint}; {goes_on(made)}" if e.hint else goes_on(made)
+                raise
+            told = pods.Waiting(f"{e.message}; it is asked again", e.hint)
         if told is None:
             return
-        if told.hopeless:
-            lent.give_back(environment.paths.state_dir, made)
-            raise KubernetesFailed(f"{told.why}; the pods are given back", hint=told.hint)
-        if not found and (gone := made.end()) is not None:
-            lent.give_back(environment.paths.state_dir, made)
-            raise KubernetesFailed(gone)
         if told.why != said:
             environment.say(f"waiting for pods: {told.why}")
             environment.hint(told.hint)
@@ -156,6 +157,21 @@ def wait_for_pods(
         if deadline is not None and environment.now() >= deadline:
             raise WaitTimedOut(f"the pods of {made.name} still wait: {told.why}", hint=goes_on(made))
         environment.pause(_LOOK_S)
+
+
+def _look(made: lent.Lent, wanted: int, state_dir: str) -> pods.Waiting | None:
+    """Return why they do not run yet; None once they do. Give them back where they never will, and raise that."""
+    found = made.pods()
+    told = pods.summary(made.pod_names[:wanted], found, made.events() if len(found) < made.count else ())
+    if told is None:
+        return None
+    if told.hopeless:
+        lent.give_back(state_dir, made)
+        raise KubernetesFailed(f"{told.why}; the pods are given back", hint=told.hint)
+    if not found and (gone := made.end()) is not None:
+        lent.give_back(state_dir, made)
+        raise KubernetesFailed(gone)
+    return told
 
 
 def goes_on(made: lent.Lent) -> str:

@@ -15,6 +15,8 @@ from orchestrator.core.errors import OrchestratorError
 TIMEOUT_S = 30.0
 _REQUEST_S = 20
 _SAID_MAX = 600
+_NO_RIGHT = 5
+"""The exit code for what only somebody else can allow."""
 
 
 class KubernetesFailed(OrchestratorError):
@@ -22,9 +24,13 @@ class KubernetesFailed(OrchestratorError):
 
     code = "kubernetes"
 
-    def __init__(self, message: str, *, hint: str | None = None, exit_code: int = 1) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, exit_code: int = 1, passes: bool = False
+    ) -> None:
+        """Take the sentence. `passes`: it may be otherwise in a moment, without anybody's doing."""
         super().__init__(message, hint=hint)
         self.exit_code = exit_code
+        self.passes = passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +124,7 @@ def _call(words: list[str], stdin: bytes | None, namespace: str = "") -> str:
     try:
         done = subprocess.run(words, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as e:
-        raise KubernetesFailed("kubectl did not answer: the cluster may be down") from e
+        raise KubernetesFailed("kubectl did not answer: the cluster may be down", passes=True) from e
     except OSError as e:
         raise KubernetesFailed(f"kubectl cannot be started: {e.strerror}") from e
     if done.returncode:
@@ -133,15 +139,26 @@ _RIGHTS = (
 
 _KNOWN = (
     ("exceeded quota", "ask for less, or end what runs: `kubectl describe quota` shows what is left", 1),
-    ("(Forbidden)", _RIGHTS, 5),
-    ("(Unauthorized)", "log in to the cluster again; kubectl must work before orch can", 5),
-    ("must be logged in to the server", "log in to the cluster again; kubectl must work before orch can", 5),
+    ("(Forbidden)", _RIGHTS, _NO_RIGHT),
+    ("(Unauthorized)", "log in to the cluster again; kubectl must work before orch can", _NO_RIGHT),
+    (
+        "must be logged in to the server",
+        "log in to the cluster again; kubectl must work before orch can",
+        _NO_RIGHT,
+    ),
     ("(AlreadyExists)", "another one has the run's name there: give the run another `name`, or delete it", 6),
     ("Unable to connect to the server", "`kubectl get pods` must work from this machine", 3),
     ("The connection to the server", "`kubectl get pods` must work from this machine", 3),
     ("namespaces ", "`kubectl create namespace NAME`, or name another in `kubernetes: {namespace: …}`", 1),
 )
 """What kubectl says, what a person can do, and the exit code."""
+
+_PASSES = (
+    "Unable to connect to the server", "The connection to the server", "(ServiceUnavailable)", "(TooManyRequests)",
+    "(InternalError)", "(Timeout)", "(ServerTimeout)", "timed out", "timeout", "deadline exceeded",
+    "connection refused", "connection reset", "unexpected EOF", "etcdserver",
+)  # fmt: skip
+"""What an API server says, or is said of it, that is away or busy for a moment."""
 
 
 def explained(said: str, namespace: str = "") -> KubernetesFailed:
@@ -150,7 +167,11 @@ def explained(said: str, namespace: str = "") -> KubernetesFailed:
     told = list(dict.fromkeys(line for line in lines if "rror" in line or "nable" in line)) or lines[-1:]
     sentence = "; ".join(told)[:_SAID_MAX]
     where = f" (namespace {namespace})" if namespace else ""
+    passes = any(words in sentence for words in _PASSES)
     for words, hint, exit_code in _KNOWN:
         if words in sentence and (words != "namespaces " or "not found" in sentence):
-            return KubernetesFailed(f"kubectl{where}: {sentence}", hint=hint, exit_code=exit_code)
-    return KubernetesFailed(f"kubectl{where}: {sentence}")
+            passes = passes and exit_code != _NO_RIGHT
+            return KubernetesFailed(
+                f"kubectl{where}: {sentence}", hint=hint, exit_code=exit_code, passes=passes
+            )
+    return KubernetesFailed(f"kubectl{where}: {sentence}", passes=passes)

@@ -84,6 +84,8 @@ def _submit_to_pods(request: Request, session: Session, client: Client) -> Submi
     except BaseException:
         if created:
             on_kubernetes.give_back_waiting(session, [made.name])
+        elif not made.has_run:
+            session.hint(on_kubernetes.goes_on(made))
         raise
     on_kubernetes.has_run(made, session)
     return submitted

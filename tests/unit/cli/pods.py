@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.adapters.kubernetes import lent
 from orchestrator.adapters.kubernetes.commands import Cluster
+from orchestrator.core.pods import CONTAINER
 from orchestrator.protocol.pod import ALLOCATION_LABEL
 from tests.kubernetes.kubectl import objects, put
 from tests.unit.cli.desk import Desk
@@ -42,6 +43,15 @@ class Pods:
         labels = {ALLOCATION_LABEL: made.id}
         put(self._top, {"kind": "StatefulSet", "metadata": {"name": name, "uid": "1", "labels": labels}})
         return made
+
+    def run(self, name: str, made: lent.Lent) -> None:
+        """Let a pod run."""
+        labels = {ALLOCATION_LABEL: made.id}
+        status = {"containerStatuses": [{"name": CONTAINER, "state": {"running": {}}}]}
+        put(
+            self._top,
+            {"kind": "Pod", "metadata": {"name": name, "uid": "2", "labels": labels}, "status": status},
+        )
 
     @property
     def lent(self) -> list[str]:

@@ -1,0 +1,65 @@
+"""Waiting for pods: what passes by itself is waited for, and nobody is left with pods without knowing it."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.adapters.kubernetes.commands import KubernetesFailed, explained
+from orchestrator.client.on_kubernetes import wait_for_pods
+from orchestrator.core.errors import WaitTimedOut
+from tests.unit.cli.desk import Desk
+from tests.unit.cli.pods import Pods
+
+WAY_OUT = "`orch up` again waits on for the same pods; `orch kill t` gives them back"
+
+
+def test_an_api_server_that_is_away_for_a_moment_is_asked_again(orch: Desk, pods: Pods) -> None:
+    made = pods.lend("t")
+    pods.set(down=True)
+
+    def on_pause() -> None:
+        if orch.clock >= 3.0:
+            pods.set()
+            pods.run("t-0", made)
+
+    orch.on_pause = on_pause
+    wait_for_pods(made, 1, orch)
+    assert orch.said.count("Unable to connect to the server") == 1
+    assert "; it is asked again" in orch.said
+    assert pods.lent == ["t"]
+
+
+def test_one_that_stays_away_ends_the_wait_at_its_deadline(orch: Desk, pods: Pods) -> None:
+    made = pods.lend("t")
+    pods.set(down=True)
+    with pytest.raises(WaitTimedOut, match="still wait: kubectl") as raised:
+        wait_for_pods(made, 1, orch, timeout_s=3.0)
+    assert raised.value.hint == WAY_OUT
+
+
+def test_what_stays_so_ends_the_wait_and_names_the_way_out(orch: Desk, pods: Pods) -> None:
+    made = pods.lend("t")
+    pods.set(forbidden=["get pods"])
+    with pytest.raises(KubernetesFailed, match="Forbidden") as raised:
+        wait_for_pods(made, 1, orch)
+    assert WAY_OUT in str(raised.value.hint)
+    assert pods.lent == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("said", "passes"),
+    [
+        ("Unable to connect to the server: net/http: TLS handshake timeout", True),
+        (
+            "Error from server (ServiceUnavailable): the server is currently unable to handle the request",
+            True,
+        ),
+        ("Error from server (TooManyRequests): the server has received too many requests", True),
+        ("Error from server: etcdserver: request timed out", True),
+        ('Error from server (Forbidden): pods is forbidden: User "jane" cannot list resource "pods"', False),
+        ("error: You must be logged in to the server (Unauthorized)", False),
+        ('Error from server (NotFound): namespaces "lab" not found', False),
+    ],
+)
+def test_what_passes_by_itself(said: str, passes: bool) -> None:
+    assert explained(said).passes is passes

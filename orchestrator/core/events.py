@@ -213,6 +213,8 @@ class DrainRequested:
     at: Instant
     host: str
     now: bool = False
+    why: str = ""
+    """Why, where it is not the user who wants it."""
     gone: str = ""
     """When the user said that the host is gone for good, for people; empty where nobody did."""
 

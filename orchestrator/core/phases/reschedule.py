@@ -69,7 +69,7 @@ def _drain(turn: Turn, event: DrainRequested) -> None:
     host = turn.run.host(event.host)
     holds = host in turn.run.assignees
     if host.state is not HostState.DRAINED:
-        turn.set_host(host, state=HostState.DRAINED, state_why="by the user")
+        turn.set_host(host, state=HostState.DRAINED, state_why=event.why or "by the user")
         when = ""
         if holds and turn.run.phase in _HAS_TASKS and not event.now:
             has_checkpoints = turn.run.plan.checkpoint is not None

@@ -274,8 +274,11 @@ class Coordinator:
 
         return self.loop.call(command)  # type: ignore[no-any-return]
 
-    def drain(self, name: str, host: str, *, now: bool) -> Run:
-        """Give a host no task any more, and move those that it has. Refused where the run cannot do without it."""
+    def drain(self, name: str, host: str, *, now: bool, why: str = "") -> Run:
+        """Give a host no task any more, and move those that it has. Refused where the run cannot do without it.
+
+        `why`: where it is not the user who wants it.
+        """
 
         def command() -> Run:
             run = self._active(name, host)
@@ -286,7 +289,7 @@ class Coordinator:
                     hint="add a host with `spare: true`, or `replicas_min`, to the cluster spec of the next run; "
                     f"`orch kill {run.plan.name}` ends this one",
                 )
-            self.loop.decide(run.run_id, DrainRequested(at=time.monotonic(), host=host, now=now))
+            self.loop.decide(run.run_id, DrainRequested(at=time.monotonic(), host=host, now=now, why=why))
             return self.loop.runs[run.run_id]
 
         return self.loop.call(command)  # type: ignore[no-any-return]

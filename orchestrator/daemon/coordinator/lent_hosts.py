@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.model import HostState, Run
+from orchestrator.core.model import Host, HostState, Run
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.daemon.coordinator.lookout import Lookout
 
@@ -39,7 +39,7 @@ class Lender(Protocol):
 class Drains(Protocol):
     """What this needs of a coordinator."""
 
-    def drain(self, name: str, host: str, *, now: bool) -> Run:
+    def drain(self, name: str, host: str, *, now: bool, why: str = "") -> Run:
         """See Coordinator."""
 
     def undrain(self, name: str, host: str) -> Run:
@@ -67,7 +67,7 @@ class LentHosts:
         self._now = now
         self._patient_since: dict[str, float] = {}
         self._left: dict[tuple[str, str], str] = {}
-        """By run and host, which one has left: what comes in its place is another."""
+        """By run and host, which one was last asked to be drained: it is asked once, also where that is refused."""
         self._told: dict[str, str] = {}
         self._ending = False
         self._lookout = Lookout(self.look, LOOK_S, name="lent-hosts", gap="lent hosts were not looked at")
@@ -124,17 +124,27 @@ class LentHosts:
                 key = (run.run_id, host.name)
                 if leaves and self._left.get(key) != which:
                     self._left[key] = which
-                    self._order(run, host.name, leaves=True)
-                elif not leaves and key in self._left and self._left[key] != which:
-                    del self._left[key]
-                    if host.state is HostState.DRAINED:
-                        self._order(run, host.name, leaves=False)
+                    self._order(run, host.name, taken=which)
+                elif not leaves and _was_taken(host) and host.state_why != _why(which):
+                    self._order(run, host.name)
 
-    def _order(self, run: Run, host: str, *, leaves: bool) -> None:
+    def _order(self, run: Run, host: str, *, taken: str = "") -> None:
         try:
-            if leaves:
-                self._drains.drain(run.run_id, host, now=False)
+            if taken:
+                self._drains.drain(run.run_id, host, now=False, why=_why(taken))
             else:
                 self._drains.undrain(run.run_id, host)
         except OrchestratorError as e:
-            log.info("%s: %s %s: %s", run.run_id, host, "leaves" if leaves else "is there again", e.message)
+            log.info("%s: %s %s: %s", run.run_id, host, "leaves" if taken else "is there again", e.message)
+
+
+_TAKEN = "its engine takes it away: "
+"""Begins the reason of a drain of ours, which is in the journal: so the next coordinator lets the host in again."""
+
+
+def _why(which: str) -> str:
+    return f"{_TAKEN}{which}"
+
+
+def _was_taken(host: Host) -> bool:
+    return host.state is HostState.DRAINED and host.state_why.startswith(_TAKEN)

@@ -32,9 +32,7 @@ class Bench:
         self.fetching = False
         self.forbidden = False
         self.at = 0.0
-        self.lent = LentHosts(
-            self, lambda: self.runs, self, lambda _: self.owing, lambda _: self.fetching, lambda: self.at
-        )
+        self.restart()
 
     def held(self) -> list[str]:
         return ["ab"]
@@ -48,9 +46,9 @@ class Bench:
             raise OrchestratorError("forbidden")
         self.done.append(f"give back {allocation}")
 
-    def drain(self, name: str, host: str, *, now: bool) -> Run:
+    def drain(self, name: str, host: str, *, now: bool, why: str = "") -> Run:
         self.done.append(f"drain {host} of {name}{' now' if now else ''}")
-        self.set_state(name, HostState.DRAINED)
+        self.set_state(name, HostState.DRAINED, why)
         return self.runs[name]
 
     def undrain(self, name: str, host: str) -> Run:
@@ -58,9 +56,16 @@ class Bench:
         self.set_state(name, HostState.OPEN)
         return self.runs[name]
 
-    def set_state(self, name: str, state: HostState) -> None:
+    def set_state(self, name: str, state: HostState, why: str = "") -> None:
         run = self.runs[name]
-        self.runs[name] = replace(run, hosts=tuple(replace(host, state=state) for host in run.hosts))
+        hosts = tuple(replace(host, state=state, state_why=why) for host in run.hosts[:1])
+        self.runs[name] = replace(run, hosts=hosts + run.hosts[1:])
+
+    def restart(self) -> None:
+        """Be the next coordinator, which knows what is in the journal and no more."""
+        self.lent = LentHosts(
+            self, lambda: self.runs, self, lambda _: self.owing, lambda _: self.fetching, lambda: self.at
+        )
 
     def look(self) -> list[str]:
         """Look, and return what was done since the last look."""
@@ -79,6 +84,25 @@ def test_a_host_that_leaves_is_drained_once_and_another_in_its_place_is_let_in()
     assert bench.look() == []
     bench.there["t-0"] = ("uid-3", False)
     assert bench.look() == ["undrain t-0 of t-1"]
+    assert bench.look() == []
+
+
+def test_the_next_coordinator_lets_in_again_what_this_one_has_drained() -> None:
+    bench = Bench(RUN)
+    bench.there["t-0"] = ("uid-1", True)
+    assert bench.look() == ["drain t-0 of t-1"]
+    bench.restart()
+    bench.there["t-0"] = ("uid-3", False)
+    assert bench.look() == ["undrain t-0 of t-1"]
+
+
+def test_what_a_person_has_drained_stays_drained() -> None:
+    bench = Bench(RUN)
+    bench.set_state("t-1", HostState.DRAINED, "by the user")
+    bench.there["t-0"] = ("uid-1", True)
+    bench.look()
+    bench.set_state("t-1", HostState.DRAINED, "by the user")  # the core asks nobody twice
+    bench.there["t-0"] = ("uid-3", False)
     assert bench.look() == []
 
 

@@ -233,6 +233,8 @@ class SlurmLab:
         track = "cgroup" if Path("/sys/fs/cgroup/freezer").is_dir() else "linuxproc"
         lines = [
             f"ClusterName={self.tag}",
+            # By its number a job has its place in /tmp, which is one for all labs of this machine.
+            f"FirstJobId={1_000_000 + os.getpid() % 60_000 * 1000}",
             f"SlurmctldHost={self.tag}head({self._net}.1)",
             "SlurmUser=root", "SlurmdUser=root", "AuthType=auth/munge", "CredType=cred/munge", "MpiDefault=none",
             f"AuthInfo=socket={self.dir}/munge.socket",

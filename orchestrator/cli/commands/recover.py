@@ -20,7 +20,7 @@ from orchestrator.cli.host_queries import (
 )
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, JournalError, Refused, SomeHostsOnly, UsageError
-from orchestrator.core.model import Phase
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.words import counted
 
 if TYPE_CHECKING:

@@ -6,9 +6,15 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 
 from orchestrator.core.causes import REPORTED, Cause
+from orchestrator.core.checkpoint import Seed
+from orchestrator.core.ends import Exit
 from orchestrator.core.events import CheckpointVerified, HostReported, TaskReport
-from orchestrator.core.model import Exit, GpuLoad, Leaving, Problem, Progress, Saving, Seed, Swept, Unkillable
+from orchestrator.core.host import GpuLoad, Leaving, Unkillable
+from orchestrator.core.model import Problem
+from orchestrator.core.phase_states import Swept
 from orchestrator.core.plan import TaskId
+from orchestrator.core.saving import Saving
+from orchestrator.core.task import Progress
 from orchestrator.core.words import duration
 from orchestrator.protocol import frames, orders
 

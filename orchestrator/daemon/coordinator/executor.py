@@ -39,8 +39,10 @@ from orchestrator.core.events import (
     OrderFailed,
     StacksCollected,
 )
-from orchestrator.core.model import Link, Problem, Run, Task
+from orchestrator.core.host import Link
+from orchestrator.core.model import Problem, Run
 from orchestrator.core.plan import TaskId
+from orchestrator.core.task import Task
 from orchestrator.daemon.connection import orders, wire
 from orchestrator.daemon.connection.conversation import Asks, LinkDown, NoAnswer, OrderRefused, Reply
 from orchestrator.daemon.connection.crew import Crew

@@ -13,8 +13,11 @@ import pytest
 from orchestrator.adapters.head.journal import Journal
 from orchestrator.adapters.head.journal_states import dump_run
 from orchestrator.core.errors import ConnectFailed
-from orchestrator.core.model import HostState, Phase, Run, TaskPhase, new_run
+from orchestrator.core.host import HostState
+from orchestrator.core.model import Run, new_run
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.plan import HostPlan
+from orchestrator.core.task import TaskPhase
 from orchestrator.daemon.connection import edge
 from orchestrator.daemon.connection.conversation import Reply
 from orchestrator.daemon.connection.query import Answer, Asker

@@ -18,15 +18,7 @@ from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.host import Host
 from orchestrator.core.instants import Instant
 from orchestrator.core.owner import Owner
-from orchestrator.core.phase_states import (
-    Ended,
-    Intent,
-    Pending,
-    Phase,
-    PhaseState,
-    Stopping,
-    Swept,
-)
+from orchestrator.core.phase_states import Ended, Intent, Pending, Phase, PhaseState, Stopping, Swept
 from orchestrator.core.placement import assigned
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.core.replacing import replace

@@ -19,7 +19,7 @@ from orchestrator.core.task import TaskPhase
 from tests.sim.heap import Violation
 
 if TYPE_CHECKING:
-    from orchestrator.protocol.frames import Task
+    from orchestrator.protocol.reports import Task
     from tests.sim.machine import Machine, Record
     from tests.sim.process import Process
     from tests.sim.run import SimRun

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.help import Command
-from orchestrator.cli.host_queries import (
-    TIMEOUT_S,
-    asker,
-    confirm,
-    is_interactive,
-    plans_of,
-    say_problems,
-)
+from orchestrator.cli.host_queries import TIMEOUT_S, asker, confirm, is_interactive, plans_of, say_problems
 from orchestrator.cli.orphans import KEPT, Item, Known, known, look_here, look_in_jobs, remove_here
 from orchestrator.cli.session import Session
 from orchestrator.cli.tables import table

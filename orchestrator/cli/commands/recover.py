@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli.help import Command
-from orchestrator.cli.host_queries import (
-    TIMEOUT_S,
-    asker,
-    confirm,
-    is_interactive,
-    plans_of,
-    say_problems,
-)
+from orchestrator.cli.host_queries import TIMEOUT_S, asker, confirm, is_interactive, plans_of, say_problems
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, JournalError, Refused, SomeHostsOnly, UsageError
 from orchestrator.core.phase_states import Phase

@@ -54,8 +54,9 @@ from orchestrator.daemon.transfer.checkpoints import CheckpointTransfer
 from orchestrator.daemon.transfer.logcopy import LogCopier
 from orchestrator.daemon.transfer.queue import TransferQueue
 from orchestrator.protocol import table
-from orchestrator.protocol.frames import Greeting, Report
+from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.orders import Seeded, Swept, Verified
+from orchestrator.protocol.reports import Report
 from orchestrator.protocol.table import Order
 
 log = logging.getLogger(__name__)

@@ -11,14 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.adapters.head.journal import Journal, peek
-from orchestrator.cli.commands.recover import (
-    check_give_up,
-    check_lost,
-    choose,
-    document,
-    rebuild,
-    shown,
-)
+from orchestrator.cli.commands.recover import check_give_up, check_lost, choose, document, rebuild, shown
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import Exit
 from orchestrator.core.errors import Refused, UsageError

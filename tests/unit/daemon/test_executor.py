@@ -50,7 +50,7 @@ from orchestrator.daemon.connection import orders
 from orchestrator.daemon.connection.link import Pace
 from orchestrator.daemon.coordinator.executor import Executor
 from orchestrator.daemon.transfer.logcopy import LogCopier
-from orchestrator.protocol.frames import Task
+from orchestrator.protocol.reports import Task
 from tests.contract.fake_agent import BUNDLE, FACTS, TREE, FakeAgent, FakeHosts, Refusal, always, until
 from tests.unit.core.phases import state_of
 from tests.unit.core.transcript import make_plan

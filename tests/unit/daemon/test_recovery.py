@@ -22,9 +22,9 @@ from orchestrator.daemon.connection import edge
 from orchestrator.daemon.connection.conversation import Reply
 from orchestrator.daemon.connection.query import Answer, Asker
 from orchestrator.daemon.coordinator.recovery import EPOCHS_UNHEARD, Found, search, write
-from orchestrator.protocol.frames import Error
-from orchestrator.protocol.frames import TaskPhase as TaskPhaseName
 from orchestrator.protocol.orders import KnownRun, KnownTask
+from orchestrator.protocol.replies import Error
+from orchestrator.protocol.reports import TaskPhase as TaskPhaseName
 from orchestrator.protocol.table import Order
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan

@@ -17,18 +17,9 @@ from orchestrator.core.plan import TASK_TYPES, TaskId
 from orchestrator.core.task import Progress
 from orchestrator.daemon.connection import wire
 from orchestrator.protocol.check import check_of
-from orchestrator.protocol.frames import (
-    ExitCause,
-    Greeting,
-    Hello,
-    HostSample,
-    Left,
-    Report,
-    Said,
-    Task,
-    TaskExit,
-)
+from orchestrator.protocol.hello import Greeting, Hello
 from orchestrator.protocol.orders import FaultKind, Rejected, Seeded
+from orchestrator.protocol.reports import ExitCause, HostSample, Left, Report, Said, Task, TaskExit
 from tests.protocol_values import valid
 
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)

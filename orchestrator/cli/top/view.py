@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from orchestrator.adapters.head.runlogs import LogLine
+from orchestrator.adapters.head.log_file import LogLine
 from orchestrator.cli import render
 from orchestrator.cli.session import Paint
 from orchestrator.cli.task_table import gpus_of, task_row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.adapters.head.runlogs import OWN, LogLine
+from orchestrator.adapters.head.log_file import OWN, LogLine
 from orchestrator.cli import render, task_table, terminal
 from orchestrator.cli.log_lines import LogPainter
 from orchestrator.cli.session import Paint

@@ -155,7 +155,7 @@ def check_successor(session: Session, old: Mapping[str, Any] | None) -> None:
         # All of its modules must import: an upgrade may have left a library out.
         import orchestrator.daemon.coordinator.api
         import orchestrator.daemon.coordinator.main  # noqa: F401
-        from orchestrator.adapters.head.journal import peek
+        from orchestrator.adapters.head.journal_reading import peek
     except ImportError as e:
         raise Refused(
             f"a coordinator of this orch {__version__} cannot start: {e}{untouched}",

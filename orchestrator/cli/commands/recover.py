@@ -70,7 +70,7 @@ class Loss:
 
 def check_lost(session: Session) -> Loss:
     """Return what is lost of the journal. Raises Refused where nothing is."""
-    from orchestrator.adapters.head.journal import peek
+    from orchestrator.adapters.head.journal_reading import peek
 
     try:
         client = session.client()

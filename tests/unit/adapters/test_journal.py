@@ -17,10 +17,11 @@ import pytest
 from pydantic import TypeAdapter
 
 from orchestrator import __version__
-from orchestrator.adapters.head.journal import Journal, peek, put_aside
+from orchestrator.adapters.head.journal import Journal, put_aside
 from orchestrator.adapters.head.journal_changes import changed, changes, state_after
 from orchestrator.adapters.head.journal_entries import Outcome
 from orchestrator.adapters.head.journal_format import VERSION
+from orchestrator.adapters.head.journal_reading import peek
 from orchestrator.adapters.head.journal_states import Contents, dump_run
 from orchestrator.core import decide
 from orchestrator.core.actions import Note

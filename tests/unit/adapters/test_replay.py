@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.head.journal import read_entries
 from orchestrator.adapters.head.journal_changes import changed, changes
+from orchestrator.adapters.head.journal_reading import read_entries
 from orchestrator.adapters.head.replay import Played, replay
 from orchestrator.core import decide
 from orchestrator.core import events as ev

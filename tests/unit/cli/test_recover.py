@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.adapters.head.journal import Journal, peek
+from orchestrator.adapters.head.journal import Journal
+from orchestrator.adapters.head.journal_reading import peek
 from orchestrator.cli.commands.recover import check_give_up, check_lost, choose, document, rebuild, shown
 from orchestrator.core.causes import Cause
 from orchestrator.core.ends import Exit

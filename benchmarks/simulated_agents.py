@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from orchestrator.adapters.channel import Decoder, encode
-from orchestrator.protocol import frames, orders
+from orchestrator.protocol import orders, reports
 from tests.agents import hello
 
 BACKLOG = 2048
@@ -210,7 +210,7 @@ class Agent:
         self._timers.after(heartbeat_s, lambda: self._beat(rhythm, heartbeat_s))
 
     def _report(self) -> None:
-        host: frames.HostSample = {
+        host: reports.HostSample = {
             "cpu_percent": 12.5,
             "memory_percent": 40.0,
             "disk_free_bytes": 1 << 40,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.protocol.frames import Greeting
+from orchestrator.protocol.hello import Greeting
 
 
 def hello(name: str, boot_id: str) -> Greeting:

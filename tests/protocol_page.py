@@ -20,7 +20,7 @@ from typing import (
 )
 
 from orchestrator.adapters.channel import BLOB_BYTES_MAX, JSON_BYTES_MAX
-from orchestrator.protocol import frames
+from orchestrator.protocol import hello, replies, reports, runtime_lines
 from orchestrator.protocol.bounds import Form, Json, Length, Range, Raw
 from orchestrator.protocol.limits import COUNT_MAX
 from orchestrator.protocol.table import TABLE, Fence, Verb
@@ -31,9 +31,9 @@ HEAD = f"""<!-- Made by `make docs` from orchestrator/protocol. Never edit it by
 # Protocol
 
 This page describes all frames between coordinator, agent, shim and runtime. It is made from the types in
-`orchestrator/protocol/frames.py` and `orders.py`, and from the table in `table.py`. mypy checks the code against
-these types. At run time, the head checks every frame of a host against them (`check.py`), in one place:
-`daemon/connection/edge.py`.
+`orchestrator/protocol/` (`hello.py`, `reports.py`, `replies.py`, `runtime_lines.py` and `orders/`), and from the table
+in `table.py`. mypy checks the code against these types. At run time, the head checks every frame of a host against
+them (`check.py`), in one place: `daemon/connection/edge.py`.
 
 A **frame** (`adapters/channel.py`) is two big-endian uint32 (length of the JSON, length of the blob), one JSON
 object in UTF-8, and the blob, which may be empty. The JSON has at most {JSON_BYTES_MAX >> 20} MiB, the blob at most
@@ -101,8 +101,8 @@ environment: `alone` (all ranks are on one host), `slots` (to rank 0, which serv
 all ranks, as Horovod's SlotInfo).
 """
 
-FROM_AGENT = (frames.HelloFrame, frames.ReportFrame, frames.OkFrame, frames.ErrorFrame)
-LINES = (*get_args(frames.RuntimeLine), *get_args(frames.ShimLine))
+FROM_AGENT = (hello.HelloFrame, reports.ReportFrame, replies.OkFrame, replies.ErrorFrame)
+LINES = (*get_args(runtime_lines.RuntimeLine), *get_args(runtime_lines.ShimLine))
 
 
 def page() -> str:
@@ -111,7 +111,7 @@ def page() -> str:
     parts = [HEAD, AGENT, *_types(FROM_AGENT, shown), ORDERS, _table()]
     for row in TABLE:
         parts += _order(row, shown)
-    parts += [SHIM, *_types((frames.ShimReportFrame,), shown), RUNTIME, *_types(LINES, shown)]
+    parts += [SHIM, *_types((reports.ShimReportFrame,), shown), RUNTIME, *_types(LINES, shown)]
     return "\n".join(parts)
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import Any
 
 from orchestrator.adapters.host.repetition import excerpt
-from orchestrator.cli import render
+from orchestrator.cli import paragraphs, render
 from orchestrator.cli.session import Paint
 from orchestrator.cli.terminal import cut, fold, printable
+from orchestrator.client.choice import is_active
 from orchestrator.core.words import counted, duration
 
-Document = render.Document
+Document = Mapping[str, Any]
 
 _NAMED_MAX = 4
 """How many followers are named; the others are counted."""
@@ -31,19 +32,19 @@ def why(document: Document, paint: Paint, *, width: int | None = None) -> str:
     is_known = document.get("phase") is not None
     blocks = [render.headline(document, paint) if is_known else paint(render.title(document), "bold")]
     blocks += [
-        "\n".join(render.indent(block(alike[-1], paint, width, again=alike[:-1])))
+        "\n".join(paragraphs.indent(block(alike[-1], paint, width, again=alike[:-1])))
         for alike in _grouped(causes)
     ]
     spent = goodput(document.get("time_use"))
     if spent:
-        blocks += ["\n".join(render.indent(_wrapped("goodput", spent, paint, width)))]
+        blocks += ["\n".join(paragraphs.indent(_wrapped("goodput", spent, paint, width)))]
     limited = render.bottleneck_line(document)
     if limited:
-        blocks += ["\n".join(render.indent(fold(limited, width and width - 2, indent="  ")))]
+        blocks += ["\n".join(paragraphs.indent(fold(limited, width and width - 2, indent="  ")))]
     saving = document.get("saving")
-    if saving and is_known and render.is_active(document):
-        blocks += ["\n".join(render.indent(_wrapped("saves", saving["sentence"], paint, width)))]
-    now = "\n".join(render.indent(_now(document, causes, paint, width)))
+    if saving and is_known and is_active(document):
+        blocks += ["\n".join(paragraphs.indent(_wrapped("saves", saving["sentence"], paint, width)))]
+    now = "\n".join(paragraphs.indent(_now(document, causes, paint, width)))
     if now:
         blocks.insert(1 if not causes else len(blocks), now)
     return "\n\n".join(blocks) if causes else "\n".join(blocks)

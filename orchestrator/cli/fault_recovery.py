@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.adapters.head.client import Client
-from orchestrator.cli import render
 from orchestrator.cli.run_choice import status_of
 from orchestrator.cli.session import Session
+from orchestrator.client.choice import is_active
 from orchestrator.core.errors import CoordinatorUnreachable
 from orchestrator.core.faults import KINDS
 from orchestrator.core.notes import NoteKind, kind_of
@@ -90,7 +90,7 @@ def _conclusion(
     seen: Outcome, before: Mapping[str, Any], run: Mapping[str, Any], elapsed: float, *, over: bool
 ) -> Outcome | None:
     """Return None while the outcome is open. `over`: the fault has ended, and need not have restarted anything."""
-    if not render.is_active(run):
+    if not is_active(run):
         succeeded = run["phase"] == "SUCCEEDED"
         return replace(
             seen, recovered=succeeded, done=f"{seen.done}; the run ended as {run['phase']}".lstrip("; ")

@@ -14,6 +14,7 @@ from orchestrator.cli.log_lines import LogPainter
 from orchestrator.cli.session import Session
 from orchestrator.cli.terminal import fold, screen
 from orchestrator.cli.watching import Watch
+from orchestrator.client.choice import is_active
 from orchestrator.client.waiting import wait_for_the_last_lines
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def follow(
         session,
         client,
         run,
-        until=lambda seen: not render.is_active(seen),
+        until=lambda seen: not is_active(seen),
         say=say,
         timeout_s=timeout_s,
         progress=live is None,

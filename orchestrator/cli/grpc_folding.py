@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from orchestrator.adapters.head.runlogs import LogLine
+from orchestrator.adapters.head.log_file import LogLine
 from orchestrator.adapters.host.repetition import repeated
 
 QUIET_S = 10.0

@@ -13,8 +13,8 @@ from typing import Any
 
 from orchestrator import __version__
 from orchestrator.adapters.head.systemd import Systemd
-from orchestrator.cli import render
 from orchestrator.cli.session import Session, is_not_running
+from orchestrator.client.choice import is_active
 from orchestrator.client.starting import (
     START_TIMEOUT_S,
     another_runs,
@@ -155,7 +155,7 @@ def check_successor(session: Session, old: Mapping[str, Any] | None) -> None:
         # All of its modules must import: an upgrade may have left a library out.
         import orchestrator.daemon.coordinator.api
         import orchestrator.daemon.coordinator.main  # noqa: F401
-        from orchestrator.adapters.head.journal import peek
+        from orchestrator.adapters.head.journal_reading import peek
     except ImportError as e:
         raise Refused(
             f"a coordinator of this orch {__version__} cannot start: {e}{untouched}",
@@ -233,7 +233,7 @@ def adopted(document: Mapping[str, Any], epoch: int) -> tuple[int, int, tuple[st
     heard: set[str] = set()
     silent: dict[str, None] = {}
     for run in document.get("runs") or ():
-        if not render.is_active(run):
+        if not is_active(run):
             continue
         for task in run["tasks"]:
             if task["phase"] not in _LIVE or task.get("pid") is None:
@@ -247,9 +247,7 @@ def adopted(document: Mapping[str, Any], epoch: int) -> tuple[int, int, tuple[st
 
 
 def _restarts(document: Mapping[str, Any]) -> dict[str, int]:
-    return {
-        run["run_id"]: int(run["restarts"]) for run in document.get("runs") or () if render.is_active(run)
-    }
+    return {run["run_id"]: int(run["restarts"]) for run in document.get("runs") or () if is_active(run)}
 
 
 def _through_systemd(session: Session, old: Mapping[str, Any]) -> dict[str, Any]:

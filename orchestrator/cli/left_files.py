@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.terminal import fold, printable
+from orchestrator.cli.paragraphs import folded, labelled
+from orchestrator.cli.terminal import printable
 from orchestrator.core.words import counted, size
 
 if TYPE_CHECKING:
@@ -31,8 +32,7 @@ def left_lines(run: Mapping[str, Any], paint: Paint, width: int | None = None) -
         lines.append(
             "what the tasks left is being fetched" if found["directory"] else "looking for what they left"
         )
-    shown = [part for line in lines for part in fold(line, width and width - 2, indent="  ")]
+    shown = folded(lines, width)
     for why in found.get("problems") or []:
-        first, *others = fold(f"not fetched: {printable(str(why))}", width and width - 2, indent="  ")
-        shown += [paint("not fetched:", "yellow") + first.removeprefix("not fetched:"), *others]
+        shown += labelled("not fetched:", printable(str(why)), paint, "yellow", width)
     return shown

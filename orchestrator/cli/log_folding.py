@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from orchestrator.adapters.head.runlogs import OWN, LogLine
+from orchestrator.adapters.head.log_file import OWN, LogLine
 
 WITHIN_S = 2.0
 """Equal lines of tasks whose times differ by more than this are not one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from orchestrator.adapters.head.runlogs import OWN, LogLine
+from orchestrator.adapters.head.log_file import OWN, LogLine
 from orchestrator.cli.session import Paint
 from orchestrator.cli.terminal import cut, printable
 

@@ -93,7 +93,7 @@ class Known:
 
 def known(session: Session) -> Known:
     """Read the journal. Raises Refused where it cannot be read: its runs would look like orphans."""
-    from orchestrator.adapters.head.journal import peek
+    from orchestrator.adapters.head.journal_reading import peek
 
     path = session.paths.journal
     try:

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.adapters.host.repetition import excerpt
 from orchestrator.cli.left_files import left_lines
+from orchestrator.cli.paragraphs import indent, labelled
+from orchestrator.cli.phase_colours import phase
 from orchestrator.cli.session import Paint
-from orchestrator.cli.tables import fitting
-from orchestrator.cli.terminal import cut, fold, printable
+from orchestrator.cli.task_table import ended_tasks, or_dash, task_table
+from orchestrator.cli.terminal import fold
 from orchestrator.cli.times import of_event, shown
-from orchestrator.client.choice import is_active as is_active
-from orchestrator.client.killing import left_text
-from orchestrator.core.words import counted, duration, pace, proof_by, size
-
-_PHASE_STYLE = {
-    "RUNNING": ("green",),
-    "SUCCEEDED": ("green", "bold"),
-    "FAILED": ("red", "bold"),
-    "KILLED": ("red",),
-    "LOST": ("red",),
-    "READY": ("cyan",),
-    "EXITED": ("dim",),
-}
-
-_HOST_STYLE = {
-    "lost": "red",
-    "quarantined": "red",
-    "stuck": "red",
-    "drained": "yellow",
-    "leaving": "yellow",
-    "spare": "dim",
-}
-"""The states of hosts that are always shown."""
+from orchestrator.cli.troubles import trouble_lines
+from orchestrator.client.choice import is_active
+from orchestrator.core.words import counted, duration, pace, size
 
 ENDED_MAX = 5
 """How many ended runs have a line in the status of all."""
@@ -105,12 +85,6 @@ def rest_of_reason(run: Document) -> str:
     return str(run.get("reason_rest", run.get("reason")) or "")
 
 
-def labelled(label: str, text: object, paint: Paint, style: str, width: int | None = None) -> list[str]:
-    """Return `label text`, the label in colour, folded to the terminal's width less two columns of indent."""
-    first, *others = fold(f"{label} {text}", width and width - 2, indent="  ")
-    return [paint(label, style) + first.removeprefix(label), *others]
-
-
 def headline(run: Document, paint: Paint) -> str:
     """Return the first line: `mnist-20261120-1  RUNNING  generation 2, 1 restart, step 120, 3.4 steps/s`."""
     facts = []
@@ -176,12 +150,6 @@ def title(run: Document) -> str:
     return str(run.get("run_id") or run.get("name") or "?")
 
 
-def phase(name: object, paint: Paint) -> str:
-    """Return the phase in its colour; yellow for phases that pass."""
-    text = str(name or "?")
-    return paint(text, *_PHASE_STYLE.get(text, ("yellow",)))
-
-
 def standby_line(standby: Document | None) -> str:
     """Return `standby: generation 3 is ready, 2 tasks, 1.3 GiB`, or nothing where there is none."""
     if not standby or standby.get("generation") is None:
@@ -220,166 +188,6 @@ def checkpoint_line(checkpoint: Document | None) -> str:
     return "checkpoint: " + ", ".join(facts)
 
 
-_COLUMNS = ("TASK", "HOST", "PHASE", "PID", "STEP", "STEPS/S", "CPU", "MEM", "GPU", "HEARTBEAT")
-_RIGHT = frozenset({"PID", "STEP", "STEPS/S", "CPU", "MEM", "GPU", "HEARTBEAT"})
-_ALWAYS = frozenset({"TASK", "HOST", "PHASE", "PID", "STEP"})
-_DROP = ("PID", "MEM", "CPU", "HEARTBEAT", "STEPS/S", "GPU", "HOST", "STEP")
-"""What a narrow terminal does without: the first one first."""
-
-
-def task_table(run: Document, paint: Paint, width: int | None = None) -> list[str]:
-    """Return the table of tasks, one line each, none wider than `width`. Empty columns are left out."""
-    hosts = {host.get("host"): host for host in run.get("hosts") or []}
-    tasks = run.get("tasks") or []
-    rows = [task_row(task, hosts.get(task.get("host")) or {}) for task in tasks]
-    styles = {(n, "PHASE"): _PHASE_STYLE.get(row["PHASE"], ("yellow",)) for n, row in enumerate(rows)}
-    return fitting(
-        _COLUMNS, rows, paint, width=width, right=_RIGHT, always=_ALWAYS, drop=_DROP, styles=styles
-    )
-
-
-def task_row(task: Document, host: Document) -> dict[str, str]:
-    """Return the cells of a task by column; `-` for what is not known."""
-    heard = task.get("heartbeat_age_s")
-    return {
-        "TASK": str(task.get("task")),
-        "HOST": str(task.get("host")),
-        "PHASE": str(task.get("phase")),
-        "PID": _or_dash(task.get("pid")),
-        "STEP": _or_dash(task.get("global_step")),
-        "STEPS/S": "-" if task.get("steps_per_s") is None else pace(task["steps_per_s"]),
-        "CPU": "-" if task.get("cpu_percent") is None else f"{task['cpu_percent']:.0f}%",
-        "MEM": "-" if task.get("rss_bytes") is None else size(task["rss_bytes"]),
-        "GPU": gpu_text(gpus_of(task, host)),
-        "HEARTBEAT": "-" if heard is None else f"{duration(heard)} ago",
-    }
-
-
-def gpus_of(task: Document, host: Document) -> list[Document]:
-    """Return those GPUs of the host that the task has."""
-    return [gpu for gpu in host.get("gpus") or [] if gpu.get("index") in (task.get("gpus") or [])]
-
-
-def gpu_text(gpus: Sequence[Document]) -> str:
-    """Return the use of some GPUs: the mean of their utilization, and their memory together.
-
-    >>> gpu_text([{"utilization_percent": 96, "memory_used_bytes": 8 << 30}, {"utilization_percent": 98}])
-    '97% 8.0 GiB'
-    """
-    used = [gpu["utilization_percent"] for gpu in gpus if gpu.get("utilization_percent") is not None]
-    memory = [gpu["memory_used_bytes"] for gpu in gpus if gpu.get("memory_used_bytes") is not None]
-    parts = [f"{sum(used) / len(used):.0f}%"] if used else []
-    return " ".join([*parts, *([size(sum(memory))] if memory else [])]) or "-"
-
-
-def ended_tasks(tasks: Iterable[Document]) -> list[str]:
-    """Return the tasks of an ended run, one line each: `worker:0 on gpu-a: exit code 0`."""
-    return [f"{t.get('task')} on {t.get('host')}: {exit_text(t)}" for t in tasks]
-
-
-_NO_EXIT = {"WAITING": "not started", "LOST": "lost"}
-"""How a task without an exit record ended, by its phase."""
-
-
-def exit_text(task: Document) -> str:
-    """Return how a task of an ended run ended, as far as that is known."""
-    cause = task.get("cause")
-    if cause == "ordered":
-        return "stopped by orch"
-    why = f" ({cause})" if cause not in (None, "finished") else ""
-    if task.get("exit_code") is not None:
-        return f"exit code {task['exit_code']}{why}"
-    if task.get("signal"):
-        return f"killed by {_signal_name(task['signal'])}{why}"
-    return _NO_EXIT.get(str(task.get("phase")), "not known to have ended") + why
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def trouble_lines(run: Document, paint: Paint, width: int | None = None) -> list[str]:
-    """Return what is wrong: unreachable hosts, warnings, the problem, the hint, and of a failed run its first cause."""
-    hosts = run.get("hosts") or [] if is_active(run) else []
-    lines = _folded((line for host in hosts if (line := host_line(host, paint))), width)
-    proof = run.get("proof") or {}
-    if not is_active(run) and proof.get("unreachable"):
-        lines.append(
-            f"{', '.join(proof['unreachable'])} {paint('unreachable', 'yellow')}: processes may be left there"
-        )
-    for host, why in (proof.get("gone") or {}).items():
-        lines.append(f"{host} {paint('not checked', 'yellow')}: {printable(str(why))}")
-    warnings = [*(run.get("warnings") or []), *_dropped(run)]
-    lines += _folded((f"{paint('warning:', 'yellow')} {warning}" for warning in warnings), width)
-    problem = run.get("problem") or {}
-    if problem.get("message") not in (None, run.get("reason")):
-        lines += labelled("problem:", problem["message"], paint, "red", width)
-    if problem.get("table"):
-        lines += indent(cut(line, width and width - 4) for line in table(problem["table"], paint))
-    cause = (run.get("first_cause") or {}) if run.get("phase") == "FAILED" else {}
-    if problem.get("hint") not in (None, cause.get("advice")):
-        lines += labelled("hint:", problem["hint"], paint, "cyan", width)
-    return lines + (explanation(cause, paint, width) if cause else [])
-
-
-def _folded(lines: Iterable[str], width: int | None) -> list[str]:
-    return [part for line in lines for part in fold(line, width and width - 2, indent="  ")]
-
-
-def _dropped(run: Document) -> list[str]:
-    """Return a warning for each log of which a host's full disk lost a part."""
-    return [
-        f"{size(task['log_dropped_bytes'])} of the log of {task.get('task')} were lost: "
-        f"the disk of {task.get('host')} could not take them"
-        for task in run.get("tasks") or []
-        if task.get("log_dropped_bytes")
-    ]
-
-
-def host_line(host: Document, paint: Paint) -> str:
-    """Return the line of a host that is not simply connected and at work; nothing for one that is."""
-    link, state = host.get("link"), str(host.get("state"))
-    style = _HOST_STYLE.get(state)
-    if style is None and link not in ("UNREACHABLE", "CONNECTING"):
-        return ""
-    silent_s = host.get("heard_age_s") if link != "CONNECTED" else None
-    since = f", last heartbeat {duration(silent_s)} ago" if silent_s is not None else ""
-    reason = host.get("reason") or host.get("problem")
-    why = f": {printable(str(reason))}" if reason else ""
-    why += f"; {host['hint']}" if host.get("hint") else ""
-    if style is None and link == "UNREACHABLE":
-        state, style = "unreachable", "yellow"
-        since = f" for {duration(silent_s)}" if silent_s is not None else ""
-    elif style is None:
-        state, style = "connecting", ""
-    return f"{host.get('host')} {paint(state, style) if style else state}{since}{why}"
-
-
-_LINES_MAX = 8
-"""How many last lines are shown where there is no traceback."""
-
-
-def explanation(cause: Document, paint: Paint, width: int | None = None) -> list[str]:
-    """Return what a first cause means, what to do about it, and the last lines of that task."""
-    lines = []
-    for label, key in (("means:", "means"), ("hint:", "advice")):
-        if cause.get(key):
-            lines += labelled(label, cause[key], paint, "cyan", width)
-    who = f"{cause['task']} | " if cause.get("task") else ""
-    texts = [printable(line) for line in telling(cause.get("last_lines") or [])]
-    return lines + [f"  {who}{cut(text, width and width - len(who) - 4)}".rstrip() for text in texts]
-
-
-def telling(lines: Sequence[str]) -> Sequence[str]:
-    """Return the lines of the last traceback, else the last few lines that are no banners and no repetition."""
-    lines = excerpt(lines)
-    begin = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
-    return lines[begin[-1] :] if begin else lines[-_LINES_MAX:]
-
-
 def first_cause(cause: Document, paint: Paint) -> str:
     """Return the one-line form of a first cause."""
     done = f"; {cause['done']}" if cause.get("done") else ""
@@ -402,7 +210,7 @@ def progress(run: Document) -> str:
     if run.get("steps_per_s") is not None:
         facts.append(f"{pace(run['steps_per_s'])} steps/s")
     facts += metrics(run)
-    tasks = ", ".join(f"{t.get('task')} {_or_dash(t.get('global_step'))}" for t in run.get("tasks") or [])
+    tasks = ", ".join(f"{t.get('task')} {or_dash(t.get('global_step'))}" for t in run.get("tasks") or [])
     return f"RUNNING: {', '.join(facts)} ({tasks})"
 
 
@@ -427,57 +235,3 @@ def event(event: Document, paint: Paint, *, utc: bool = False) -> str:
     time = of_event(event.get("time"), utc=utc)
     parts = [paint(time, "dim"), paint(str(event.get("kind")), "cyan"), str(event.get("message") or "")]
     return "  ".join(filter(None, parts))
-
-
-def proof(run: Document, paint: Paint) -> str:
-    """Return what a kill found on each host, and what is left."""
-    document = run.get("proof") or {}
-    lines = [f"{title(run)}: {phase(run.get('phase'), paint)}"]
-    for host, found in (document.get("hosts") or {}).items():
-        left, ports = found.get("left") or [], found.get("ports_busy") or []
-        by = f" (checked by {found['by']})" if found.get("by") else ""
-        if not left and not ports:
-            lines.append(f"  {host}: no leftover processes, ports free{by}")
-        lines += [f"  {host}: {paint('cannot be killed:', 'red')} {left_text(item)}" for item in left]
-        if ports:
-            lines.append(f"  {host}: {paint('ports busy:', 'red')} {', '.join(map(str, ports))}")
-    for host, why in (document.get("gone") or {}).items():
-        lines.append(f"  {host}: {paint('not checked', 'yellow')}, {why}")
-    for host in document.get("unreachable") or []:
-        lines.append(
-            f"  {host}: {paint('unreachable', 'yellow')}, not checked; its tasks are killed once it answers"
-        )
-    hosts = (document.get("hosts") or {}).values()
-    lines += [
-        f"  {by}: {proof_by(by)}" for by in sorted({str(found["by"]) for found in hosts if found.get("by")})
-    ]
-    return "\n".join(lines)
-
-
-def table(
-    rows: Sequence[Sequence[str]],
-    paint: Paint,
-    *,
-    right: frozenset[str] = frozenset(),
-    styles: Mapping[tuple[int, int], tuple[str, ...]] | None = None,
-) -> list[str]:
-    """Align rows in columns, two blanks apart. The first row names the columns. Colours take no width."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for y, row in enumerate(rows):
-        cells = []
-        for x, text in enumerate(row):
-            pad = " " * (widths[x] - len(text))
-            painted = paint(text, *(styles or {}).get((y, x), ()))
-            cells.append(pad + painted if rows[0][x] in right else painted + pad)
-        lines.append("  ".join(cells).rstrip())
-    return lines
-
-
-def _or_dash(value: object) -> str:
-    return "-" if value is None else str(value)
-
-
-def indent(lines: Iterable[str]) -> list[str]:
-    """Indent lines by two columns."""
-    return [f"  {line}" if line else "" for line in lines]

@@ -57,3 +57,23 @@ def fitting(
 
 def _total(widths: Mapping[str, int]) -> int:
     return sum(widths.values()) + GAP * (len(widths) - 1)
+
+
+def table(
+    rows: Sequence[Sequence[str]],
+    paint: Paint,
+    *,
+    right: frozenset[str] = frozenset(),
+    styles: Mapping[tuple[int, int], tuple[str, ...]] | None = None,
+) -> list[str]:
+    """Align rows in columns, two blanks apart. The first row names the columns. Colours take no width."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for y, row in enumerate(rows):
+        cells = []
+        for x, text in enumerate(row):
+            pad = " " * (widths[x] - len(text))
+            painted = paint(text, *(styles or {}).get((y, x), ()))
+            cells.append(pad + painted if rows[0][x] in right else painted + pad)
+        lines.append("  ".join(cells).rstrip())
+    return lines

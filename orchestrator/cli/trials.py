@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli import render
 from orchestrator.cli.session import Session
 from orchestrator.cli.watching import Watch
+from orchestrator.client.choice import is_active
 from orchestrator.core.errors import OrchestratorError, Refused
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def to_its_end(
         session,
         client,
         {"run_id": answer["run_id"], "name": plan.name},
-        until=lambda seen: not render.is_active(seen),
+        until=lambda seen: not is_active(seen),
         say=lambda _text: None,
         timeout_s=timeout_s,
     )

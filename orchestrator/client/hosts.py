@@ -40,10 +40,10 @@ def _of_file(file: str) -> list[HostPlan]:
 
 
 def _of_active_runs(environment: Environment) -> list[HostPlan]:
-    from orchestrator.adapters.head import journal
+    from orchestrator.adapters.head import journal_reading
 
     try:
-        kept = journal.peek(environment.paths.journal).kept
+        kept = journal_reading.peek(environment.paths.journal).kept
     except JournalError:
         kept = ()
     hosts = [host for one in kept if not one.run.phase.is_terminal for host in one.run.plan.hosts]

@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
 
-from orchestrator.adapters.head.runlogs import OWN, LogLine, RunLogs, run_name
+from orchestrator.adapters.head.log_file import OWN, LogLine
+from orchestrator.adapters.head.runlogs import RunLogs, run_name
 from orchestrator.client.choice import (
     START_ONE,
     find_or_newest,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from orchestrator.adapters.head.runlogs import OWN, LogLine
+from orchestrator.adapters.head.log_file import OWN, LogLine
 from orchestrator.core.errors import UsageError
 from orchestrator.core.log_level import LEVELS, Levels
 

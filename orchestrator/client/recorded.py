@@ -25,12 +25,12 @@ def status(paths: Paths, *, now: float, accounts: Accounts | None = None) -> dic
         accounts: those of the runs, where somebody has them already.
     """
     from orchestrator.adapters.head import accounts as head_accounts
-    from orchestrator.adapters.head import journal
+    from orchestrator.adapters.head import journal_reading
     from orchestrator.daemon.coordinator.status import SCHEMA, run_document
 
     written = [_written(paths.journal + suffix) for suffix in ("", "-wal")]
     try:
-        kept = journal.peek(paths.journal).kept
+        kept = journal_reading.peek(paths.journal).kept
     except JournalError:
         return None
     if not any(written):

@@ -10,10 +10,13 @@ from dataclasses import replace
 
 from orchestrator.core.actions import Action, CloseHost, Note, SweepHost
 from orchestrator.core.causes import Cause
+from orchestrator.core.ends import Exit
 from orchestrator.core.instants import Instant
-from orchestrator.core.model import Ended, Exit, Phase, Run, TaskPhase
+from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phase_states import Ended, Phase
 from orchestrator.core.phases.stopping import unproven
+from orchestrator.core.task import TaskPhase
 
 REASON = "killed by the user, without the order of a normal end: a fault of orch had stopped all decisions"
 

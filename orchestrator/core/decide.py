@@ -21,6 +21,9 @@ from typing import assert_never
 
 from orchestrator.core import conflicts, invariants
 from orchestrator.core.actions import Action
+from orchestrator.core.causes import Cause
+from orchestrator.core.checkpoint import Seed
+from orchestrator.core.ends import Exit, FirstCause, Injected
 from orchestrator.core.errors import InvariantViolated
 from orchestrator.core.events import (
     CheckpointSeeded,
@@ -47,28 +50,20 @@ from orchestrator.core.events import (
     UndrainRequested,
 )
 from orchestrator.core.faults import KINDS, Fault
+from orchestrator.core.host import Link
 from orchestrator.core.hosts import lifecycle
-from orchestrator.core.model import (
+from orchestrator.core.model import Problem, Run
+from orchestrator.core.notes import NoteKind
+from orchestrator.core.phase_states import (
     Backoff,
-    Cause,
     Ended,
-    Exit,
-    FirstCause,
-    Injected,
     Intent,
-    Link,
     Pending,
     Phase,
-    Problem,
     Rendezvous,
-    Run,
     Running,
-    Seed,
     Stopping,
-    Task,
-    TaskPhase,
 )
-from orchestrator.core.notes import NoteKind
 from orchestrator.core.phases import checkpoints, final_verification, leaving, room, standby
 from orchestrator.core.phases.individual import advance_individual, end_individually
 from orchestrator.core.phases.quiet import is_quiet
@@ -95,6 +90,7 @@ from orchestrator.core.phases.stopping import (
 )
 from orchestrator.core.plan import TaskId
 from orchestrator.core.restart_scope import is_individual
+from orchestrator.core.task import Task, TaskPhase
 from orchestrator.core.turn import Turn
 
 _TURNS_MAX = 20

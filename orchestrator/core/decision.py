@@ -21,7 +21,8 @@ from orchestrator.core.actions import (
     VerifyCheckpoint,
 )
 from orchestrator.core.events import CheckpointVerified, Event, HostReported, Ticked
-from orchestrator.core.model import Run, Running
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import Running
 from orchestrator.core.plan import TaskId
 
 _WORD_MAX = 120

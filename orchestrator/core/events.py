@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from orchestrator.core.checkpoint import Seed
+from orchestrator.core.ends import Exit
 from orchestrator.core.faults import Fault
+from orchestrator.core.host import Facts, GpuLoad, Leaving, Unkillable
 from orchestrator.core.instants import Instant
-from orchestrator.core.model import (
-    Exit,
-    Facts,
-    GpuLoad,
-    Leaving,
-    Owner,
-    Problem,
-    Progress,
-    Seed,
-    Swept,
-    Unkillable,
-)
+from orchestrator.core.model import Problem
+from orchestrator.core.owner import Owner
+from orchestrator.core.phase_states import Swept
 from orchestrator.core.plan import TaskId
+from orchestrator.core.task import Progress
 
 
 @dataclass(frozen=True, slots=True)

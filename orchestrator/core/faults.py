@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from orchestrator.core.errors import Refused, UsageError
-from orchestrator.core.model import Link, Phase, Run
+from orchestrator.core.host import Link
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.plan import TaskId
 from orchestrator.core.words import duration
 

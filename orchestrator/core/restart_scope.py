@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.core.model import Run, Task
+from orchestrator.core.model import Run
 from orchestrator.core.strategy import STRATEGIES
+from orchestrator.core.task import Task
 
 
 def is_individual(run: Run, task: Task) -> bool:

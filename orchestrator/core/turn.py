@@ -6,11 +6,14 @@ from typing import Any
 
 from orchestrator.core import transitions
 from orchestrator.core.actions import Action, Note
+from orchestrator.core.host import Host
 from orchestrator.core.instants import Instant
-from orchestrator.core.model import Host, PhaseState, Run, Running, Task
+from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phase_states import PhaseState, Running
 from orchestrator.core.plan import TaskId
 from orchestrator.core.replacing import replace
+from orchestrator.core.task import Task
 
 
 class Turn:

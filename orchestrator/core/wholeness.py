@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.diagnosis import describe
 from orchestrator.core.instants import rebased
-from orchestrator.core.model import Backoff, Run
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import Backoff
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import TASK_TYPES
 

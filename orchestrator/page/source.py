@@ -14,7 +14,7 @@ from urllib.parse import quote
 from orchestrator.adapters.head import bands, log_pages, run_series
 from orchestrator.adapters.head.accounts import Accounts
 from orchestrator.adapters.head.client import Client
-from orchestrator.adapters.head.journal import peek
+from orchestrator.adapters.head.journal_reading import peek
 from orchestrator.adapters.head.paths import Paths
 from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.client import recorded

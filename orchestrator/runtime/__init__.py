@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from orchestrator.protocol.frames import Saving
+    from orchestrator.protocol.reports import Saving
     from orchestrator.runtime.link import Link
     from orchestrator.runtime.measured import Measuring
     from orchestrator.runtime.progress import Progress

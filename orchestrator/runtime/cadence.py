@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from orchestrator.protocol.frames import Saving
+    from orchestrator.protocol.reports import Saving
 
 FIRST_STEPS = 10
 """After so many the pace is known well enough. The first is left out of it: it is traced."""

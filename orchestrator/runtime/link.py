@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from orchestrator.protocol.frames import RuntimeLine
+    from orchestrator.protocol.runtime_lines import RuntimeLine
 
 _PENDING_BYTES_MAX = 1 << 20
 

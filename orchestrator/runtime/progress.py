@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from orchestrator.protocol.frames import NotFinite, Saving, StepLine
+    from orchestrator.protocol.reports import NotFinite, Saving
+    from orchestrator.protocol.runtime_lines import StepLine
     from orchestrator.runtime.link import Link
 
 INTERVAL_S = 0.25

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 Loc = tuple[str | int, ...]
 """The path from the root of the file to a value: keys and list positions."""
+
+Said = Iterator[tuple[Loc, str]]
+"""What a check between values yields: places, and what is wrong there."""
 
 SHOWN_MAX = 50
 """How many diagnostics of a file are printed. A file with more has one mistake that is repeated."""

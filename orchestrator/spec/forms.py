@@ -7,26 +7,20 @@ reaches a shell; this is a second line of defence.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
-from pydantic import AfterValidator, Field, GetCoreSchemaHandler
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic import AfterValidator, Field
 
 from orchestrator.core.notices import NOTICES
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.spec import recipients
+from orchestrator.spec.checks import DURATION_FORMS, Checked, between, diagnose, text_of
 from orchestrator.spec.diagnostics import did_you_mean, shown
-from orchestrator.spec.durations import PATTERN as DURATION_PATTERN
 from orchestrator.spec.durations import as_written, parse_duration
-from orchestrator.spec.sizes import PATTERN as SIZE_PATTERN
-from orchestrator.spec.sizes import parse_size, show_size
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 
-SAID = "said"
-"""The type of a pydantic error whose message is already one of our sentences."""
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 
@@ -36,72 +30,6 @@ GPUS_MAX = 128
 
 SPLIT = "split"
 """Instead of a number of GPUs: hosts are cut into tasks that have equally many."""
-
-_SIZE_FORMS = [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": SIZE_PATTERN}]
-
-_DURATION_FORMS = [{"type": "number", "minimum": 0}, {"type": "string", "pattern": DURATION_PATTERN}]
-
-
-def diagnose(sentence: str) -> PydanticCustomError:
-    """Return an error whose message is this sentence."""
-    return PydanticCustomError(SAID, "{sentence}", {"sentence": sentence})
-
-
-@dataclass(frozen=True, eq=False)
-class _Checked:
-    """A check of ours in a field's annotation, with its part of the JSON schema.
-
-    It runs after pydantic's own check of the type, or `instead` of it.
-    """
-
-    check: Callable[[Any], Any]
-    json: Mapping[str, Any]
-    instead: bool = False
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        if self.instead:
-            return core_schema.no_info_plain_validator_function(self.check)
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
-
-    def __get_pydantic_json_schema__(self, _schema: Any, _handler: Any) -> dict[str, Any]:
-        return dict(self.json)
-
-
-def _text(pattern: str, sentence: str, *, max_length: int = 255) -> _Checked:
-    """Return a check for text of one form. Its error is the sentence and the value."""
-    compiled = re.compile(pattern, re.ASCII)
-
-    def check(value: str) -> str:
-        if len(value) > max_length or not compiled.fullmatch(value):
-            raise diagnose(f"{sentence}; got {shown(value)}")
-        return value
-
-    schema = {"type": "string", "pattern": f"^(?:{pattern})$", "maxLength": max_length}
-    return _Checked(check, schema)
-
-
-def path_of(what: str) -> AfterValidator:
-    """Return a check for a path, absolute or relative. Its error says to `what` the path should lead."""
-
-    def check(value: str) -> str:
-        if not value or value.startswith("-") or not value.isprintable():
-            raise diagnose(
-                f"must be the path of {what}, without control characters and not beginning with a dash"
-            )
-        return value
-
-    return AfterValidator(check)
-
-
-def some() -> AfterValidator:
-    """Return a check for a list that has something in it. It is silent where its items are wrong already."""
-
-    def check(value: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not value:
-            raise diagnose("must not be empty")
-        return value
-
-    return AfterValidator(check)
 
 
 def _without_port(hint: str) -> AfterValidator:
@@ -117,27 +45,6 @@ def _without_port(hint: str) -> AfterValidator:
         return value
 
     return AfterValidator(check)
-
-
-def duration(min_s: float, max_s: float = 7 * 86400.0) -> _Checked:
-    """Return a check for a duration between these bounds. It accepts what `parse_duration` does."""
-
-    def check(value: object) -> float:
-        return _between(min_s, max_s, value, parse_duration, as_written)
-
-    return _Checked(check, {"anyOf": _DURATION_FORMS}, instead=True)
-
-
-def size(min_bytes: int, max_bytes: int) -> _Checked:
-    """Return a check for a number of bytes between these bounds. It accepts what `parse_size` does."""
-
-    def check(value: object) -> int:
-        return _between(min_bytes, max_bytes, value, parse_size, show_size)
-
-    return _Checked(check, {"anyOf": _SIZE_FORMS}, instead=True)
-
-
-_N = TypeVar("_N", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,26 +68,12 @@ def checked_recipient(value: object) -> str | RecipientFile:
     return value
 
 
-def _between(
-    least: _N, most: _N, value: object, parse: Callable[[object], _N], show: Callable[[_N], str]
-) -> _N:
-    """Return what was written, parsed. Bounds and value are shown in the notation of the file."""
-    try:
-        found = parse(value)
-    except ValueError as error:
-        got = "" if isinstance(value, (dict, list)) else f"; got {shown(value)}"
-        raise diagnose(f"{error}{got}") from None
-    if not least <= found <= most:
-        raise diagnose(f"must be between {show(least)} and {show(most)}; got {show(found)}")
-    return found
-
-
 def _stall(value: object) -> float | None:
     """Parse stall_after. `auto` becomes None: the run's own pace decides."""
     return (
         None
         if value is None or value == "auto"
-        else _between(1.0, 7 * 86400.0, value, parse_duration, as_written)
+        else between(1.0, 7 * 86400.0, value, parse_duration, as_written)
     )
 
 
@@ -270,7 +163,7 @@ def _every(value: object) -> float | int | str:
         raise diagnose(
             f"must be auto, a time such as 10m, or a number of steps such as 500 steps{got}"
         ) from None
-    return _between(1.0, 7 * 86400.0, seconds, parse_duration, as_written)
+    return between(1.0, 7 * 86400.0, seconds, parse_duration, as_written)
 
 
 def _relative(value: str) -> str:
@@ -307,23 +200,23 @@ def env_name_diagnostic(name: str) -> str | None:
 
 Name = Annotated[
     str,
-    _text(
+    text_of(
         NAME_PATTERN[1:-1],
         "must be 1 to 63 lower-case letters, digits and dashes, with no dash at either end",
         max_length=63,
     ),
 ]
 
-_ADDRESS = _text(r"[A-Za-z0-9:\[][A-Za-z0-9._:%\]-]*", "must be a host name or an IP address")
+_ADDRESS = text_of(r"[A-Za-z0-9:\[][A-Za-z0-9._:%\]-]*", "must be a host name or an IP address")
 
 Address = Annotated[str, _ADDRESS, _without_port("write `address: {host}` and `port: {port}`")]
 DataAddress = Annotated[str, _ADDRESS, _without_port("the tasks' ports are those of `run.ports`")]
 
-User = Annotated[str, _text(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "must be a user name", max_length=64)]
+User = Annotated[str, text_of(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "must be a user name", max_length=64)]
 
 ProxyJump = Annotated[
     str,
-    _text(
+    text_of(
         r"([A-Za-z0-9_][A-Za-z0-9_.+-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?",
         "must be one host to go through, as [user@]host[:port], or none",
     ),
@@ -331,7 +224,7 @@ ProxyJump = Annotated[
 
 Python = Annotated[
     str,
-    _text(
+    text_of(
         r"[A-Za-z0-9_][A-Za-z0-9_.+-]*|/[A-Za-z0-9_./+-]*[A-Za-z0-9_.+-]",
         "must be a command such as python3, or an absolute path of letters, digits and _ . / + -",
         max_length=1024,
@@ -340,7 +233,7 @@ Python = Annotated[
 
 Tpu = Annotated[
     str,
-    _text(
+    text_of(
         r"(grpc://)?[A-Za-z0-9][A-Za-z0-9._:,/-]*",
         "must be the name of a TPU, grpc://address:port, or local",
     ),
@@ -350,7 +243,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 Gpus = Annotated[
     tuple[int, ...],
-    _Checked(
+    Checked(
         _gpus,
         {
             "anyOf": [
@@ -364,7 +257,7 @@ Gpus = Annotated[
 
 TaskGpus = Annotated[
     int | str | None,
-    _Checked(
+    Checked(
         _task_gpus,
         {
             "anyOf": [
@@ -378,20 +271,20 @@ TaskGpus = Annotated[
 ]
 
 Ports = Annotated[
-    tuple[int, int], _Checked(_ports, {"type": "string", "pattern": "^[0-9]+ ?- ?[0-9]+$"}, instead=True)
+    tuple[int, int], Checked(_ports, {"type": "string", "pattern": "^[0-9]+ ?- ?[0-9]+$"}, instead=True)
 ]
 
 Stall = Annotated[
-    float | None, _Checked(_stall, {"anyOf": [{"const": "auto"}, *_DURATION_FORMS]}, instead=True)
+    float | None, Checked(_stall, {"anyOf": [{"const": "auto"}, *DURATION_FORMS]}, instead=True)
 ]
 
 Argument = Annotated[str, AfterValidator(_argument)]
-Strategy = Annotated[str, _Checked(_strategy, {"enum": list(STRATEGIES)})]
-OnOff = Annotated[bool, _Checked(_on_off, {"enum": [True, False, "on", "off"]}, instead=True)]
-NoticeKind = Annotated[str, _Checked(_notice, {"enum": list(NOTICES)}, instead=True)]
+Strategy = Annotated[str, Checked(_strategy, {"enum": list(STRATEGIES)})]
+OnOff = Annotated[bool, Checked(_on_off, {"enum": [True, False, "on", "off"]}, instead=True)]
+NoticeKind = Annotated[str, Checked(_notice, {"enum": list(NOTICES)}, instead=True)]
 Recipient = Annotated[
     str | RecipientFile,
-    _Checked(
+    Checked(
         checked_recipient,
         {
             "anyOf": [
@@ -408,12 +301,12 @@ Recipient = Annotated[
     ),
 ]
 Pattern = Annotated[str, Field(max_length=255), AfterValidator(_pattern)]
-Standby = Annotated[str, _Checked(_standby, {"enum": ["auto", True, False, "on", "off"]}, instead=True)]
+Standby = Annotated[str, Checked(_standby, {"enum": ["auto", True, False, "on", "off"]}, instead=True)]
 Every = Annotated[
     float | int | str,
-    _Checked(
+    Checked(
         _every,
-        {"anyOf": [{"const": "auto"}, {"type": "string", "pattern": _STEPS_PATTERN}, _DURATION_FORMS[1]]},
+        {"anyOf": [{"const": "auto"}, {"type": "string", "pattern": _STEPS_PATTERN}, DURATION_FORMS[1]]},
         instead=True,
     ),
 ]
@@ -422,7 +315,7 @@ Script = Annotated[str, AfterValidator(_relative)]
 
 SlurmWord = Annotated[
     str,
-    _text(
+    text_of(
         r"[A-Za-z0-9_][A-Za-z0-9_.,:@+-]*",
         "must be one word of letters, digits and . , : @ + - _, as Slurm names it",
         max_length=128,
@@ -431,7 +324,7 @@ SlurmWord = Annotated[
 
 SlurmOption = Annotated[
     str,
-    _text(
+    text_of(
         r"--[a-z][a-z0-9-]*(=[A-Za-z0-9_.,:/@%+*=\[\]-]+)?",
         "must be a long option of sbatch, as --name or --name=value, without spaces and quotes",
     ),
@@ -439,21 +332,21 @@ SlurmOption = Annotated[
 
 KubernetesName = Annotated[
     str,
-    _text(
+    text_of(
         r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
         "must be a name of Kubernetes: at most 63 small letters, digits and dashes",
     ),
 ]
 KubernetesContext = Annotated[
-    str, _text(r"[A-Za-z0-9_][A-Za-z0-9_.:/@+-]*", "must be a context of kubectl: one word without spaces")
+    str, text_of(r"[A-Za-z0-9_][A-Za-z0-9_.:/@+-]*", "must be a context of kubectl: one word without spaces")
 ]
 Quantity = Annotated[
     str,
-    _text(
+    text_of(
         r"[1-9][0-9]*(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?",
         "must be a quantity of Kubernetes, such as 2 or 20Gi",
     ),
 ]
 Image = Annotated[
-    str, _text(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "must be an image, such as tensorflow/tensorflow:2.19.0")
+    str, text_of(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "must be an image, such as tensorflow/tensorflow:2.19.0")
 ]

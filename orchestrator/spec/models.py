@@ -18,6 +18,7 @@ from orchestrator.core.plan import (
     PUSH_BYTES_MAX,
     SUMMARY_BYTES_MAX,
 )
+from orchestrator.spec.checks import duration, path_of, size, some
 from orchestrator.spec.forms import (
     GPUS_MAX,
     Address,
@@ -47,10 +48,6 @@ from orchestrator.spec.forms import (
     TaskGpus,
     Tpu,
     User,
-    duration,
-    path_of,
-    size,
-    some,
 )
 
 _HOSTS_MAX = 1000

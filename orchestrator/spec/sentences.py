@@ -11,9 +11,9 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
+from orchestrator.spec.checks import SAID
 from orchestrator.spec.diagnostics import Loc, did_you_mean, shown
 from orchestrator.spec.document import Node
-from orchestrator.spec.forms import SAID
 from orchestrator.spec.models import ClusterSpec
 
 KEY = "[key]"

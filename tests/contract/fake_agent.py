@@ -14,8 +14,9 @@ from orchestrator.adapters.fake_transport import FakeProcess, FakeTransport
 from orchestrator.adapters.transport import ChannelClosed
 from orchestrator.core.plan import HostPlan
 from orchestrator.daemon.connection import bootstrap
-from orchestrator.protocol.frames import Hello, Report, Task, Unkillable
+from orchestrator.protocol.hello import Hello
 from orchestrator.protocol.orders import Facts
+from orchestrator.protocol.reports import Report, Task, Unkillable
 from orchestrator.protocol.table import BY_NAME
 from tests.protocol_values import valid
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.adapters.fake_transport import FakeProcess
 from orchestrator.core.plan import HostPlan
-from orchestrator.protocol.frames import Task
+from orchestrator.protocol.reports import Task
 from tests.contract.fake_agent import FACTS, TREE, FakeAgent, always
 
 LINE = b"1763800000.000000 o " + b"x" * 1003 + b"\n"

@@ -16,7 +16,7 @@ from orchestrator.adapters.channel import Decoder, encode
 from orchestrator.adapters.host import process
 from orchestrator.daemon.shim import main
 from orchestrator.protocol.check import check_of
-from orchestrator.protocol.frames import Task
+from orchestrator.protocol.reports import Task
 
 PACKAGE_PARENT = str(Path(orchestrator.__file__).parent.parent)
 SHIM = (

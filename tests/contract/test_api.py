@@ -34,7 +34,7 @@ from orchestrator.core.events import HostUp
 from orchestrator.core.plan import Plan
 from orchestrator.daemon.coordinator import api
 from orchestrator.daemon.coordinator.coordinator import Coordinator
-from orchestrator.protocol.frames import Said, Task, TaskExit
+from orchestrator.protocol.reports import Said, Task, TaskExit
 from tests.contract.fake_agent import FACTS, SOON_S, TREE, FakeHosts, always, until
 from tests.contract.small_disk import mounted
 from tests.unit.core.transcript import make_plan

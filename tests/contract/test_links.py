@@ -19,8 +19,9 @@ from orchestrator.core.plan import HostPlan
 from orchestrator.daemon.connection import conversation
 from orchestrator.daemon.connection.conversation import Answer, LinkDown, NoAnswer, OrderRefused, Reply
 from orchestrator.daemon.connection.link import HostLink, Pace, Watch
-from orchestrator.protocol.frames import Greeting, Report, Task
+from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.orders import CodeState, HighestGeneration
+from orchestrator.protocol.reports import Report, Task
 from orchestrator.protocol.table import BLOB, CODE, HIGHEST, LOG, Order
 from tests.contract.fake_agent import BUNDLE, SOON_S, FakeAgent, FakeHosts, Refusal, always, until
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.protocol.frames import Said, Task
+from orchestrator.protocol.reports import Said, Task
 from tests.contract.fake_agent import FACTS, always, until
 from tests.contract.test_api import Rig
 from tests.unit.core.transcript import make_plan

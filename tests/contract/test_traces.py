@@ -13,8 +13,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from orchestrator.adapters.head import telemetry
 from orchestrator.core import traces
 from orchestrator.core.goodput import Account, Event, account
-from orchestrator.core.model import Phase, Run, new_run
+from orchestrator.core.model import Run, new_run
 from orchestrator.core.notes import NoteKind as Kind
+from orchestrator.core.phase_states import Phase
 from orchestrator.daemon.coordinator.tracer import Tracer
 from tests.contract.receivers import Web
 from tests.unit.core.transcript import make_plan

@@ -31,7 +31,8 @@ from orchestrator.adapters.ssh.transport import SshTransport
 from orchestrator.core.errors import HostError, JournalError, SpecError
 from orchestrator.core.events import Submitted
 from orchestrator.core.instants import rebased
-from orchestrator.core.model import Phase, Run
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import HostPlan
 from orchestrator.daemon.connection import bootstrap

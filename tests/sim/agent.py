@@ -8,7 +8,7 @@ from orchestrator.adapters.channel import Decoder, encode
 from orchestrator.adapters.host.hostdir import HostFault, refuse_superseded
 from orchestrator.daemon.agent import state as agent_state
 from orchestrator.protocol import orders
-from orchestrator.protocol.frames import Leaving, Report, Task, Unkillable
+from orchestrator.protocol.reports import Leaving, Report, Task, Unkillable
 from orchestrator.protocol.table import BY_NAME, Fence
 from tests.sim.apart import Apart
 from tests.sim.file_orders import Answer, FileOrders, Order

@@ -8,14 +8,18 @@ from orchestrator.adapters.head.journal_entries import Entry
 from orchestrator.adapters.head.replay import replay
 from orchestrator.core import actions as do
 from orchestrator.core import events as ev
-from orchestrator.core.model import Cause, Intent, Link, Phase, Run, TaskPhase
+from orchestrator.core.causes import Cause
+from orchestrator.core.host import Link
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import Intent, Phase
 from orchestrator.core.phases.restart import IN_A_ROW_FACTOR
 from orchestrator.core.plan import TaskId
 from orchestrator.core.restart_scope import gang, is_individual
+from orchestrator.core.task import TaskPhase
 from tests.sim.heap import Violation
 
 if TYPE_CHECKING:
-    from orchestrator.protocol.frames import Task
+    from orchestrator.protocol.reports import Task
     from tests.sim.machine import Machine, Record
     from tests.sim.process import Process
     from tests.sim.run import SimRun

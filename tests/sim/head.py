@@ -20,7 +20,8 @@ from orchestrator.daemon.connection.link import HostLink, Pace
 from orchestrator.daemon.coordinator.executor import Executor
 from orchestrator.daemon.coordinator.loop import Loop
 from orchestrator.daemon.transfer.logcopy import LogCopier
-from orchestrator.protocol.frames import Greeting, Report
+from orchestrator.protocol.hello import Greeting
+from orchestrator.protocol.reports import Report
 from tests.sim.fibers import Fiber, Pool
 from tests.sim.heap import Clock, Violation
 from tests.sim.logs import SimLogs

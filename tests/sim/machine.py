@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.adapters.host.process import Identity
 from orchestrator.daemon.shim.report import blank_task, ended_task
 from orchestrator.daemon.shim.state import cause_of_silence
-from orchestrator.protocol.frames import Task
+from orchestrator.protocol.reports import Task
 from tests.sim.heap import Clock, Violation
 from tests.sim.logs import HostLog
 

@@ -11,7 +11,7 @@ from orchestrator.core.plan import TaskId
 from orchestrator.daemon.shim import state as shim_state
 from orchestrator.daemon.shim.report import blank_task, ended_task
 from orchestrator.daemon.shim.state import Do, Ended, Exited, Looked, Ordered, RuntimeReady, Ticked
-from orchestrator.protocol.frames import Left, Said, Task
+from orchestrator.protocol.reports import Left, Said, Task
 from tests.sim.apart import Apart
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from orchestrator.daemon.pod.outcome import PEERS, STALL, TERM, Pace
 from orchestrator.daemon.pod.settings import Settings, Unfit
 from orchestrator.daemon.shim.report import blank_task
 from orchestrator.protocol import pod
-from orchestrator.protocol.frames import Task
+from orchestrator.protocol.reports import Task
 
 
 def ended(code: int | None = None, signal: int | None = None, cause: str = "script", kind: str = "") -> Task:

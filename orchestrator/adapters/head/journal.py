@@ -15,20 +15,17 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from orchestrator.adapters import durable
 from orchestrator.adapters.head import journal_format
-from orchestrator.adapters.head.disk import NO_SPACE, full_error, is_full
+from orchestrator.adapters.head.disk import NO_SPACE, full_error
 from orchestrator.adapters.head.journal_changes import changes
-from orchestrator.adapters.head.journal_entries import ROWS, ROWS_BEFORE_V3, Entry, Outcome, entry_of
-from orchestrator.adapters.head.journal_format import VERSION, check_version, damaged
+from orchestrator.adapters.head.journal_entries import ROWS, Entry, Outcome, entry_of
+from orchestrator.adapters.head.journal_format import VERSION, damaged, error_of, meta, version_of
 from orchestrator.adapters.head.journal_states import (
     COLUMNS,
-    COLUMNS_BEFORE_V4,
     SINCE,
     Contents,
     Kept,
@@ -38,7 +35,7 @@ from orchestrator.adapters.head.journal_states import (
 from orchestrator.adapters.head.journal_transaction import Part, Transaction
 from orchestrator.adapters.head.journal_values import dump
 from orchestrator.core.actions import Note
-from orchestrator.core.errors import JournalError, UsageError
+from orchestrator.core.errors import JournalError
 from orchestrator.core.events import Event
 from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
@@ -92,7 +89,7 @@ class Journal:
             self._db.execute("PRAGMA synchronous=FULL")
             self._check()
         except sqlite3.Error as e:
-            raise _error(path, e) from e
+            raise error_of(path, e) from e
         except UnicodeDecodeError as e:  # SQLite's own complaint about a damaged schema quotes it
             raise damaged(path, str(e)) from e
         except OSError as e:
@@ -120,7 +117,7 @@ class Journal:
         result = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if result != "ok":
             raise damaged(self.path, result)
-        version = _version(self._db, self.path)
+        version = version_of(self._db, self.path)
         if version < VERSION:
             backup = journal_format.back_up(self._db, self.path)
             with self._transaction():
@@ -130,7 +127,7 @@ class Journal:
             )
 
     def _error(self, error: sqlite3.Error) -> JournalError:
-        return _error(self.path, error)
+        return error_of(self.path, error)
 
     def _transaction(self) -> Transaction:
         return Transaction(self._db, self._error)
@@ -168,7 +165,7 @@ class Journal:
     def take_epoch(self) -> int:
         """Begin an epoch: durable before it is returned, so that two coordinators never share one."""
         with self._transaction():
-            epoch = int(_meta(self._db, self.path, "epoch")) + 1
+            epoch = int(meta(self._db, self.path, "epoch")) + 1
             self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
             journal_format.sign(self._db)
         return epoch
@@ -177,12 +174,12 @@ class Journal:
         """Return the id by which hosts know whose runs these are. It is drawn once, and lost with the journal."""
         with self._transaction():
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('owner', ?)", (os.urandom(16).hex(),))
-        return _meta(self._db, self.path, "owner")
+        return meta(self._db, self.path, "owner")
 
     def raise_epoch(self, at_least: int) -> None:
         """Make sure that the next epoch that is taken is above this one."""
         with self._transaction():
-            epoch = max(at_least, int(_meta(self._db, self.path, "epoch")))
+            epoch = max(at_least, int(meta(self._db, self.path, "epoch")))
             self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
 
     def commit(
@@ -337,48 +334,6 @@ class Journal:
         return [entry_of(row) for row in self._read(ROWS, (run_id,))]
 
 
-def peek(path: str) -> Contents:
-    """Every run of a journal that may be somebody else's, who may be writing it; none where there is no journal.
-
-    Changes nothing. JournalError where this program could not take it, or is too old for it.
-    """
-    if not os.path.exists(path):
-        return Contents()
-    try:
-        with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
-            columns = COLUMNS if _version(db, path) == VERSION else COLUMNS_BEFORE_V4
-            rows = db.execute(f"SELECT {columns} FROM runs ORDER BY rowid").fetchall()
-            known = contents_of(
-                rows, lambda *of: db.execute(SINCE, of).fetchall() if of[1] is not None else []
-            )
-            owner = db.execute("SELECT value FROM meta WHERE key = 'owner'").fetchone()
-    except sqlite3.Error as e:
-        raise _error(path, e) from e
-    return replace(known, owner_id=str(owner[0]) if owner else "")
-
-
-def read_entries(path: str, name: str) -> tuple[str, list[Entry]]:
-    """Return the id and the entries of a run: of that id, or the newest of that name.
-
-    Changes nothing, as `peek`, and reads journals of older versions too. UsageError where there is no such run.
-    """
-    if not os.path.exists(path):
-        raise UsageError(f"there is no journal: {path}")
-    try:
-        with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
-            query = ROWS if _version(db, path) >= 3 else ROWS_BEFORE_V3
-            known = db.execute("SELECT run_id, name FROM runs ORDER BY rowid").fetchall()
-            found = [run_id for run_id, of in known if name in (run_id, of)]
-            if not found:
-                names = ", ".join(dict.fromkeys(of for _, of in known))
-                raise UsageError(
-                    f"the journal has no run {name!r}", hint=f"it has: {names}" if names else None
-                )
-            return found[-1], [entry_of(row) for row in db.execute(query, (found[-1],))]
-    except sqlite3.Error as e:
-        raise _error(path, e) from e
-
-
 def put_aside(path: str) -> str | None:
     """Move a journal away, with what belongs to it; its new path. None where there is none. OSError."""
     target = f"{path}.aside-{datetime.now(UTC):%Y%m%d-%H%M%S}"
@@ -393,31 +348,6 @@ def put_aside(path: str) -> str | None:
 
 def _connect(path: str) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-
-
-def _version(db: sqlite3.Connection, path: str) -> int:
-    program = db.execute("SELECT value FROM meta WHERE key = 'program'").fetchone()
-    return check_version(path, _meta(db, path, "version"), program[0] if program else None)
-
-
-def _meta(db: sqlite3.Connection, path: str, key: str) -> str:
-    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-    if row is None:
-        raise damaged(path, f"it has no {key}")
-    return str(row[0])
-
-
-def _error(path: str, error: sqlite3.Error) -> JournalError:
-    """Return what a person must know of this error."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
-        return damaged(path, str(error))  # SQLITE_ERROR: no such table; our statements are right
-    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and is_full(path)):
-        return full_error(path)
-    return JournalError(
-        f"the journal {path} cannot be written: {error}",
-        hint="see to its disk and its permissions; training goes on meanwhile",
-    )
 
 
 def _unusable(path: str, error: OSError) -> JournalError:

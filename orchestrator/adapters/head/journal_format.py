@@ -13,6 +13,7 @@ import sqlite3
 
 from orchestrator import __version__
 from orchestrator.adapters import durable
+from orchestrator.adapters.head.disk import full_error, is_full
 from orchestrator.adapters.head.journal_migration import migrated_text
 from orchestrator.core.errors import JournalError
 
@@ -128,3 +129,30 @@ def migrate(db: sqlite3.Connection, version: int) -> None:
 def sign(db: sqlite3.Connection) -> None:
     """Leave our name, so that a program which cannot read it can say whose it is."""
     db.execute("INSERT OR REPLACE INTO meta VALUES ('program', ?)", (__version__,))
+
+
+def version_of(db: sqlite3.Connection, path: str) -> int:
+    """Return the journal's version; see `check_version`."""
+    program = db.execute("SELECT value FROM meta WHERE key = 'program'").fetchone()
+    return check_version(path, meta(db, path, "version"), program[0] if program else None)
+
+
+def meta(db: sqlite3.Connection, path: str, key: str) -> str:
+    """Return what the journal says of itself under this key. JournalError where it says nothing."""
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    if row is None:
+        raise damaged(path, f"it has no {key}")
+    return str(row[0])
+
+
+def error_of(path: str, error: sqlite3.Error) -> JournalError:
+    """Return what a person must know of this error."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
+        return damaged(path, str(error))  # SQLITE_ERROR: no such table; our statements are right
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and is_full(path)):
+        return full_error(path)
+    return JournalError(
+        f"the journal {path} cannot be written: {error}",
+        hint="see to its disk and its permissions; training goes on meanwhile",
+    )

@@ -16,7 +16,8 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
 
-from orchestrator.adapters.head.runlogs import LogLine, RunLogs, parse
+from orchestrator.adapters.head.log_file import LogLine, parse
+from orchestrator.adapters.head.runlogs import RunLogs
 
 LINES_MAX = 1000
 BYTES_MAX = 8 << 20

@@ -14,37 +14,18 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Lock
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any
 
 from orchestrator.adapters import durable
 from orchestrator.adapters.head import first_causes
+from orchestrator.adapters.head.log_file import OWN, Follower, LogLine, end_of_lines, lines_of, time_of
+from orchestrator.adapters.head.log_gaps import Gap, drop_torn_gap, gaps_path, read_gaps, write_gap
 from orchestrator.core.plan import TaskId
-
-_BLOCK_BYTES = 1 << 16
 
 _GAPS_BYTES_MAX = 32 << 10
 """A thousand gaps. Each is of at least a whole log of 64 MiB that was rotated away."""
 
-OWN = "w"
 OWN_NAME = "orch"
-
-
-class LogLine(NamedTuple):
-    """A line of a task's log. `stream` is `o`, `e`, `g` for a gap, or OWN for a line of ours, whose task is `orch`."""
-
-    time: float
-    task: str
-    generation: int
-    stream: str
-    text: str
-
-
-class _Gap(NamedTuple):
-    """A gap's line, at bytes `start` to `after` of the copy. What follows it is at `offset` in the host's log."""
-
-    start: int
-    after: int
-    offset: int
 
 
 class RunLogs:
@@ -63,12 +44,12 @@ class RunLogs:
             size = os.stat(path).st_size
         except FileNotFoundError:
             return 0
-        gaps = [gap for gap in _read_gaps(path) if gap.start <= size]
+        gaps = [gap for gap in read_gaps(path) if gap.start <= size]
         if not gaps:
             return size
         last = gaps[-1]
         if size < last.after:  # the coordinator died while it wrote the gap's line, so the gap does not count
-            before = gaps[-2] if len(gaps) > 1 else _Gap(0, 0, 0)
+            before = gaps[-2] if len(gaps) > 1 else Gap(0, 0, 0)
             return before.offset + last.start - before.after
         return last.offset + size - last.after
 
@@ -87,9 +68,9 @@ class RunLogs:
                 return end
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
-                _drop_torn_gap(file, path)
+                drop_torn_gap(file, path)
                 if offset > end:
-                    _write_gap(file, path, offset, missing=offset - end, time=_time_of(data))
+                    write_gap(file, path, offset, missing=offset - end, time=time_of(data))
                 file.seek(0, os.SEEK_END)
                 file.write(data)
             return offset + len(data)
@@ -108,7 +89,7 @@ class RunLogs:
     def has_many_gaps(self, run_id: str, task: str, generation: int) -> bool:
         """Return whether a log has more gaps than a host makes that rotates it: they are read at each look."""
         try:
-            return os.stat(_gaps_path(self._path(run_id, task, generation))).st_size > _GAPS_BYTES_MAX
+            return os.stat(gaps_path(self._path(run_id, task, generation))).st_size > _GAPS_BYTES_MAX
         except FileNotFoundError:
             return False
 
@@ -165,7 +146,7 @@ class RunLogs:
         files = self.files(run_id, tasks)
         if tail is not None and tail <= 0:
             return iter(())
-        parts = [_file_lines(path, task, generation, since, tail) for task, generation, path in files]
+        parts = [lines_of(path, task, generation, since, tail) for task, generation, path in files]
         own = self._own_lines(run_id, set(), since) if tasks is None else []
         merged = heapq.merge(*parts, own, key=_by_time)
         return merged if tail is None else iter(deque(merged, maxlen=tail))
@@ -185,10 +166,10 @@ class RunLogs:
         have arrived meanwhile are yielded, and the iteration ends.
         """
         wanted = None if tasks is None else list(tasks)
-        followers: dict[str, _Follower] = {}
+        followers: dict[str, Follower] = {}
         # The positions are recorded before the reading, so that a line that arrives in between is shown once.
         for task, generation, path in self.files(run_id, wanted):
-            followers[path] = _Follower(path, task, generation, _end_of_lines(path))
+            followers[path] = Follower(path, task, generation, end_of_lines(path))
         seen: set[int] = set()
         own = self._own_lines(run_id, seen, since) if tasks is None else []
         first = heapq.merge(*(f.before(since, tail) for f in followers.values()), own, key=_by_time)
@@ -197,7 +178,7 @@ class RunLogs:
         while going:
             going = pause()
             for task, generation, path in self.files(run_id, wanted):
-                followers.setdefault(path, _Follower(path, task, generation, 0))
+                followers.setdefault(path, Follower(path, task, generation, 0))
             new = [line for follower in followers.values() for line in follower.new(ended=not going)]
             if tasks is None:
                 new += self._own_lines(run_id, seen, since)
@@ -259,153 +240,5 @@ def _by_time(line: LogLine) -> float:
     return line.time
 
 
-class _Follower:
-    """Reads one growing file, only whole lines."""
-
-    def __init__(self, path: str, task: str, generation: int, at: int) -> None:
-        self._path, self._task, self._generation, self._at = path, task, generation, at
-        self._time = 0.0
-
-    def before(self, since: float | None, tail: int | None) -> Iterator[LogLine]:
-        """Yield the lines up to the position where following begins."""
-        for line in _file_lines(self._path, self._task, self._generation, since, tail, end=self._at):
-            self._time = line.time
-            yield line
-
-    def new(self, *, ended: bool) -> Iterator[LogLine]:
-        """Yield the lines that have arrived. With `ended`, yield also a last line without its newline."""
-        with open(self._path, "rb") as file:
-            file.seek(self._at)
-            data = file.read()
-        if not ended:
-            data = data[: data.rfind(b"\n") + 1]
-        self._at += len(data)
-        for raw in _lines(data):
-            line = parse(raw, self._task, self._generation, self._time)
-            self._time = line.time
-            yield line
-
-
-def _lines(data: bytes) -> list[bytes]:
-    """Split at newlines only. bytes.splitlines would also split at the carriage returns of a progress bar."""
-    lines = data.split(b"\n")
-    return lines if lines[-1] else lines[:-1]
-
-
-def _file_lines(
-    path: str, task: str, generation: int, since: float | None, tail: int | None, *, end: int | None = None
-) -> Iterator[LogLine]:
-    """Yield the lines of one file up to byte `end`, which is the end of a line."""
-    time = 0.0
-    with open(path, "rb") as file:
-        end = os.fstat(file.fileno()).st_size if end is None else end
-        at = 0 if tail is None else _start_of_last(file, end, tail)
-        file.seek(at)
-        while at < end and (raw := file.readline()):
-            at += len(raw)
-            line = parse(raw.removesuffix(b"\n"), task, generation, time)
-            time = line.time
-            if since is None or time >= since:
-                yield line
-
-
-def _end_of_lines(path: str) -> int:
-    """Return the offset after the last newline. What follows is not a whole line yet."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if not size or _byte(file, size - 1) == b"\n":
-            return size
-        return _start_of_last(file, size, 1)
-
-
-def _start_of_last(file: BinaryIO, end: int, count: int) -> int:
-    """Return where the last `count` lines before byte `end` begin. It reads backwards, since logs are long."""
-    at = end
-    # The newline at the end of the last line must not be counted as the start of a line.
-    missing = count + 1 if end and _byte(file, end - 1) == b"\n" else count
-    while at > 0:
-        start = max(0, at - _BLOCK_BYTES)
-        file.seek(start)
-        block = file.read(at - start)
-        place = len(block)
-        while (place := block.rfind(b"\n", 0, place)) >= 0:
-            missing -= 1
-            if missing == 0:
-                return start + place + 1
-        at = start
-    return 0
-
-
-def _byte(file: BinaryIO, at: int) -> bytes:
-    file.seek(at)
-    return file.read(1)
-
-
-def parse(raw: bytes, task: str, generation: int, time_before: float) -> LogLine:
-    """Parse a line. A line that a rotation has cut keeps its text, and gets the time of the line before."""
-    parts = raw.split(b" ", 2)
-    if len(parts) >= 2 and parts[1] in (b"o", b"e", b"g"):
-        try:
-            time = float(parts[0])
-        except ValueError:
-            pass  # the text only looks like a stamped line, and is returned whole below
-        else:
-            text = parts[2].decode("utf-8", "replace") if len(parts) == 3 else ""
-            return LogLine(time, task, generation, parts[1].decode(), text)
-    return LogLine(time_before, task, generation, "o", raw.decode("utf-8", "replace"))
-
-
-def _time_of(data: bytes) -> float:
-    """Return the time of the first whole line in a piece of a log; 0 where it has none."""
-    for raw in data.split(b"\n", 2)[:2]:
-        time = parse(raw, "", 0, 0.0).time
-        if time:
-            return time
-    return 0.0
-
-
 def _host_path(path: str) -> str:
     return path.removesuffix(".log") + ".host"
-
-
-def _gaps_path(path: str) -> str:
-    return path.removesuffix(".log") + ".gaps"
-
-
-def _read_gaps(path: str) -> list[_Gap]:
-    try:
-        with open(_gaps_path(path), encoding="ascii") as file:
-            lines = file.read().split("\n")
-    except FileNotFoundError:
-        return []
-    # The last element is empty, or was being written when the coordinator died; then its gap does not count.
-    return [_Gap(*map(int, line.split())) for line in lines[:-1] if line]
-
-
-def _drop_torn_gap(file: BinaryIO, path: str) -> None:
-    """Remove a gap whose line was only partly written, and forget gaps whose line was not written at all."""
-    size = os.fstat(file.fileno()).st_size
-    gaps = _read_gaps(path)
-    whole = [gap for gap in gaps if gap.after <= size]
-    if len(whole) == len(gaps):
-        return
-    torn = gaps[len(whole)]
-    if torn.start < size:
-        file.truncate(torn.start)
-    text = "".join(f"{gap.start} {gap.after} {gap.offset}\n" for gap in whole)
-    durable.write(_gaps_path(path), text.encode(), durable=False)  # neither is the log: the host has it
-
-
-def _write_gap(file: BinaryIO, path: str, offset: int, *, missing: int, time: float) -> None:
-    """Write a line in the place of `missing` bytes. Its position is written before the line; `end` relies on that."""
-    start = file.seek(0, os.SEEK_END)
-    newline = b"" if start == 0 or _byte(file, start - 1) == b"\n" else b"\n"
-    text = (
-        f"{time:.6f} g [{missing} bytes of this log were rotated away on the host before they were copied]\n"
-    )
-    line = newline + text.encode()
-    with open(_gaps_path(path), "a", encoding="ascii") as gaps:
-        gaps.write(f"{start} {start + len(line)} {offset}\n")
-    file.seek(0, os.SEEK_END)
-    file.write(line)
-    file.flush()

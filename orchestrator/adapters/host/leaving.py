@@ -13,7 +13,7 @@ from orchestrator.adapters import durable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from orchestrator.protocol.frames import Leaving
+    from orchestrator.protocol.reports import Leaving
 
 VARIABLE = "ORCH_LEAVING"
 

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from orchestrator.protocol.frames import Unkillable
+    from orchestrator.protocol.reports import Unkillable
 
 DIRECTORY = "unkillable"
 

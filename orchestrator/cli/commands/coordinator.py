@@ -10,6 +10,7 @@ from orchestrator.cli import render
 from orchestrator.cli.help import Group
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session, is_not_running
+from orchestrator.client.choice import is_active
 from orchestrator.core.errors import CoordinatorUnreachable, SomeHostsOnly
 
 
@@ -87,9 +88,7 @@ def stop_coordinator(session: Session) -> None:
     from orchestrator.cli.handover import end_coordinator
 
     client = session.client()
-    active = [
-        render.title(found) for found in client.get("/v1/status").get("runs") or [] if render.is_active(found)
-    ]
+    active = [render.title(found) for found in client.get("/v1/status").get("runs") or [] if is_active(found)]
     pid = client.get("/v1/coordinator").get("pid")
     end_coordinator(session, pid)
     session.say(f"Coordinator stopped (pid {pid})")

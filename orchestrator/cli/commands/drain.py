@@ -10,7 +10,6 @@ import click
 
 from orchestrator.adapters.head.client import Client
 from orchestrator.cli.help import Command
-from orchestrator.cli.render import is_active
 from orchestrator.cli.run_choice import (
     complete_host,
     complete_run,
@@ -22,6 +21,7 @@ from orchestrator.cli.run_choice import (
 )
 from orchestrator.cli.session import Session
 from orchestrator.cli.terminal import printable
+from orchestrator.client.choice import is_active
 from orchestrator.core.errors import UsageError
 
 

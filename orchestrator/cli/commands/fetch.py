@@ -11,15 +11,9 @@ import click
 
 from orchestrator.adapters.head.client import Client
 from orchestrator.cli.help import Command
-from orchestrator.cli.render import table
-from orchestrator.cli.run_choice import (
-    complete_run,
-    complete_task,
-    find_or_newest,
-    name_and_task,
-    runs_of,
-)
+from orchestrator.cli.run_choice import complete_run, complete_task, find_or_newest, name_and_task, runs_of
 from orchestrator.cli.session import Session
+from orchestrator.cli.tables import table
 from orchestrator.core.errors import OrchestratorError, Refused, SomeHostsOnly
 from orchestrator.core.words import counted, listed, size
 

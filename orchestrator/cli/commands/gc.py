@@ -7,18 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli import render
 from orchestrator.cli.help import Command
-from orchestrator.cli.host_queries import (
-    TIMEOUT_S,
-    asker,
-    confirm,
-    is_interactive,
-    plans_of,
-    say_problems,
-)
+from orchestrator.cli.host_queries import TIMEOUT_S, asker, confirm, is_interactive, plans_of, say_problems
 from orchestrator.cli.orphans import KEPT, Item, Known, known, look_here, look_in_jobs, remove_here
 from orchestrator.cli.session import Session
+from orchestrator.cli.tables import table
 from orchestrator.core.errors import Refused, SomeHostsOnly, UsageError
 from orchestrator.core.words import counted, duration, size
 
@@ -133,7 +126,7 @@ def shown(items: Sequence[Item], session: Session) -> str:
         age = "-" if item.age_s is None else f"{duration(item.age_s)} ago"
         owner = str(item.owner) if item.owner is not None else "-"
         rows.append((item.run, item.host, item.what, item.state, owner, size(item.bytes), age))
-    return "\n".join(render.table(rows, session.paint, right=frozenset({"SIZE"})))
+    return "\n".join(table(rows, session.paint, right=frozenset({"SIZE"})))
 
 
 @click.command(

@@ -11,10 +11,12 @@ import click
 from orchestrator.adapters.head.client import Client
 from orchestrator.cli import render
 from orchestrator.cli.help import Command
+from orchestrator.cli.kill_proof import proof
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.run_choice import find, only_active, run_argument, runs_of
 from orchestrator.cli.session import Session
 from orchestrator.client import killing
+from orchestrator.client.choice import is_active
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
 
 
@@ -46,9 +48,9 @@ def run(request: Request, session: Session) -> Result:
         return Result((), (), problem)
     client = session.client()
     chosen = _chosen(request, _runs(session, client, request, waiting), waiting)
-    already = tuple(found for found in chosen if not render.is_active(found))
+    already = tuple(found for found in chosen if not is_active(found))
     deadline = session.now() + request.timeout_s
-    active = [found for found in chosen if render.is_active(found)]
+    active = [found for found in chosen if is_active(found)]
     for found in active:
         killing.order(client, found, force=request.force)
     try:
@@ -101,14 +103,14 @@ def _runs(session: Session, client: Client, request: Request, waiting: list[str]
         if known is None and os.path.exists(session.paths.journal):
             raise
         runs: list[dict[str, Any]] = known["runs"] if known is not None else []
-        if any(render.is_active(found) and found["name"] in request.names for found in runs):
+        if any(is_active(found) and found["name"] in request.names for found in runs):
             raise
         return runs
 
 
 def _chosen(request: Request, runs: list[dict[str, Any]], waiting: list[str]) -> list[dict[str, Any]]:
     """Return the runs that are meant. A name of pods without a run means a run too where that is active."""
-    active = [found for found in runs if render.is_active(found)]
+    active = [found for found in runs if is_active(found)]
     if request.all:
         return active
     if not request.names:
@@ -154,7 +156,7 @@ def command(
         session.put_json({"schema": 1, "runs": [*result.already, *result.runs]})
     else:
         for found in result.runs:
-            session.put(render.proof(found, session.paint))
+            session.put(proof(found, session.paint))
     if all_runs and not result.runs and not as_json:
         session.say("No run is active")
     problem = killing.verdict(result.runs) or result.problem

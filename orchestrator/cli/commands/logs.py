@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from orchestrator.adapters.head.runlogs import LogLine
+from orchestrator.adapters.head.log_file import LogLine
 from orchestrator.cli import render
 from orchestrator.cli.grpc_folding import GrpcFolder
 from orchestrator.cli.help import Command

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from orchestrator.cli.help import Command
-from orchestrator.cli.render import table
 from orchestrator.cli.session import Paint, Session
+from orchestrator.cli.tables import table
 from orchestrator.core.launch_document import document
 from orchestrator.core.words import counted
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli import render
 from orchestrator.cli.commands import fetch
 from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
+from orchestrator.cli.tables import table
 from orchestrator.cli.trials import to_its_end
 from orchestrator.core.comparison import TOLERANCE, Incomparable, Record, Verdict, compare, rows
 from orchestrator.core.errors import OrchestratorError, SpecError
@@ -155,7 +155,7 @@ def shown(alone: Record, together: Record, verdict: Verdict, session: Session) -
         [str(step), _figure(one), _figure(other), "-" if share is None else f"{share:.1e}"]
         for step, one, other, share in near
     ]
-    told = render.table(lines, session.paint, right=frozenset(head))
+    told = table(lines, session.paint, right=frozenset(head))
     if len(near) < len(every):
         told.append(f"({counted(len(every) - len(near), 'step')} left out)")
     told.append("")

@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli.help import Command
-from orchestrator.cli.host_queries import (
-    TIMEOUT_S,
-    asker,
-    confirm,
-    is_interactive,
-    plans_of,
-    say_problems,
-)
+from orchestrator.cli.host_queries import TIMEOUT_S, asker, confirm, is_interactive, plans_of, say_problems
 from orchestrator.cli.session import Session
 from orchestrator.core.errors import CoordinatorUnreachable, JournalError, Refused, SomeHostsOnly, UsageError
-from orchestrator.core.model import Phase
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.words import counted
 
 if TYPE_CHECKING:
@@ -77,7 +70,7 @@ class Loss:
 
 def check_lost(session: Session) -> Loss:
     """Return what is lost of the journal. Raises Refused where nothing is."""
-    from orchestrator.adapters.head.journal import peek
+    from orchestrator.adapters.head.journal_reading import peek
 
     try:
         client = session.client()

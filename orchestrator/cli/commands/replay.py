@@ -28,7 +28,7 @@ class Request:
 
 def run(request: Request, session: Session) -> tuple[str, Iterator[Played]]:
     """Return the run's id, and what becomes of each of its entries. Needs no coordinator, and writes nothing."""
-    from orchestrator.adapters.head.journal import read_entries
+    from orchestrator.adapters.head.journal_reading import read_entries
     from orchestrator.adapters.head.replay import replay
 
     run_id, entries = read_entries(session.paths.journal, request.name)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli import render
 from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
+from orchestrator.cli.tables import table
 from orchestrator.cli.trials import to_its_end
 from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
 from orchestrator.core.words import counted, duration
@@ -160,7 +160,7 @@ def shown(rows: Sequence[Row], session: Session) -> str:
         ]
         for row in rows
     ]
-    aligned = render.table(lines, session.paint, right=frozenset(head))
+    aligned = table(lines, session.paint, right=frozenset(head))
     most = max(row.replicas / rows[0].replicas for row in rows)
     bars = [
         f"{row.replicas:>8}  {'█' * round(_BAR * row.speedup / most):<{_BAR}}  "

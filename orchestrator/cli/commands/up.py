@@ -14,7 +14,7 @@ from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
 from orchestrator.cli.watching import Watch
-from orchestrator.client.choice import find_or_newest, runs_of
+from orchestrator.client.choice import find_or_newest, is_active, runs_of
 from orchestrator.client.submit import Submitted
 from orchestrator.client.submit import submit as submit_file
 from orchestrator.client.waiting import wait_for_the_outputs
@@ -154,7 +154,7 @@ def _wait(request: Request, session: Session, client: Client, document: dict[str
         )
 
     def over(seen: Mapping[str, Any]) -> bool:
-        return not render.is_active(seen) or (request.until == "running" and seen.get("phase") == "RUNNING")
+        return not is_active(seen) or (request.until == "running" and seen.get("phase") == "RUNNING")
 
     watch = Watch(
         session,

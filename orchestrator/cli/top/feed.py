@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.adapters.head.runlogs import LogLine, RunLogs
+from orchestrator.adapters.head.log_file import LogLine
+from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.client.choice import find_or_newest, is_active, runs_of
 from orchestrator.client.client import Client, Run
 from orchestrator.client.environment import Environment

@@ -7,12 +7,14 @@ from typing import Any
 
 from rich.text import Text
 
-from orchestrator.adapters.head.runlogs import LogLine
+from orchestrator.adapters.head.log_file import LogLine
 from orchestrator.cli import render
 from orchestrator.cli.session import Paint
+from orchestrator.cli.task_table import gpus_of, task_row
 from orchestrator.cli.terminal import inert, printable
 from orchestrator.cli.times import of_event
 from orchestrator.cli.top.feed import Seen, pace_against_median
+from orchestrator.cli.troubles import trouble_lines
 from orchestrator.core.words import counted, duration, pace
 
 Document = Mapping[str, Any]
@@ -58,7 +60,7 @@ def head(seen: Seen, width: int = 120) -> Text:
     first.append_text(safe(next((text for text in facts if len(text) <= room), " ".join(_facts(run, 0)))))
     first.append(others, "dim")
     cause = run.get("first_cause") or {}
-    wrong = [line.strip() for line in render.trouble_lines({**run, "first_cause": None}, _PLAIN)]
+    wrong = [line.strip() for line in trouble_lines({**run, "first_cause": None}, _PLAIN)]
     third = Text("")
     if cause and phase != "SUCCEEDED":
         third = safe(f"✕ {cause.get('sentence')}; {cause.get('done') or ''}".rstrip("; "), "red")
@@ -127,10 +129,10 @@ def task_rows(run: Document, width: int) -> tuple[list[str], dict[str, list[Text
 
 
 def _cells(task: Document, host: Document, against: Mapping[str, float]) -> dict[str, Text]:
-    shown = render.task_row(task, host)
+    shown = task_row(task, host)
     phase = shown["PHASE"]
     share = against.get(str(task["task"]))
-    power = [gpu.get("power_w") for gpu in render.gpus_of(task, host)]
+    power = [gpu.get("power_w") for gpu in gpus_of(task, host)]
     watts = [value for value in power if value is not None]
     slow = share is not None and share <= _SLOW
     return {

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from orchestrator.core.host import Host, HostState, Link
 from orchestrator.core.hosts import checkpoint_dir, slots
 from orchestrator.core.hosts.host_state import STUCK_HINT, is_cut_off
 from orchestrator.core.instants import Instant
-from orchestrator.core.model import (
-    Backoff,
-    Ended,
-    Host,
-    HostState,
-    Intent,
-    Link,
-    Pending,
-    Rendezvous,
-    Run,
-    Running,
-    Stopping,
-    Task,
-    TaskPhase,
-)
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import Backoff, Ended, Intent, Pending, Rendezvous, Running, Stopping
 from orchestrator.core.phases import leaving, room
 from orchestrator.core.phases.individual import waits_to_leave
 from orchestrator.core.phases.starting import is_seeded
 from orchestrator.core.phases.stopping import to_prove
+from orchestrator.core.task import Task, TaskPhase
 from orchestrator.core.words import duration, listed
 
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from orchestrator.core.causes import Blame
-from orchestrator.core.model import GpuFault, Host, Run, Task
+from orchestrator.core.host import GpuFault, Host
+from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.task import Task
 from orchestrator.core.turn import Turn
 
 FAULTS_MAX = 64

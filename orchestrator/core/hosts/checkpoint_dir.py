@@ -7,8 +7,10 @@ the newest checkpoint. No restart would help, so none is made; it is said, and w
 from __future__ import annotations
 
 from orchestrator.core.events import HostReported
-from orchestrator.core.model import Host, Run, Running
+from orchestrator.core.host import Host
+from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phase_states import Running
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration, size
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from orchestrator.core.model import Host, Problem
+from orchestrator.core.host import Host
+from orchestrator.core.model import Problem
 from orchestrator.core.plan import CheckpointPlan, Plan
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.words import listed

@@ -5,18 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.causes import Blame, Cause
-from orchestrator.core.model import (
-    Exit,
-    Host,
-    HostState,
-    Link,
-    Problem,
-    Run,
-    Task,
-    TaskPhase,
-    Unkillable,
-)
+from orchestrator.core.ends import Exit
+from orchestrator.core.host import Host, HostState, Link, Unkillable
+from orchestrator.core.model import Problem, Run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.task import Task, TaskPhase
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
 

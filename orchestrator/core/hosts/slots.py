@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.core.host import Host, HostState, Link
 from orchestrator.core.hosts import compatibility
-from orchestrator.core.model import Host, HostState, Link, Phase, Run
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.placement import COMPUTING_TYPES, has_room
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.core.words import counted

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from orchestrator.core.budget import Budget
+from orchestrator.core.causes import Cause
+from orchestrator.core.checkpoint import Checkpoint
+from orchestrator.core.ends import FirstCause
 from orchestrator.core.events import CheckpointSeeded, CheckpointVerified, RolledBack, SeedProgressed
-from orchestrator.core.model import Budget, Cause, Checkpoint, FirstCause, Phase, Run
+from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.phases import final_verification, previous_end, restart
 from orchestrator.core.phases.reschedule import at_checkpoint
 from orchestrator.core.phases.running import verification_ended

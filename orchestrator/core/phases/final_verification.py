@@ -10,10 +10,12 @@ from dataclasses import replace
 
 from orchestrator.core.actions import VerifyCheckpoint
 from orchestrator.core.events import CheckpointVerified
+from orchestrator.core.host import Link
 from orchestrator.core.hosts import checkpoint_dir
 from orchestrator.core.instants import Instant
-from orchestrator.core.model import Intent, Link, Run, Stopping
+from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phase_states import Intent, Stopping
 from orchestrator.core.turn import Turn
 
 LOOK_WAIT_S = 30.0

@@ -11,26 +11,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.actions import StartTask, StopTask
+from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause
+from orchestrator.core.ends import Exit, FirstCause
+from orchestrator.core.host import HostState, Link
 from orchestrator.core.hosts.slots import NO_TASKS
 from orchestrator.core.instants import Deadline, is_due
-from orchestrator.core.model import (
-    Cause,
-    Exit,
-    FirstCause,
-    HostState,
-    Intent,
-    Link,
-    Phase,
-    Run,
-    Task,
-    TaskPhase,
-)
+from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phase_states import Intent, Phase
 from orchestrator.core.phases import reschedule, restart, standby
 from orchestrator.core.phases.starting import addresses, release
 from orchestrator.core.phases.stopping import end_patience_s, stop_all
 from orchestrator.core.restart_scope import individuals, is_individual, is_served
+from orchestrator.core.task import Task, TaskPhase
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
 

@@ -11,23 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from orchestrator.core.causes import Cause
+from orchestrator.core.ends import FirstCause
+from orchestrator.core.host import Host, HostState, Leaving, Link
 from orchestrator.core.hosts import host_state, slots
 from orchestrator.core.hosts.silence import last_word_at
 from orchestrator.core.instants import Deadline, Instant, is_due
-from orchestrator.core.model import (
-    Backoff,
-    Cause,
-    Ended,
-    FirstCause,
-    Host,
-    HostState,
-    Intent,
-    Leaving,
-    Link,
-    Phase,
-    Run,
-)
+from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phase_states import Backoff, Ended, Intent, Phase
 from orchestrator.core.phases.stopping import finish, stop_all
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration, listed

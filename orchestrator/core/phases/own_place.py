@@ -6,9 +6,11 @@ reads whole. That is said once, what the restart has cost is counted from there,
 
 from __future__ import annotations
 
-from orchestrator.core.model import Phase, Run, Task
+from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.phases import previous_end
+from orchestrator.core.task import Task
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted
 

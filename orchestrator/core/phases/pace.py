@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from orchestrator.core import bottleneck
 from orchestrator.core.bottleneck import HostReading, TaskReading, Watched
-from orchestrator.core.model import Host, Link, Phase, Run, Running, Task
+from orchestrator.core.host import Host, Link
+from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phase_states import Phase, Running
 from orchestrator.core.plan import TaskId
+from orchestrator.core.task import Task
 from orchestrator.core.turn import Turn
 
 LOOK_EVERY_S = 5.0

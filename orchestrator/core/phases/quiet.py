@@ -8,10 +8,13 @@ decided at the next `Ticked`.
 from __future__ import annotations
 
 from orchestrator.core.events import Event, HostReported
+from orchestrator.core.host import Host
 from orchestrator.core.hosts import checkpoint_dir
-from orchestrator.core.model import Host, Phase, Run, Task
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.phases import standby
 from orchestrator.core.phases.stall import may_be_frozen
+from orchestrator.core.task import Task
 
 _WAITS_FOR_NO_NUMBER = (Phase.PENDING, Phase.RENDEZVOUS, Phase.RUNNING)
 """In other phases room on a disk may be waited for, or the end of a task that a report leaves out."""

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from orchestrator.core.actions import StopTask
+from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause, gpu_faults
+from orchestrator.core.ends import Exit
 from orchestrator.core.events import HostReported, TaskReport
+from orchestrator.core.host import Host, Link
 from orchestrator.core.hosts import checkpoint_dir, host_state
 from orchestrator.core.launch import GENERATION_TOLD_MAX
-from orchestrator.core.model import Cause, Exit, Host, Link, Phase, Run, Running, Task, TaskPhase
+from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind, said_by_task
+from orchestrator.core.phase_states import Phase, Running
 from orchestrator.core.phases import leaving, own_place, standby
 from orchestrator.core.phases.stopping import prove_again
 from orchestrator.core.plan import TaskId
 from orchestrator.core.replacing import replace
 from orchestrator.core.restart_scope import is_individual
+from orchestrator.core.task import Task, TaskPhase
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from orchestrator.core.actions import CloseHost
 from orchestrator.core.events import DrainRequested, UndrainRequested
+from orchestrator.core.host import HostState
 from orchestrator.core.hosts import host_state, slots
-from orchestrator.core.model import HostState, Intent, Phase, Run
+from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phase_states import Intent, Phase
 from orchestrator.core.phases import leaving
 from orchestrator.core.phases.stopping import stop_all
 from orchestrator.core.placement import assigned

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from zlib import crc32
 
-from orchestrator.core.model import Budget, Cause
+from orchestrator.core.budget import Budget
+from orchestrator.core.causes import Cause
 from orchestrator.core.plan import RestartPolicy
 
 SAME_END = "starting again would end in the same way"

@@ -8,10 +8,12 @@ Where the checkpoint directory has room, another disk is full, and the ordinary 
 from __future__ import annotations
 
 from orchestrator.core.causes import Cause
+from orchestrator.core.host import Host, Link
 from orchestrator.core.hosts.checkpoint_dir import LOW_BYTES, ROOM_BYTES
 from orchestrator.core.instants import Deadline, Instant, is_due
-from orchestrator.core.model import Backoff, Host, Intent, Link, Run
+from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phase_states import Backoff, Intent
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration, size
 

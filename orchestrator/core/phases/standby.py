@@ -17,29 +17,22 @@ from dataclasses import replace
 from typing import cast
 
 from orchestrator.core.actions import Action, StartTask, StopTask
+from orchestrator.core.causes import Cause
 from orchestrator.core.events import HostReported, OrderFailed, TaskReport
 from orchestrator.core.generations import highest_told, next_generation
+from orchestrator.core.host import HostState, Link
 from orchestrator.core.hosts import slots, standby_places
 from orchestrator.core.hosts.slots import Assignment
 from orchestrator.core.hosts.standby_places import fitting, is_covered, is_home, living, unfit, why_incomplete
 from orchestrator.core.instants import Deadline, is_due
-from orchestrator.core.model import (
-    Backoff,
-    Cause,
-    HostState,
-    Intent,
-    Link,
-    Run,
-    Running,
-    Standby,
-    Task,
-    TaskPhase,
-)
+from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phase_states import Backoff, Intent, Running
 from orchestrator.core.plan import Plan, TaskId
 from orchestrator.core.restart_scope import is_individual
 from orchestrator.core.roster import Roster
 from orchestrator.core.strategy import STRATEGIES
+from orchestrator.core.task import Standby, Task, TaskPhase
 from orchestrator.core.turn import Turn
 from orchestrator.core.words import counted, duration
 

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from orchestrator.daemon.agent.jobs import Jobs, Result
     from orchestrator.daemon.agent.streams import Loop
-    from orchestrator.protocol.frames import DirectorySample
+    from orchestrator.protocol.reports import DirectorySample
 
 EVERY_S = 10.0
 """The interval between two checks."""

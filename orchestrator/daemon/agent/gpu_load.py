@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestrator.protocol.frames import GpuFault, GpuLoad
+    from orchestrator.protocol.reports import GpuFault, GpuLoad
 
 EVERY_S = 5
 STALE_S = 30.0

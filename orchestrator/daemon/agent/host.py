@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.daemon.agent.gpu_load import GpuLoads
-    from orchestrator.protocol.frames import BootRequest, Hello, PsutilFrom, Sample
+    from orchestrator.protocol.hello import BootRequest, Hello
+    from orchestrator.protocol.reports import PsutilFrom, Sample
 
 
 _NVIDIA = "/dev/nvidiactl"

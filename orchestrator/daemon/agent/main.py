@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from orchestrator.protocol.frames import BootRequest, HostSample, Report, Sampled
+    from orchestrator.protocol.hello import BootRequest
+    from orchestrator.protocol.reports import HostSample, Report, Sampled
 
 _STDIN, _STDOUT = 0, 1
 _READ_BYTES = 256 << 10

@@ -24,16 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.protocol.frames import Left, Task
-    from orchestrator.protocol.orders import (
-        Claim,
-        KnownRun,
-        KnownRuns,
-        KnownTask,
-        Nothing,
-        Record,
-        Stamp,
-    )
+    from orchestrator.protocol.orders import Claim, KnownRun, KnownRuns, KnownTask, Nothing, Record, Stamp
+    from orchestrator.protocol.reports import Left, Task
 
 _RECORDS_BYTES = 1 << 20
 """Of runs of which nothing lives, in one answer: a frame holds 4 MiB, and a host remembers many of them."""

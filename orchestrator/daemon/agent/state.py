@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from orchestrator.protocol.frames import Report, Task
+    from orchestrator.protocol.reports import Report, Task
 
 
 def refuse_older(task: str, generation: int, newest: int) -> None:

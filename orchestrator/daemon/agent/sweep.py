@@ -18,8 +18,8 @@ BUNDLE_UNUSED_S = 30 * 86400.0
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from orchestrator.protocol.frames import SweptBy
     from orchestrator.protocol.orders import Swept
+    from orchestrator.protocol.reports import SweptBy
 
 
 RELEASE_S = 5.0

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from orchestrator.protocol.frames import Task
     from orchestrator.protocol.orders import Claim, OfTask
+    from orchestrator.protocol.reports import Task
 
     Key = tuple[str, str, int]
     """(run, task, generation)"""

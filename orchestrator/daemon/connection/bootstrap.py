@@ -30,7 +30,7 @@ from orchestrator.daemon.connection import edge
 from orchestrator.daemon.connection.bootstrap_errors import PYTHON_HINT, too_old, unfit
 from orchestrator.daemon.connection.compiled import compiled_for
 from orchestrator.protocol.check import check_of
-from orchestrator.protocol.frames import BootAnswer, BootRequest, Greeting
+from orchestrator.protocol.hello import BootAnswer, BootRequest, Greeting
 from orchestrator.protocol.table import PSUTIL
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from orchestrator.core.errors import HostUnfit
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import HostPlan
-    from orchestrator.protocol.frames import BootAnswer
+    from orchestrator.protocol.hello import BootAnswer
 
 
 PYTHON_HINT = "give the full path of the training's Python as `python` in the cluster spec"

@@ -18,8 +18,9 @@ from orchestrator.core.model import Problem
 from orchestrator.core.words import duration, size
 from orchestrator.daemon.connection import edge
 from orchestrator.daemon.connection.crew import Crew
-from orchestrator.protocol.frames import Error, Greeting
-from orchestrator.protocol.frames import Reply as ReplyFrame
+from orchestrator.protocol.hello import Greeting
+from orchestrator.protocol.replies import Error
+from orchestrator.protocol.replies import Reply as ReplyFrame
 from orchestrator.protocol.table import Order
 
 A = TypeVar("A")

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
-from orchestrator.protocol import frames
 from orchestrator.protocol.check import Misfit, check_of, cleaned, shown
+from orchestrator.protocol.hello import Greeting, Hello
+from orchestrator.protocol.replies import ErrorFrame, OkFrame, Reply
+from orchestrator.protocol.reports import Report, ReportFrame
 from orchestrator.protocol.table import Order
 
 A = TypeVar("A")
@@ -20,22 +22,22 @@ class WireError(ValueError):
     """An agent has broken the protocol. str() is a sentence with the host and the field."""
 
 
-def hello(host: str, message: Mapping[str, Any]) -> frames.Greeting:
+def hello(host: str, message: Mapping[str, Any]) -> Greeting:
     """Check the first frame of an agent, and return its hello."""
     if "hello" not in message:
         raise WireError(f"{host} began with {_kind(message)} and not with a hello")
-    return cast("frames.Greeting", _checked(host, "a hello", frames.Hello, message["hello"]))
+    return cast("Greeting", _checked(host, "a hello", Hello, message["hello"]))
 
 
-def frame(host: str, message: Mapping[str, Any], blob: bytes) -> frames.ReportFrame | frames.Reply:
+def frame(host: str, message: Mapping[str, Any], blob: bytes) -> ReportFrame | Reply:
     """Check a frame that follows the hello, and return it."""
     if "report" in message:
         if blob:
             raise WireError(f"{host} sent a report with {len(blob)} bytes that nobody asked for")
-        return {"report": _checked(host, "a report", frames.Report, message["report"])}
+        return {"report": _checked(host, "a report", Report, message["report"])}
     if "reply" in message:
-        kind: type[Any] = frames.ErrorFrame if "error" in message else frames.OkFrame
-        return cast("frames.Reply", _checked(host, "a reply", kind, message))
+        kind: type[Any] = ErrorFrame if "error" in message else OkFrame
+        return cast("Reply", _checked(host, "a reply", kind, message))
     raise WireError(f"{host} sent {_kind(message)}, which is neither report nor reply")
 
 

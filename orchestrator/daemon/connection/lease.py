@@ -13,7 +13,8 @@ from orchestrator.core.plan import HostPlan
 from orchestrator.core.words import duration
 from orchestrator.daemon.connection.conversation import LinkDown, OrderRefused
 from orchestrator.daemon.connection.link import HostLink, Watch
-from orchestrator.protocol.frames import Greeting, Report
+from orchestrator.protocol.hello import Greeting
+from orchestrator.protocol.reports import Report
 
 CONNECT_TIMEOUT_S = 30.0
 

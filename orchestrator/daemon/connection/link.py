@@ -40,8 +40,9 @@ from orchestrator.daemon.connection.conversation import (
 from orchestrator.daemon.connection.crew import Crew
 from orchestrator.daemon.connection.edge import WireError
 from orchestrator.protocol.check import cleaned
-from orchestrator.protocol.frames import Greeting, Report
+from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.orders import Claim
+from orchestrator.protocol.reports import Report
 from orchestrator.protocol.table import Order
 
 log = logging.getLogger(__name__)

@@ -15,9 +15,10 @@ from orchestrator.core.actions import (
     VerifyCheckpoint,
 )
 from orchestrator.core.faults import Fault
-from orchestrator.core.model import Run, Task
+from orchestrator.core.model import Run
 from orchestrator.core.owner import Driven, Owner
 from orchestrator.core.plan import CheckpointPlan, TaskId
+from orchestrator.core.task import Task
 from orchestrator.protocol import orders
 from orchestrator.protocol.table import (
     BLOB,

@@ -17,7 +17,7 @@ from orchestrator.daemon.connection import bootstrap, edge
 from orchestrator.daemon.connection.conversation import Reply
 from orchestrator.daemon.connection.edge import WireError
 from orchestrator.protocol.check import cleaned
-from orchestrator.protocol.frames import Greeting
+from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.table import Order
 
 AT_ONCE_MAX = 256

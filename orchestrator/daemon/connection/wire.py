@@ -6,17 +6,25 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 
 from orchestrator.core.causes import REPORTED, Cause
+from orchestrator.core.checkpoint import Seed
+from orchestrator.core.ends import Exit
 from orchestrator.core.events import CheckpointVerified, HostReported, TaskReport
-from orchestrator.core.model import Exit, GpuLoad, Leaving, Problem, Progress, Saving, Seed, Swept, Unkillable
+from orchestrator.core.host import GpuLoad, Leaving, Unkillable
+from orchestrator.core.model import Problem
+from orchestrator.core.phase_states import Swept
 from orchestrator.core.plan import TaskId
+from orchestrator.core.saving import Saving
+from orchestrator.core.task import Progress
 from orchestrator.core.words import duration
-from orchestrator.protocol import frames, orders
+from orchestrator.protocol import orders, reports
+from orchestrator.protocol.hello import Greeting
+from orchestrator.protocol.replies import Error
 
 _UNKILLABLE_MAX = 4
 _WHY_CHARS_MAX = 200
 
 
-def slowness(hello: frames.Greeting) -> str | None:
+def slowness(hello: Greeting) -> str | None:
     """Return a sentence on what was slow while the head connected; None if nothing was."""
     slow = hello.get("slow", {})
     said = []
@@ -41,7 +49,7 @@ OLDER_MAX = 8
 
 
 def host_reported(
-    host: str, run_id: str, report: frames.Report, *, at: float, known: Collection[TaskId]
+    host: str, run_id: str, report: reports.Report, *, at: float, known: Collection[TaskId]
 ) -> HostReported:
     """Return the event of a heartbeat for one run, of the tasks that the run has; a host may name any number."""
     sample = report["host"]
@@ -63,16 +71,16 @@ def host_reported(
     )
 
 
-def _leaving(told: frames.Leaving | None) -> Leaving | None:
+def _leaving(told: reports.Leaving | None) -> Leaving | None:
     return Leaving(told["why"][:_WHY_CHARS_MAX], told["in_s"]) if told is not None else None
 
 
-def unkillable(told: list[frames.Unkillable]) -> tuple[Unkillable, ...]:
+def unkillable(told: list[reports.Unkillable]) -> tuple[Unkillable, ...]:
     """Return the processes that a host cannot get rid of: the first few, since one is enough to close it."""
     return tuple(Unkillable(one["pid"], one["run"], _unkillable(one)) for one in told[:_UNKILLABLE_MAX])
 
 
-def _unkillable(one: frames.Unkillable) -> str:
+def _unkillable(one: reports.Unkillable) -> str:
     since = datetime.fromtimestamp(one["since"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     name = f" ({one['command']})" if one["command"] else ""
     why = one["why"][:_WHY_CHARS_MAX]
@@ -93,7 +101,7 @@ def _bounded(reports: list[TaskReport]) -> list[TaskReport]:
     return kept[::-1]
 
 
-def task_report(told: frames.Task, *, at: float) -> TaskReport:
+def task_report(told: reports.Task, *, at: float) -> TaskReport:
     """Return the report of a task. Fields that an older shim does not send get defaults."""
     ended = told.get("exit")
     return TaskReport(
@@ -108,7 +116,7 @@ def task_report(told: frames.Task, *, at: float) -> TaskReport:
     )
 
 
-def _progress(told: frames.Task) -> Progress:
+def _progress(told: reports.Task) -> Progress:
     began = told.get("began")
     return Progress(
         global_step=told.get("global_step"),
@@ -134,7 +142,7 @@ def _progress(told: frames.Task) -> Progress:
     )
 
 
-def _saving(told: frames.Saving | None) -> Saving | None:
+def _saving(told: reports.Saving | None) -> Saving | None:
     if told is None:
         return None
     return Saving(
@@ -147,7 +155,7 @@ def _saving(told: frames.Saving | None) -> Saving | None:
     )
 
 
-def _exit(told: frames.Task, ended: frames.TaskExit, *, at: float) -> Exit:
+def _exit(told: reports.Task, ended: reports.TaskExit, *, at: float) -> Exit:
     """Return how a task ended. If it was ordered to end, its code does not matter, unless it is 0."""
     cause = REPORTED[ended["cause"]]
     ordered = ended.get("ordered", False)
@@ -170,13 +178,13 @@ def _exit(told: frames.Task, ended: frames.TaskExit, *, at: float) -> Exit:
     )
 
 
-def _left(left: list[frames.Left]) -> tuple[str, ...]:
+def _left(left: list[reports.Left]) -> tuple[str, ...]:
     """Return a line for each process; for those beyond NAMED_MAX only how many they are."""
     more = (f"and {len(left) - NAMED_MAX} more",) if len(left) > NAMED_MAX else ()
     return (*(f"pid {one['pid']}: {one['why'][:WHY_CHARS_MAX]}" for one in left[:NAMED_MAX]), *more)
 
 
-def problem(error: frames.Error) -> Problem:
+def problem(error: Error) -> Problem:
     """Return the error of a reply as a problem."""
     return Problem(code=error["code"], message=error["message"], hint=error["hint"])
 

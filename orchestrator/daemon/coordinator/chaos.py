@@ -11,7 +11,7 @@ from orchestrator.core.model import Run
 from orchestrator.daemon.connection import orders
 from orchestrator.daemon.connection.conversation import LinkDown
 from orchestrator.daemon.connection.link import HostLink
-from orchestrator.protocol.frames import Greeting
+from orchestrator.protocol.hello import Greeting
 
 _TIMEOUT_S = 30.0
 """Filling a disk may take this long."""

@@ -38,9 +38,11 @@ from orchestrator.core.events import (
     NoticeFailed,
     UndrainRequested,
 )
+from orchestrator.core.host import Link
 from orchestrator.core.hosts import slots
-from orchestrator.core.model import Link, Phase, Run, new_run
+from orchestrator.core.model import Run, new_run
 from orchestrator.core.owner import Owner
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import Plan, TaskId
 from orchestrator.daemon.connection.conversation import Asks

@@ -39,8 +39,10 @@ from orchestrator.core.events import (
     OrderFailed,
     StacksCollected,
 )
-from orchestrator.core.model import Link, Problem, Run, Task
+from orchestrator.core.host import Link
+from orchestrator.core.model import Problem, Run
 from orchestrator.core.plan import TaskId
+from orchestrator.core.task import Task
 from orchestrator.daemon.connection import orders, wire
 from orchestrator.daemon.connection.conversation import Asks, LinkDown, NoAnswer, OrderRefused, Reply
 from orchestrator.daemon.connection.crew import Crew
@@ -52,8 +54,9 @@ from orchestrator.daemon.transfer.checkpoints import CheckpointTransfer
 from orchestrator.daemon.transfer.logcopy import LogCopier
 from orchestrator.daemon.transfer.queue import TransferQueue
 from orchestrator.protocol import table
-from orchestrator.protocol.frames import Greeting, Report
+from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.orders import Seeded, Swept, Verified
+from orchestrator.protocol.reports import Report
 from orchestrator.protocol.table import Order
 
 log = logging.getLogger(__name__)

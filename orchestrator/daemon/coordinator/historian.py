@@ -13,7 +13,9 @@ from collections.abc import Callable, Collection, Mapping
 from orchestrator.adapters.head import history
 from orchestrator.adapters.head.history import FILE, History
 from orchestrator.core.goodput import Moved
-from orchestrator.core.model import Phase, Run, Task
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import Phase
+from orchestrator.core.task import Task
 from orchestrator.daemon.coordinator.lookout import Lookout
 
 EVERY_S = 1.0

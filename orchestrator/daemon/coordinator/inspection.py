@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from orchestrator.adapters.bundle import Bundle
 from orchestrator.adapters.transport import Transport
+from orchestrator.core.host import Facts
 from orchestrator.core.hosts import compatibility, host_state
-from orchestrator.core.model import Facts, Problem, Run, new_run
+from orchestrator.core.model import Problem, Run, new_run
 from orchestrator.core.plan import Plan
 from orchestrator.daemon.connection.lease import leased
 from orchestrator.daemon.connection.link import LinkDown, OrderRefused, Watch

@@ -13,7 +13,8 @@ from typing import Any, TypedDict
 from orchestrator.adapters import durable
 from orchestrator.adapters.head.paths import Paths
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.model import Phase, Run
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.words import listed
 from orchestrator.daemon.connection.conversation import Asks, LinkDown, OrderRefused

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.model import Host, HostState, Run
+from orchestrator.core.host import Host, HostState
+from orchestrator.core.model import Run
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.daemon.coordinator.lookout import Lookout
 

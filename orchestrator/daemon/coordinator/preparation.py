@@ -14,8 +14,9 @@ from orchestrator.adapters.head import codetree
 from orchestrator.core import conflicts
 from orchestrator.core.errors import SpecError
 from orchestrator.core.events import HostPrepared, HostRefused
+from orchestrator.core.host import Facts
 from orchestrator.core.hosts import compatibility
-from orchestrator.core.model import Facts, Problem, Run
+from orchestrator.core.model import Problem, Run
 from orchestrator.core.strategy import STRATEGIES
 from orchestrator.daemon.connection import orders, ownership, wire
 from orchestrator.daemon.connection.conversation import Asks, OrderRefused

@@ -8,7 +8,9 @@ from typing import Any
 
 from orchestrator.adapters.channel import FrameError
 from orchestrator.adapters.head.journal_states import packed_run, read_run, unpacked
-from orchestrator.core.model import HostState, Phase, Run
+from orchestrator.core.host import HostState
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import Phase
 from orchestrator.daemon.connection import orders
 from orchestrator.daemon.connection.conversation import LinkDown, OrderRefused, Reply
 from orchestrator.daemon.connection.link import HostLink

@@ -11,12 +11,15 @@ from orchestrator.core import bottleneck
 from orchestrator.core.diagnosis import cause, gpu_faults
 from orchestrator.core.diagnosis.describe import Reason, reason
 from orchestrator.core.goodput import Account
+from orchestrator.core.host import Host, HostState, Link
 from orchestrator.core.hosts import host_state
 from orchestrator.core.launch import endpoint
-from orchestrator.core.model import Host, HostState, Link, Phase, Run, Running, Task
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import Phase, Running
 from orchestrator.core.phases import standby
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import Plan
+from orchestrator.core.task import Task
 from orchestrator.core.words import proof_by
 from orchestrator.daemon.coordinator.halts import Halt
 

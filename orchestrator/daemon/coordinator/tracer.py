@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from orchestrator.adapters.head import telemetry
 from orchestrator.adapters.head.accounts import Accounts
 from orchestrator.core import traces
-from orchestrator.core.model import Phase, Run
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.traces import TraceSpan
 from orchestrator.daemon.coordinator.lookout import Lookout
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.daemon.pod.generation import Generation
     from orchestrator.daemon.pod.settings import Settings
     from orchestrator.daemon.pod.shim import ShimLink
-    from orchestrator.protocol.frames import Task
+    from orchestrator.protocol.reports import Task
 
 TURN_S = 0.25
 PEERS_LOOK_S = 2.0

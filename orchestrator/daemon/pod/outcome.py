@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.protocol.frames import Task
+    from orchestrator.protocol.reports import Task
 
 _HOPELESS_KINDS = ("syntax", "import", "unsupported")
 """Errors of a script that come back with the same code in the same image."""

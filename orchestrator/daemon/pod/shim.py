@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.daemon.pod.settings import Settings
-    from orchestrator.protocol.frames import Task
+    from orchestrator.protocol.reports import Task
 
 _EPOCH = 1
 _LOG_BYTES = 1 << 16

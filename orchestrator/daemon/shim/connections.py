@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from orchestrator.protocol.frames import ShimLine, Task
+    from orchestrator.protocol.reports import Task
+    from orchestrator.protocol.runtime_lines import ShimLine
 
 HEARTBEAT_S = 2.0
 _UNSENT_BYTES_MAX = 4 << 20

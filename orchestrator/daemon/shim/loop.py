@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from orchestrator.protocol.frames import Task
+    from orchestrator.protocol.reports import Task
 
     Order = dict[str, Any]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import socket
     from typing import Any
 
-    from orchestrator.protocol.frames import Left, SweptBy, Task
+    from orchestrator.protocol.reports import Left, SweptBy, Task
 
 RELEASED = "released"
 """A file in the generation's directory, from its release on."""

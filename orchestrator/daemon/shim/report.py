@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.protocol.frames import (
+    from orchestrator.protocol.reports import (
         Began,
         ExitCause,
         Left,

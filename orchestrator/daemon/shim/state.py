@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.adapters.host.process import Identity
-    from orchestrator.protocol.frames import ExitCause, Left, TaskPhase
+    from orchestrator.protocol.reports import ExitCause, Left, TaskPhase
 
 KILL_AGAIN_S = 0.02
 """The interval between two kills. A process with much memory takes some time to die."""

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from orchestrator.protocol.frames import Left
+    from orchestrator.protocol.reports import Left
 
 BOUND_S = 3.0
 """How long a sweep waits for processes to die before it names them."""

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from orchestrator.protocol.frames import ExitCause, Left, SweptBy
+    from orchestrator.protocol.reports import ExitCause, Left, SweptBy
 
 
 class TaskProcess:

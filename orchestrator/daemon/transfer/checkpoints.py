@@ -13,7 +13,8 @@ from collections.abc import Callable
 from orchestrator.adapters.head.checkpoint_store import CheckpointStore
 from orchestrator.core import launch
 from orchestrator.core.actions import SeedCheckpoint
-from orchestrator.core.model import Problem, Run, Seed
+from orchestrator.core.checkpoint import Seed
+from orchestrator.core.model import Problem, Run
 from orchestrator.daemon.connection import orders, wire
 from orchestrator.daemon.connection.conversation import AsksAhead, LinkDown, OrderRefused
 from orchestrator.daemon.transfer.journey import DISK_TIMEOUT_S, Abandoned, Journey

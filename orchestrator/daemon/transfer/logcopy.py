@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 from orchestrator.adapters.head import disk
 from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.core.events import HostReported
-from orchestrator.core.model import Run, Task
+from orchestrator.core.model import Run
 from orchestrator.core.plan import TaskId
+from orchestrator.core.task import Task
 from orchestrator.core.words import size
 from orchestrator.daemon.connection.conversation import Reply
 from orchestrator.daemon.connection.link import HostLink

@@ -14,9 +14,9 @@ from orchestrator.protocol.bounds import (
     Pid,
     Text,
 )
-from orchestrator.protocol.frames import Unkillable
 from orchestrator.protocol.limits import LEFT_MAX
 from orchestrator.protocol.orders.base import FILES_MAX, OfRun, Order
+from orchestrator.protocol.reports import Unkillable
 
 
 class Probe(OfRun):

@@ -3,9 +3,9 @@
 from typing import Annotated, NotRequired, TypedDict
 
 from orchestrator.protocol.bounds import AnyJson, Count, Epoch, Length, Name, Pid, RunId, Seconds, UnixTime
-from orchestrator.protocol.frames import Task
 from orchestrator.protocol.orders.base import FILES_MAX, OfRun, Order
 from orchestrator.protocol.orders.watching import Claim
+from orchestrator.protocol.reports import Task
 
 
 class Record(TypedDict):

@@ -13,8 +13,8 @@ from orchestrator.protocol.bounds import (
     Stacks,
     TaskName,
 )
-from orchestrator.protocol.frames import Left, SweptBy
 from orchestrator.protocol.orders.base import FILES_MAX, FaultKind, OfRun, OfTask, Place
+from orchestrator.protocol.reports import Left, SweptBy
 
 
 class Start(OfTask):

@@ -6,8 +6,11 @@ from pathlib import Path
 
 from orchestrator.adapters.head.journal import Journal
 from orchestrator.core import events as ev
-from orchestrator.core.model import Facts, Progress, Run, Seed, new_run
+from orchestrator.core.checkpoint import Seed
+from orchestrator.core.host import Facts
+from orchestrator.core.model import Run, new_run
 from orchestrator.core.plan import TaskId
+from orchestrator.core.task import Progress
 from orchestrator.daemon.coordinator.loop import Loop
 from tests.unit.core.transcript import make_plan
 

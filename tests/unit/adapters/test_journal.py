@@ -17,19 +17,25 @@ import pytest
 from pydantic import TypeAdapter
 
 from orchestrator import __version__
-from orchestrator.adapters.head.journal import Journal, peek, put_aside
+from orchestrator.adapters.head.journal import Journal, put_aside
 from orchestrator.adapters.head.journal_changes import changed, changes, state_after
 from orchestrator.adapters.head.journal_entries import Outcome
 from orchestrator.adapters.head.journal_format import VERSION
+from orchestrator.adapters.head.journal_reading import peek
 from orchestrator.adapters.head.journal_states import Contents, dump_run
 from orchestrator.core import decide
 from orchestrator.core.actions import Note
+from orchestrator.core.causes import Cause
 from orchestrator.core.decision import Decision
+from orchestrator.core.ends import Exit
 from orchestrator.core.errors import JournalError
 from orchestrator.core.events import HostUp, KillRequested, Submitted, Ticked
-from orchestrator.core.model import Cause, Exit, Facts, Phase, Progress, Run, Swept, TaskPhase, new_run
+from orchestrator.core.host import Facts
+from orchestrator.core.model import Run, new_run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phase_states import Phase, Swept
 from orchestrator.core.plan import TaskId
+from orchestrator.core.task import Progress, TaskPhase
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 

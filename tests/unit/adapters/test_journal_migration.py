@@ -14,26 +14,27 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
-from orchestrator.adapters.head.journal import Journal, peek, read_entries
+from orchestrator.adapters.head.journal import Journal
 from orchestrator.adapters.head.journal_format import VERSION
 from orchestrator.adapters.head.journal_migration import migrated, migrated_text
+from orchestrator.adapters.head.journal_reading import peek, read_entries
 from orchestrator.adapters.head.journal_states import dump_run
 from orchestrator.core.events import HostReported, HostUp, TaskReport
+from orchestrator.core.host import HostState
 from orchestrator.core.invariants import check
-from orchestrator.core.model import (
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import (
     Backoff,
     Ended,
-    HostState,
     Intent,
     Pending,
     Phase,
     Rendezvous,
-    Run,
     Running,
     Stopping,
-    TaskPhase,
 )
 from orchestrator.core.rebuild import rebuilt
+from orchestrator.core.task import TaskPhase
 from orchestrator.daemon.coordinator import records
 from orchestrator.daemon.coordinator.loop import Loop
 

@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.head.journal import read_entries
 from orchestrator.adapters.head.journal_changes import changed, changes
+from orchestrator.adapters.head.journal_reading import read_entries
 from orchestrator.adapters.head.replay import Played, replay
 from orchestrator.core import decide
 from orchestrator.core import events as ev
 from orchestrator.core.actions import Action, Note
 from orchestrator.core.errors import UsageError
-from orchestrator.core.model import Link, Phase, Progress, Run, Swept, new_run
+from orchestrator.core.host import Link
+from orchestrator.core.model import Run, new_run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phase_states import Phase, Swept
+from orchestrator.core.task import Progress
 from tests.unit.adapters.recording import FACTS, RUN, Head
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.adapters.head.runlogs import LogLine, RunLogs, run_name
+from orchestrator.adapters.head.log_file import LogLine
+from orchestrator.adapters.head.runlogs import RunLogs, run_name
 
 RUN = "mnist-20261120-1"
 

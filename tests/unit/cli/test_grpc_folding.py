@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.adapters.head.runlogs import LogLine
+from orchestrator.adapters.head.log_file import LogLine
 from orchestrator.adapters.host.repetition import excerpt
 from orchestrator.cli.grpc_folding import GrpcFolder
 

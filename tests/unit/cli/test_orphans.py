@@ -18,8 +18,9 @@ from orchestrator.cli.commands.gc import may_go
 from orchestrator.cli.orphans import HERE, Item, known, look_here, remove_here
 from orchestrator.core.errors import UsageError
 from orchestrator.core.events import Submitted, Ticked
-from orchestrator.core.model import Phase, Run, new_run
+from orchestrator.core.model import Run, new_run
 from orchestrator.core.owner import Owner
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.plan import CheckpointPlan, Plan
 from orchestrator.protocol.orders import Manifest
 from tests.unit.cli.desk import Desk

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.adapters.head.runlogs import OWN, LogLine
-from orchestrator.cli import render, terminal
+from orchestrator.adapters.head.log_file import OWN, LogLine
+from orchestrator.cli import render, task_table, terminal
 from orchestrator.cli.log_lines import LogPainter
 from orchestrator.cli.session import Paint
+from orchestrator.cli.task_table import ended_tasks
+from orchestrator.cli.troubles import telling, trouble_lines
 from tests.contract.fake_api import event_document, run_document, task_document
 
 PLAIN = Paint(on=False)
@@ -211,7 +213,7 @@ def test_what_the_disk_of_a_host_did_not_take_of_a_log_is_said() -> None:
     ],
 )
 def test_of_the_last_lines_those_are_shown_that_tell(lines: list[str], expected: int) -> None:
-    assert list(render.telling(lines)) == lines[expected:]
+    assert list(telling(lines)) == lines[expected:]
 
 
 def test_sentences_are_folded_to_the_terminal_between_words() -> None:
@@ -266,7 +268,7 @@ def test_a_narrow_terminal_does_without_what_matters_least(width: int | None, he
     document = run_document(
         hosts=[{"host": host, "link": "CONNECTED", "gpus": gpus} for host in ("gpu-a", "gpu-b")]
     )
-    table = render.task_table(document, PLAIN, width)
+    table = task_table.task_table(document, PLAIN, width)
     assert table[0].split() == head.split()
     assert "97% 71 GiB" in table[1] or "GPU" not in head
 
@@ -287,7 +289,7 @@ def test_no_line_is_shown_twice() -> None:
 
 def test_who_was_stopped_by_us_has_no_signal() -> None:
     task = task_document(0, phase="EXITED", exit_code=None, signal=9, cause="ordered")
-    assert render.ended_tasks([task]) == ["worker:0 on gpu-a: stopped by orch"]
+    assert ended_tasks([task]) == ["worker:0 on gpu-a: stopped by orch"]
 
 
 def test_the_table_of_a_problem_is_aligned_below_its_sentence() -> None:
@@ -295,7 +297,7 @@ def test_the_table_of_a_problem_is_aligned_below_its_sentence() -> None:
         "message": "the hosts differ in keras",
         "table": [["host", "keras"], ["gpu-a", "3.15.1"], ["b", "-"]],
     }
-    assert render.trouble_lines({"problem": problem}, PLAIN) == [
+    assert trouble_lines({"problem": problem}, PLAIN) == [
         "problem: the hosts differ in keras",
         "  host   keras",
         "  gpu-a  3.15.1",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.core.model import (
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import (
     Backoff,
     Ended,
     Intent,
@@ -13,7 +14,6 @@ from orchestrator.core.model import (
     Phase,
     PhaseState,
     Rendezvous,
-    Run,
     Running,
     Stopping,
 )

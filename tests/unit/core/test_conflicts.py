@@ -16,8 +16,9 @@ from orchestrator.core.conflicts import (
     refuse_start,
 )
 from orchestrator.core.errors import Refused
-from orchestrator.core.model import Phase, Run, new_run
+from orchestrator.core.model import Run, new_run
 from orchestrator.core.owner import Driven, Owner
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, TaskId, TaskPlan
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan

@@ -7,26 +7,15 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.causes import Cause
+from orchestrator.core.checkpoint import Seed
 from orchestrator.core.diagnosis.describe import reason, sentence
-from orchestrator.core.model import (
-    Cause,
-    Exit,
-    Facts,
-    FirstCause,
-    Host,
-    HostState,
-    Intent,
-    Link,
-    Phase,
-    Progress,
-    Run,
-    Seed,
-    Swept,
-    Task,
-    TaskPhase,
-    new_run,
-)
+from orchestrator.core.ends import Exit, FirstCause
+from orchestrator.core.host import Facts, Host, HostState, Link
+from orchestrator.core.model import Run, new_run
+from orchestrator.core.phase_states import Intent, Phase, Swept
 from orchestrator.core.plan import TaskId
+from orchestrator.core.task import Progress, Task, TaskPhase
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 

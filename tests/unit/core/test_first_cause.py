@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.core.causes import Cause
-from orchestrator.core.model import FirstCause, Phase, Run
+from orchestrator.core.ends import FirstCause
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import Phase
 from tests.unit.core.transcript import Transcript
 
 STARTED = """hosts a b checkpoint=yes spares=c chaos=yes

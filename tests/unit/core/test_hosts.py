@@ -9,8 +9,10 @@ import pytest
 from orchestrator.core import decide
 from orchestrator.core.actions import Note
 from orchestrator.core.events import HostUp, Submitted
+from orchestrator.core.host import Link
 from orchestrator.core.hosts.lifecycle import silent_at
-from orchestrator.core.model import Intent, Link, Phase, Run, Stopping, new_run
+from orchestrator.core.model import Run, new_run
+from orchestrator.core.phase_states import Intent, Phase, Stopping
 from orchestrator.core.phases.stopping import SWEEP_WAIT_S, stop_all
 from orchestrator.core.turn import Turn
 from tests.unit.core.phases import in_phase

@@ -11,26 +11,17 @@ import pytest
 
 from orchestrator.core import decide
 from orchestrator.core import events as ev
+from orchestrator.core.causes import Cause
+from orchestrator.core.checkpoint import Checkpoint
 from orchestrator.core.deadlines import next_deadline
+from orchestrator.core.ends import Exit, FirstCause
 from orchestrator.core.events import Event
+from orchestrator.core.host import Facts, Host, Link
 from orchestrator.core.instants import Kind, instants_of, rebased, stood_still
-from orchestrator.core.model import (
-    Cause,
-    Checkpoint,
-    Exit,
-    Facts,
-    FirstCause,
-    Host,
-    Link,
-    Phase,
-    Run,
-    Running,
-    Standby,
-    Task,
-    TaskPhase,
-    new_run,
-)
+from orchestrator.core.model import Run, new_run
+from orchestrator.core.phase_states import Phase, Running
 from orchestrator.core.plan import Plan, TaskId, TaskPlan
+from orchestrator.core.task import Standby, Task, TaskPhase
 from tests.unit.core.phases import state_of
 from tests.unit.core.transcript import make_plan
 

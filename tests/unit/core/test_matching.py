@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.core.budget import Budget
+from orchestrator.core.causes import Cause
 from orchestrator.core.diagnosis import cause, matching
 from orchestrator.core.diagnosis.old_scripts import OLD_SCRIPTS
 from orchestrator.core.diagnosis.signatures import SIGNATURES
-from orchestrator.core.model import Budget, Cause, Exit
+from orchestrator.core.ends import Exit
 from orchestrator.core.phases import restart
 from orchestrator.core.plan import RestartPolicy
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.model import Pending, Run
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import Pending
 from orchestrator.core.replacing import replace
 from tests.unit.core.test_work import training
 

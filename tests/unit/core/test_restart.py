@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.model import Budget, Cause
+from orchestrator.core.budget import Budget
+from orchestrator.core.causes import Cause
 from orchestrator.core.phases import restart
 from orchestrator.core.plan import RestartPolicy
 

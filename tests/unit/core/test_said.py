@@ -9,8 +9,9 @@ import pytest
 from orchestrator.core import decide
 from orchestrator.core.actions import Note
 from orchestrator.core.events import HostReported, TaskReport
-from orchestrator.core.model import Phase, Run, new_run
+from orchestrator.core.model import Run, new_run
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.phases.reports import RUN_CHARS_MAX, SAID_CHARS_MAX, SAID_MAX
 from orchestrator.core.plan import TaskId
 from tests.unit.core.phases import in_phase

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.causes import Cause
-from orchestrator.core.model import FirstCause, Intent, Phase, Run, new_run
+from orchestrator.core.ends import FirstCause
+from orchestrator.core.model import Run, new_run
+from orchestrator.core.phase_states import Intent, Phase
 from orchestrator.core.phases.stopping import stop_all
 from orchestrator.core.turn import Turn
 from tests.unit.core.phases import state_of

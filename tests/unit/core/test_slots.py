@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from orchestrator.core.decide import step
 from orchestrator.core.events import HostReported
+from orchestrator.core.host import Facts, HostState, Link, Unkillable
 from orchestrator.core.hosts.slots import fewer, is_better, next_assignment, why_not_drained
 from orchestrator.core.launch import port_candidates, ports_needed
-from orchestrator.core.model import Facts, HostState, Link, Phase, Run, Unkillable, new_run
+from orchestrator.core.model import Run, new_run
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.placement import Ask, assigned, has_room, place
 from orchestrator.core.plan import HostPlan, Plan, Timing
 from tests.unit.core.phases import in_phase

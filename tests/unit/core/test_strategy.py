@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.core import launch, strategy
 from orchestrator.core.errors import SpecError
-from orchestrator.core.model import Phase
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.plan import Plan, TaskId
 from orchestrator.core.strategy import STRATEGIES, Strategy
 from orchestrator.spec.plan import load_plan

@@ -11,7 +11,10 @@ from typing import Any
 from orchestrator.adapters.head.journal import Journal
 from orchestrator.core import decide
 from orchestrator.core.events import Event, HostPrepared, HostReported, HostUp, Submitted, TaskReport
-from orchestrator.core.model import Facts, Phase, Progress, Run, new_run
+from orchestrator.core.host import Facts
+from orchestrator.core.model import Run, new_run
+from orchestrator.core.phase_states import Phase
+from orchestrator.core.task import Progress
 from orchestrator.daemon.coordinator.loop import Loop
 from tests.unit.core.transcript import make_plan
 

@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from orchestrator.core.events import KillRequested
-from orchestrator.core.model import Phase
 from orchestrator.core.notes import NoteKind
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.plan import TaskId
 from tests.unit.core.transcript import make_plan
 from tests.unit.core.world import World

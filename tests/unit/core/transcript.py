@@ -12,26 +12,20 @@ from pathlib import Path
 
 from orchestrator.core import decide
 from orchestrator.core import events as ev
+from orchestrator.core.causes import Cause
+from orchestrator.core.checkpoint import Seed
 from orchestrator.core.conflicts import DRIVEN
 from orchestrator.core.deadlines import next_deadline
 from orchestrator.core.decision import in_words
+from orchestrator.core.ends import Exit
 from orchestrator.core.errors import AllocationGone
 from orchestrator.core.faults import fault
+from orchestrator.core.host import Facts, Leaving, Unkillable
 from orchestrator.core.instants import rebased
-from orchestrator.core.model import (
-    Cause,
-    Exit,
-    Facts,
-    Leaving,
-    Problem,
-    Progress,
-    Run,
-    Seed,
-    Swept,
-    Unkillable,
-    new_run,
-)
+from orchestrator.core.model import Problem, Run, new_run
+from orchestrator.core.phase_states import Swept
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Plan, RestartPolicy, TaskId, TaskPlan, Timing
+from orchestrator.core.task import Progress
 
 _CAUSES = {
     "signal": Cause.SIGNAL,

@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.core.errors import HostError, UsageError
-from orchestrator.core.model import Phase, Problem, Run, new_run
+from orchestrator.core.model import Problem, Run, new_run
+from orchestrator.core.phase_states import Phase
 from orchestrator.daemon.connection.conversation import Answer, Asks, LinkDown, OrderRefused
 from orchestrator.daemon.coordinator import checkpoint_requests
 from orchestrator.protocol.orders import CheckpointsAnswer

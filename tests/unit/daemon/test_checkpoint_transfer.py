@@ -21,7 +21,8 @@ from orchestrator.adapters.checkpoints.places import SeedError
 from orchestrator.adapters.head.checkpoint_store import CheckpointStore
 from orchestrator.adapters.host import codestore
 from orchestrator.core.actions import SeedCheckpoint
-from orchestrator.core.model import Problem, Run, Seed, new_run
+from orchestrator.core.checkpoint import Seed
+from orchestrator.core.model import Problem, Run, new_run
 from orchestrator.core.plan import TaskId
 from orchestrator.daemon.connection import edge
 from orchestrator.daemon.connection.conversation import Answer, LinkDown, OrderRefused

@@ -26,6 +26,7 @@ from orchestrator.core.actions import (
     SweepHost,
     VerifyCheckpoint,
 )
+from orchestrator.core.checkpoint import Seed
 from orchestrator.core.errors import AuthRefused
 from orchestrator.core.events import (
     CheckpointSeeded,
@@ -39,15 +40,17 @@ from orchestrator.core.events import (
     HostUp,
     OrderFailed,
 )
-from orchestrator.core.model import Facts, HostState, Link, Phase, Run, Seed, Swept, new_run
+from orchestrator.core.host import Facts, HostState, Link
+from orchestrator.core.model import Run, new_run
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.owner import Owner
+from orchestrator.core.phase_states import Phase, Swept
 from orchestrator.core.plan import TaskId
 from orchestrator.daemon.connection import orders
 from orchestrator.daemon.connection.link import Pace
 from orchestrator.daemon.coordinator.executor import Executor
 from orchestrator.daemon.transfer.logcopy import LogCopier
-from orchestrator.protocol.frames import Task
+from orchestrator.protocol.reports import Task
 from tests.contract.fake_agent import BUNDLE, FACTS, TREE, FakeAgent, FakeHosts, Refusal, always, until
 from tests.unit.core.phases import state_of
 from tests.unit.core.transcript import make_plan

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.adapters.head import history
-from orchestrator.core.model import Phase, Progress, Run, TaskPhase, new_run
+from orchestrator.core.model import Run, new_run
+from orchestrator.core.phase_states import Phase
+from orchestrator.core.task import Progress, TaskPhase
 from orchestrator.daemon.coordinator.historian import Historian
 from tests.unit.core.phases import state_of
 from tests.unit.core.transcript import make_plan

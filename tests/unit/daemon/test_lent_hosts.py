@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.host import HostState
 from orchestrator.core.instants import Instant
-from orchestrator.core.model import Ended, HostState, Phase, Run, new_run
+from orchestrator.core.model import Run, new_run
+from orchestrator.core.phase_states import Ended, Phase
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.daemon.coordinator.lent_hosts import PATIENCE_S, LentHosts
 

@@ -11,8 +11,9 @@ import pytest
 
 from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.core.events import HostReported, TaskReport
-from orchestrator.core.model import Progress, new_run
+from orchestrator.core.model import new_run
 from orchestrator.core.plan import TaskId
+from orchestrator.core.task import Progress
 from orchestrator.daemon.connection.conversation import Reply
 from orchestrator.daemon.connection.link import HostLink
 from orchestrator.daemon.transfer.logcopy import ASK_AGAIN_S, CHUNK_BYTES, LogCopier

@@ -15,6 +15,7 @@ import pytest
 from orchestrator.adapters.head import disk
 from orchestrator.adapters.head.journal import Journal
 from orchestrator.core.actions import Action, Note, PrepareHost, StartTask
+from orchestrator.core.budget import Budget
 from orchestrator.core.errors import DecisionsStopped, InvariantViolated, JournalError
 from orchestrator.core.events import (
     DrainRequested,
@@ -27,8 +28,11 @@ from orchestrator.core.events import (
     KillRequested,
     TaskReport,
 )
-from orchestrator.core.model import Budget, Facts, Phase, Progress, Rendezvous, Run, Swept, new_run
+from orchestrator.core.host import Facts
+from orchestrator.core.model import Run, new_run
+from orchestrator.core.phase_states import Phase, Rendezvous, Swept
 from orchestrator.core.plan import TaskId
+from orchestrator.core.task import Progress
 from orchestrator.daemon.coordinator.halts import STORY_MAX
 from orchestrator.daemon.coordinator.loop import JOURNAL_RETRY_S, Loop, _Asked
 from tests.unit.core.phases import in_phase

@@ -6,8 +6,11 @@ import json
 from dataclasses import replace
 
 from orchestrator.core.actions import ReleaseTask, SeedCheckpoint, StartTask
+from orchestrator.core.budget import Budget
+from orchestrator.core.checkpoint import Seed
 from orchestrator.core.faults import Fault
-from orchestrator.core.model import Budget, Facts, Run, Seed, new_run
+from orchestrator.core.host import Facts
+from orchestrator.core.model import Run, new_run
 from orchestrator.core.plan import HostPlan, Plan, TaskId, TaskPlan
 from orchestrator.daemon.connection import orders
 from tests.unit.core.transcript import make_plan

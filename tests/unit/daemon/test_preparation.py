@@ -13,7 +13,8 @@ import pytest
 from orchestrator.adapters.head import codetree
 from orchestrator.core.errors import SpecError
 from orchestrator.core.events import HostPrepared, HostRefused
-from orchestrator.core.model import Facts, Problem, Run, new_run
+from orchestrator.core.host import Facts
+from orchestrator.core.model import Problem, Run, new_run
 from orchestrator.daemon.connection import edge
 from orchestrator.daemon.connection.conversation import Answer, LinkDown, OrderRefused
 from orchestrator.daemon.coordinator.preparation import CHUNK_BYTES, prepare

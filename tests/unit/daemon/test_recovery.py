@@ -13,15 +13,18 @@ import pytest
 from orchestrator.adapters.head.journal import Journal
 from orchestrator.adapters.head.journal_states import dump_run
 from orchestrator.core.errors import ConnectFailed
-from orchestrator.core.model import HostState, Phase, Run, TaskPhase, new_run
+from orchestrator.core.host import HostState
+from orchestrator.core.model import Run, new_run
+from orchestrator.core.phase_states import Phase
 from orchestrator.core.plan import HostPlan
+from orchestrator.core.task import TaskPhase
 from orchestrator.daemon.connection import edge
 from orchestrator.daemon.connection.conversation import Reply
 from orchestrator.daemon.connection.query import Answer, Asker
 from orchestrator.daemon.coordinator.recovery import EPOCHS_UNHEARD, Found, search, write
-from orchestrator.protocol.frames import Error
-from orchestrator.protocol.frames import TaskPhase as TaskPhaseName
 from orchestrator.protocol.orders import KnownRun, KnownTask
+from orchestrator.protocol.replies import Error
+from orchestrator.protocol.reports import TaskPhase as TaskPhaseName
 from orchestrator.protocol.table import Order
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan

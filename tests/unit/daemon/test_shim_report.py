@@ -17,8 +17,8 @@ from orchestrator.daemon.agent import state as agent_state
 from orchestrator.daemon.shim.connections import AgentLink
 from orchestrator.daemon.shim.report import CUTS, TRIMMED, Progress, blank_task, cut, ended_task
 from orchestrator.protocol.check import check_of
-from orchestrator.protocol.frames import HostSample, Report, Task
 from orchestrator.protocol.limits import LAST_LINE_CHARS_MAX, LAST_LINES_MAX, METRICS_MAX, STEP_MAX
+from orchestrator.protocol.reports import HostSample, Report, Task
 from tests.protocol_values import valid
 
 

@@ -26,8 +26,8 @@ from orchestrator.daemon.shim.state import (
     cause_of,
     decide,
 )
-from orchestrator.protocol.frames import Left
 from orchestrator.protocol.limits import SAID_MAX
+from orchestrator.protocol.reports import Left
 
 
 def tell(state: State, *events: Any) -> tuple[State, list[Do]]:

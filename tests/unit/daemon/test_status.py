@@ -8,28 +8,17 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.causes import Cause
+from orchestrator.core.checkpoint import Checkpoint, Seed
 from orchestrator.core.diagnosis import cause
-from orchestrator.core.model import (
-    Cause,
-    Checkpoint,
-    Cost,
-    Exit,
-    Facts,
-    FirstCause,
-    HostState,
-    Link,
-    Phase,
-    Problem,
-    Progress,
-    Run,
-    Saving,
-    Seed,
-    Standby,
-    Swept,
-    TaskPhase,
-    new_run,
-)
+from orchestrator.core.downtime import Cost
+from orchestrator.core.ends import Exit, FirstCause
+from orchestrator.core.host import Facts, HostState, Link
+from orchestrator.core.model import Problem, Run, new_run
+from orchestrator.core.phase_states import Phase, Swept
 from orchestrator.core.plan import TaskId
+from orchestrator.core.saving import Saving
+from orchestrator.core.task import Progress, Standby, TaskPhase
 from orchestrator.daemon.coordinator import status
 from tests.contract.fake_api import first_cause_document
 from tests.unit.core.phases import state_of

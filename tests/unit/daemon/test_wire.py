@@ -7,24 +7,19 @@ from typing import Any, get_args
 import pytest
 
 from orchestrator.core import faults
-from orchestrator.core.causes import REPORTED
+from orchestrator.core.causes import REPORTED, Cause
+from orchestrator.core.checkpoint import Seed
 from orchestrator.core.events import HostReported
-from orchestrator.core.model import Cause, Leaving, Problem, Progress, Seed, Swept
+from orchestrator.core.host import Leaving
+from orchestrator.core.model import Problem
+from orchestrator.core.phase_states import Swept
 from orchestrator.core.plan import TASK_TYPES, TaskId
+from orchestrator.core.task import Progress
 from orchestrator.daemon.connection import wire
 from orchestrator.protocol.check import check_of
-from orchestrator.protocol.frames import (
-    ExitCause,
-    Greeting,
-    Hello,
-    HostSample,
-    Left,
-    Report,
-    Said,
-    Task,
-    TaskExit,
-)
+from orchestrator.protocol.hello import Greeting, Hello
 from orchestrator.protocol.orders import FaultKind, Rejected, Seeded
+from orchestrator.protocol.reports import ExitCause, HostSample, Left, Report, Said, Task, TaskExit
 from tests.protocol_values import valid
 
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)

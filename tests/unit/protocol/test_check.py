@@ -8,17 +8,17 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 import pytest
 
-from orchestrator.protocol import frames
+from orchestrator.protocol import hello, replies, reports
 from orchestrator.protocol.bounds import Exact, Length
 from orchestrator.protocol.check import Misfit, check_of, cleaned, cleaned_json
 from orchestrator.protocol.table import TABLE
 from tests.protocol_values import valid, wrong
 
 SAID = {
-    "hello": frames.Hello,
-    "report": frames.Report,
-    "error": frames.ErrorFrame,
-    "boot": frames.BootAnswer,
+    "hello": hello.Hello,
+    "report": reports.Report,
+    "error": replies.ErrorFrame,
+    "boot": hello.BootAnswer,
     **{row.name: row.answer for row in TABLE},
 }
 """Everything that an agent says, by what it is."""
@@ -64,21 +64,21 @@ def test_each_wrong_field_is_refused_with_the_way_to_it() -> None:
     ],
 )  # fmt: skip
 def test_the_sentence_names_the_field_and_what_it_is(task: dict[str, Any], said: str) -> None:
-    report = valid(frames.Report)
-    report["runs"] = {"mnist-1": [{**valid(frames.Task), **task}]}
+    report = valid(reports.Report)
+    report["runs"] = {"mnist-1": [{**valid(reports.Task), **task}]}
     with pytest.raises(Misfit) as caught:
-        check_of(frames.Report)(report)
+        check_of(reports.Report)(report)
     assert str(caught.value).startswith(said)
 
 
 def test_too_many_of_anything_are_refused() -> None:
     metrics = {f"m{number}": 1.0 for number in range(65)}
     with pytest.raises(Misfit, match=r"metrics has 65 entries, and at most 64 may be"):
-        check_of(frames.Task)({**valid(frames.Task), "metrics": metrics})
+        check_of(reports.Task)({**valid(reports.Task), "metrics": metrics})
 
 
 def test_what_a_type_does_not_know_is_left_out() -> None:
-    told = check_of(frames.Said)({"kind": "k", "message": "m", "more": {"deep": [1]}})
+    told = check_of(reports.Said)({"kind": "k", "message": "m", "more": {"deep": [1]}})
     assert told == {"kind": "k", "message": "m"}
 
 
@@ -109,7 +109,7 @@ def test_what_may_be_left_out_may_be() -> None:
 )
 def test_what_a_terminal_would_obey_is_shown_as_text(text: str, shown: str) -> None:
     assert cleaned(text) == shown
-    assert check_of(frames.Said)({"kind": text, "message": text}) == {"kind": shown, "message": shown}
+    assert check_of(reports.Said)({"kind": text, "message": text}) == {"kind": shown, "message": shown}
     assert check_of(dict[str, str])({text: text}) == {shown: shown}
     assert cleaned_json({text: [text, 5]}) == {shown: [shown, 5]}
     shown.encode()
@@ -132,8 +132,8 @@ def test_json_of_others_is_bounded_in_depth() -> None:
 
 def test_a_report_is_checked_in_microseconds() -> None:
     """A report of one task takes 8 µs, of eight 40 µs, on a machine that parses its JSON in 6 µs and 50 µs."""
-    report = valid(frames.Report)
-    check, text = check_of(frames.Report), json.dumps(report)
+    report = valid(reports.Report)
+    check, text = check_of(reports.Report), json.dumps(report)
     taken_s = min(timeit.repeat(lambda: check(report), number=200, repeat=5)) / 200
     parsed_s = min(timeit.repeat(lambda: json.loads(text), number=200, repeat=5)) / 200
     assert taken_s < max(100e-6, 10 * parsed_s)

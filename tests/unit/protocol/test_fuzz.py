@@ -32,7 +32,8 @@ from orchestrator.daemon.connection.link import HostLink, Pace, Watch
 from orchestrator.daemon.connection.query import Asker
 from orchestrator.daemon.coordinator import recovery
 from orchestrator.protocol import table
-from orchestrator.protocol.frames import BootAnswer, Greeting, Hello, Report
+from orchestrator.protocol.hello import BootAnswer, Greeting, Hello
+from orchestrator.protocol.reports import Report
 from orchestrator.protocol.table import TABLE, Order
 from tests.contract.fake_agent import BUNDLE
 from tests.lies import GONE, anything, changed, framed, news, places

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.protocol.frames import RuntimeLine
+from orchestrator.protocol.runtime_lines import RuntimeLine
 from orchestrator.runtime import keras3
 from orchestrator.runtime.link import Link
 

@@ -1,6 +1,4 @@
-"""The types of what agents, shims and runtimes send. The types of orders and of their replies are in `orders`.
-
-docs/protocol.md is made from the types and from the strings below their fields.
+"""The types of reports: what a shim says of its task, and an agent of its host and of all tasks.
 
 NotRequired fields may be missing because a shim of an older version does not send them: a shim outlives the agent that
 started it. The agent itself always has the version of the head.
@@ -19,17 +17,14 @@ from orchestrator.protocol.bounds import (
     Name,
     Number,
     Pace,
-    Path,
     Percent,
     Pid,
     Port,
     Range,
-    RawObject,
     RunId,
     Seconds,
     Sentence,
     Share,
-    Stacks,
     Step,
     TaskName,
     Text,
@@ -52,85 +47,6 @@ RUNS_MAX = 1024
 
 TASKS_MAX = 4096
 """The most tasks of one run on one host, with older generations that still live."""
-
-
-# ---------------------------------------------------------------- hello
-
-
-class BootRequest(TypedDict):
-    """The head's request to the few lines of Python that start an agent: one line of JSON."""
-
-    nonce: str
-    """The answers are marked with its reverse, so that an echo is not taken for an answer."""
-    digest: str
-    host_dir: str | None
-    heartbeat_s: float
-    psutil: str | None
-    """The digest of the archive that the head can push."""
-    psutil_platform: str
-
-
-class BootAnswer(TypedDict, total=False):
-    """The answer: the bundle is needed, or the agent starts, or why it cannot."""
-
-    need: bool
-    magic: Name
-    """Of the host's byte code, in hex: the head may have compiled for it."""
-    ok: bool
-    error: Literal["python-too-old", "os", "internal"]
-    version: Name
-    errno: Annotated[int, Range(0, 1 << 16)] | None
-    why: Text
-    path: Path
-
-
-class Hello(TypedDict):
-    """What an agent says first."""
-
-    digest: Name
-    """The digest of its bundle."""
-    python: Name
-    platform: Name
-    """System, machine and C library, which decide which compiled modules can be loaded."""
-    hostname: Name
-    user: Name
-    boot_id: Name
-    """Changes with a reboot, after which older pids mean nothing."""
-    host_dir: Path
-    host_dir_device: Annotated[int, Range(0, 2**64)]
-    """`st_dev` of `host_dir`."""
-    psutil: Literal["bundle", "none"]
-    """`bundle`: psutil was pushed before."""
-    psutil_wanted: bool
-    cgroup: bool
-    """Whether tasks get control groups."""
-    warning: Text | None
-    """What may end tasks on this host without a failure, such as logind at logout."""
-
-
-class Slow(TypedDict, total=False):
-    """What was slow when the head connected."""
-
-    shell_s: Seconds
-    """Time of the login shell's rc files, if above 1 s."""
-    connect_s: Seconds
-    """Time until sshd accepted the connection, if above 5 s."""
-
-
-class Greeting(Hello):
-    """A hello, with what the head adds to it."""
-
-    slow: NotRequired[Slow]
-
-
-@final
-class HelloFrame(TypedDict):
-    """Agent to coordinator, once, first."""
-
-    hello: Hello
-
-
-# ---------------------------------------------------------------- reports
 
 
 class Said(TypedDict):
@@ -335,143 +251,7 @@ class ReportFrame(TypedDict):
     report: Report
 
 
-# ---------------------------------------------------------------- replies
-
-
-class Error(TypedDict):
-    """Why an order failed."""
-
-    code: Name
-    message: Text
-    hint: Text | None
-    """What a person can do about it."""
-
-
-@final
-class OkFrame(TypedDict):
-    """Agent to coordinator: an order was done. The frames of some replies have a blob."""
-
-    reply: Count
-    """The order's id."""
-    ok: RawObject
-    """Its type depends on the order."""
-
-
-@final
-class ErrorFrame(TypedDict):
-    """Agent to coordinator: an order failed."""
-
-    reply: Count
-    error: Error
-
-
-Reply = OkFrame | ErrorFrame
-
-
-# ---------------------------------------------------------------- agent and shim
-
-
 class ShimReportFrame(TypedDict):
     """Shim to agent: when the agent connects, every heartbeat, and at once after a change."""
 
     report: Task
-
-
-# ---------------------------------------------------------------- shim and runtime: JSON lines
-
-
-class Ready(TypedDict):
-    """The versions of the packages in a task's process."""
-
-    versions: dict[str, str | None]
-
-
-class ReadyLine(TypedDict):
-    """Runtime to shim: the task waits for its release; TensorFlow is imported if the script names it."""
-
-    ready: Ready
-
-
-class StepLine(TypedDict):
-    """Runtime to shim: the progress of the training, at most four times a second."""
-
-    step: Step
-    age_s: NotRequired[Seconds]
-    """Time since the step was made."""
-    began: NotRequired[Began]
-    saving: NotRequired[Saving]
-    epoch: NotRequired[Step]
-    total: NotRequired[Step]
-    """The step at which the training ends."""
-    epochs: NotRequired[Step]
-    """How many epochs there are."""
-    metrics: NotRequired[dict[MetricName, Number]]
-    nonfinite: NotRequired[dict[MetricName, NotFinite]]
-    """The metrics of this step for which JSON has no number."""
-    steps_per_s: NotRequired[Pace]
-    input_share: NotRequired[Share]
-    """The share of the last seconds in which the step waited for the next batch."""
-    peers_share: NotRequired[Share]
-    """The same in collectives."""
-
-
-class SayLine(TypedDict):
-    """Runtime to shim: a sentence for people."""
-
-    say: Said
-
-
-class ErrorLine(TypedDict):
-    """Runtime to shim: what ended the script; `kind` is `import`, `syntax`, `exception`, `unsupported`, or a word of
-    the runtime's own that a failure signature knows: `no-tpu`, `no-local-tpu`, `no-rendezvous`."""
-
-    error: Said
-
-
-class StacksLine(TypedDict):
-    """Runtime to shim: the Python stacks of all threads."""
-
-    stacks: Stacks
-
-
-class HeartbeatLine(TypedDict):
-    """Runtime to shim, each second from the release on."""
-
-    heartbeat: dict[str, object]
-
-
-class Go(TypedDict):
-    """The content of a release."""
-
-    env: dict[str, str]
-
-
-class GoLine(TypedDict):
-    """Shim to runtime: the release."""
-
-    go: Go
-
-
-class Stopping(TypedDict):
-    """The content of a stop."""
-
-    grace_s: Seconds
-
-
-class StopLine(TypedDict):
-    """Shim to runtime: end the task."""
-
-    stop: Stopping
-
-
-class AskStacksLine(TypedDict):
-    """Shim to runtime: send the stacks."""
-
-    stacks: dict[str, object]
-
-
-RuntimeLine = ReadyLine | StepLine | SayLine | ErrorLine | StacksLine | HeartbeatLine
-"""What a runtime sends. A script may write to the same socket, so the shim trusts none of it."""
-
-ShimLine = GoLine | StopLine | AskStacksLine
-"""What a shim sends to its runtime."""

@@ -1,0 +1,78 @@
+"""The types of what head and agent say first: how an agent is started, and its hello."""
+
+from typing import Annotated, Literal, NotRequired, TypedDict, final
+
+from orchestrator.protocol.bounds import Name, Path, Range, Seconds, Text
+
+
+class BootRequest(TypedDict):
+    """The head's request to the few lines of Python that start an agent: one line of JSON."""
+
+    nonce: str
+    """The answers are marked with its reverse, so that an echo is not taken for an answer."""
+    digest: str
+    host_dir: str | None
+    heartbeat_s: float
+    psutil: str | None
+    """The digest of the archive that the head can push."""
+    psutil_platform: str
+
+
+class BootAnswer(TypedDict, total=False):
+    """The answer: the bundle is needed, or the agent starts, or why it cannot."""
+
+    need: bool
+    magic: Name
+    """Of the host's byte code, in hex: the head may have compiled for it."""
+    ok: bool
+    error: Literal["python-too-old", "os", "internal"]
+    version: Name
+    errno: Annotated[int, Range(0, 1 << 16)] | None
+    why: Text
+    path: Path
+
+
+class Hello(TypedDict):
+    """What an agent says first."""
+
+    digest: Name
+    """The digest of its bundle."""
+    python: Name
+    platform: Name
+    """System, machine and C library, which decide which compiled modules can be loaded."""
+    hostname: Name
+    user: Name
+    boot_id: Name
+    """Changes with a reboot, after which older pids mean nothing."""
+    host_dir: Path
+    host_dir_device: Annotated[int, Range(0, 2**64)]
+    """`st_dev` of `host_dir`."""
+    psutil: Literal["bundle", "none"]
+    """`bundle`: psutil was pushed before."""
+    psutil_wanted: bool
+    cgroup: bool
+    """Whether tasks get control groups."""
+    warning: Text | None
+    """What may end tasks on this host without a failure, such as logind at logout."""
+
+
+class Slow(TypedDict, total=False):
+    """What was slow when the head connected."""
+
+    shell_s: Seconds
+    """Time of the login shell's rc files, if above 1 s."""
+    connect_s: Seconds
+    """Time until sshd accepted the connection, if above 5 s."""
+
+
+class Greeting(Hello):
+    """A hello, with what the head adds to it."""
+
+    slow: NotRequired[Slow]
+
+
+@final
+class HelloFrame(TypedDict):
+    """Agent to coordinator, once, first."""
+
+    hello: Hello

@@ -1,0 +1,104 @@
+"""The types of the JSON lines between a shim and the runtime in its task's process."""
+
+from typing import NotRequired, TypedDict
+
+from orchestrator.protocol.bounds import MetricName, Number, Pace, Seconds, Share, Stacks, Step
+from orchestrator.protocol.reports import Began, NotFinite, Said, Saving
+
+
+class Ready(TypedDict):
+    """The versions of the packages in a task's process."""
+
+    versions: dict[str, str | None]
+
+
+class ReadyLine(TypedDict):
+    """Runtime to shim: the task waits for its release; TensorFlow is imported if the script names it."""
+
+    ready: Ready
+
+
+class StepLine(TypedDict):
+    """Runtime to shim: the progress of the training, at most four times a second."""
+
+    step: Step
+    age_s: NotRequired[Seconds]
+    """Time since the step was made."""
+    began: NotRequired[Began]
+    saving: NotRequired[Saving]
+    epoch: NotRequired[Step]
+    total: NotRequired[Step]
+    """The step at which the training ends."""
+    epochs: NotRequired[Step]
+    """How many epochs there are."""
+    metrics: NotRequired[dict[MetricName, Number]]
+    nonfinite: NotRequired[dict[MetricName, NotFinite]]
+    """The metrics of this step for which JSON has no number."""
+    steps_per_s: NotRequired[Pace]
+    input_share: NotRequired[Share]
+    """The share of the last seconds in which the step waited for the next batch."""
+    peers_share: NotRequired[Share]
+    """The same in collectives."""
+
+
+class SayLine(TypedDict):
+    """Runtime to shim: a sentence for people."""
+
+    say: Said
+
+
+class ErrorLine(TypedDict):
+    """Runtime to shim: what ended the script; `kind` is `import`, `syntax`, `exception`, `unsupported`, or a word of
+    the runtime's own that a failure signature knows: `no-tpu`, `no-local-tpu`, `no-rendezvous`."""
+
+    error: Said
+
+
+class StacksLine(TypedDict):
+    """Runtime to shim: the Python stacks of all threads."""
+
+    stacks: Stacks
+
+
+class HeartbeatLine(TypedDict):
+    """Runtime to shim, each second from the release on."""
+
+    heartbeat: dict[str, object]
+
+
+class Go(TypedDict):
+    """The content of a release."""
+
+    env: dict[str, str]
+
+
+class GoLine(TypedDict):
+    """Shim to runtime: the release."""
+
+    go: Go
+
+
+class Stopping(TypedDict):
+    """The content of a stop."""
+
+    grace_s: Seconds
+
+
+class StopLine(TypedDict):
+    """Shim to runtime: end the task."""
+
+    stop: Stopping
+
+
+class AskStacksLine(TypedDict):
+    """Shim to runtime: send the stacks."""
+
+    stacks: dict[str, object]
+
+
+RuntimeLine = ReadyLine | StepLine | SayLine | ErrorLine | StacksLine | HeartbeatLine
+"""What a runtime sends. A script may write to the same socket, so the shim trusts none of it."""
+
+
+ShimLine = GoLine | StopLine | AskStacksLine
+"""What a shim sends to its runtime."""

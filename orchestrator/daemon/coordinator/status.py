@@ -16,7 +16,7 @@ from orchestrator.core.hosts import host_state
 from orchestrator.core.launch import endpoint
 from orchestrator.core.model import Run
 from orchestrator.core.phase_states import Phase, Running
-from orchestrator.core.phases import standby
+from orchestrator.core.phases import standby_reasons
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import Plan
 from orchestrator.core.task import Task
@@ -191,14 +191,14 @@ def _standby(run: Run, now: float) -> dict[str, Any]:
     if waiting.tasks:
         state = "ending" if waiting.ended else "ready" if waiting.is_ready else "starting"
     else:
-        state = "none" if standby.is_wanted(run.plan) else "off"
+        state = "none" if standby_reasons.is_wanted(run.plan) else "off"
     is_due = state == "none" and run.phase is Phase.RUNNING
     return {
         "state": state,
         "generation": waiting.generation if waiting.tasks else None,
         "age_s": round(now - waiting.since_at, 1) if waiting.tasks else None,
         "memory_bytes": sum(task.progress.rss_bytes or 0 for task in waiting.tasks) or None,
-        "reason": waiting.ended or (standby.why_none(run) if is_due else None),
+        "reason": waiting.ended or (standby_reasons.why_none(run) if is_due else None),
         "tasks": [
             {"task": str(task.id), "host": task.host, "phase": task.phase.value, "pid": task.pid}
             for task in waiting.tasks

@@ -38,10 +38,7 @@ def follow(
     say: Callable[[str], None] = session.say
     if live is not None:
         put = _above(live)
-
-        def say(text: str) -> None:
-            put("\n".join(fold(text, session.width, indent="    ")))
-
+        say = _folding(put, session)
     watch = Watch(
         session,
         client,
@@ -87,6 +84,11 @@ def _live(session: Session) -> Live:
 def _above(live: Live) -> Callable[[str], None]:
     """Return a function that prints above the live part."""
     return lambda text: live.console.print(screen(text), soft_wrap=True)
+
+
+def _folding(put: Callable[[str], None], session: Session) -> Callable[[str], None]:
+    """Return a function that folds a sentence to the terminal before it is printed."""
+    return lambda text: put("\n".join(fold(text, session.width, indent="    ")))
 
 
 def _show(live: Live, watch: Watch, session: Session) -> None:

@@ -72,15 +72,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         error = manners.imports(lambda: _warm_up(imports), imports.named)
         if error is not None:
             return _failed(link, "import", error, script.path)
-        from orchestrator.runtime import hooks
-
-        hooks.install(link, progress)
-        waits = Waits()
-        hooks.when_imported(waits.patches(wanted))
-        progress.shares = waits.shares
-        runtime._progress = progress
-        link.send({"ready": {"versions": _versions()}}, wait_s=ERROR_WAIT_S)
-        os.environ.update(orders.wait_for_release())
+        _wait_at_gate(link, orders, wanted, progress)
         manners.released()
         heartbeat.begin(link, progress)
     else:
@@ -112,6 +104,19 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         return _failed(link, kind, e, script.path)
     progress.flush()
     return 0
+
+
+def _wait_at_gate(link: Link, orders: Orders, wanted: Mapping[str, Any], progress: Progress) -> None:
+    """Report ready, wait for the release, and take the environment that it brings."""
+    from orchestrator.runtime import hooks
+
+    hooks.install(link, progress)
+    waits = Waits()
+    hooks.when_imported(waits.patches(wanted))
+    progress.shares = waits.shares
+    runtime._progress = progress
+    link.send({"ready": {"versions": _versions()}}, wait_s=ERROR_WAIT_S)
+    os.environ.update(orders.wait_for_release())
 
 
 def _measurement(wanted: Mapping[str, Any], progress: Progress) -> Proving | None:

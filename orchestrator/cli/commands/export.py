@@ -6,6 +6,7 @@ import io
 import os
 import re
 import zipfile
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -161,9 +162,13 @@ def kubernetes(
     found = manifests(plan, wishes, bundle.load().code.data, code)
     remarks = notes(plan, wishes)
     session.put((write.as_list(found) if as_json else write.as_yaml(found, remarks)).rstrip("\n"))
-    for remark in remarks[1:]:
-        session.say(f"note: {remark}")
+    _say_notes(session, remarks[1:])
     return 0
+
+
+def _say_notes(session: Session, remarks: Sequence[str]) -> None:
+    for remark in remarks:
+        session.say(f"note: {remark}")
 
 
 def _check(file: str, plan: Plan, wishes: Wishes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -174,10 +174,10 @@ def command(
     """Find orphans, what runs left behind that this head node does not know, and remove them after you confirm.
 
     Orphans are processes, directories, logs, checkpoints that were copied to this machine, and secrets of jobs of Slurm
-    that were killed. What lives, or was
-    driven by a coordinator less than 15 minutes ago, is listed and left alone: nobody removes it but its owner, unless
-    --even-alive names it. So are the checkpoints of an ended run, from which the next `orch up` resumes. Processes are
-    killed by marker and recorded identity only. Exit code 4 where a host did not answer, or answered with an error.
+    that were killed. What lives, or was driven by a coordinator less than 15 minutes ago, is listed and left alone:
+    nobody removes it but its owner, unless --even-alive names it. So are the checkpoints of an ended run, from which
+    the next `orch up` resumes. Processes are killed by marker and recorded identity only. Exit code 4 where a host did
+    not answer, or answered with an error.
     """
     ours = known(session)
     plans = [plan for plan, _ in plans_of(files)]
@@ -201,20 +201,24 @@ def command(
         problems = remove(session, ask, chosen, even_alive, ours)
     removed = [item for item in chosen if going and item not in problems]
     if as_json:
-        session.put_json(
-            {
-                "schema": 1,
-                "found": [item.to_json() for item in items],
-                "removed": [item.to_json() for item in removed],
-                "problems": [{**item.to_json(), "why": why} for item, why in problems.items()],
-                "unasked": failed,
-            }
-        )
+        session.put_json(_document(items, removed, problems, failed))
     elif removed:
         session.say(
             f"Removed {size(sum(item.bytes for item in removed))} in {counted(len(removed), 'place')}"
         )
     return _end(problems, failed)
+
+
+def _document(
+    found: Sequence[Item], removed: Sequence[Item], problems: Mapping[Item, str], failed: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "found": [item.to_json() for item in found],
+        "removed": [item.to_json() for item in removed],
+        "problems": [{**item.to_json(), "why": why} for item, why in problems.items()],
+        "unasked": failed,
+    }
 
 
 def _say_spared(session: Session, spared: Sequence[Item]) -> None:

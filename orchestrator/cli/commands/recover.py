@@ -293,11 +293,7 @@ def command(
         aside = rebuild(session, search, chosen, loss, give_up)
         if aside is not None:
             session.say(f"The old journal was renamed to {aside}")
-        for run_id, names in keep_secrets(session, chosen, plans).items():
-            session.warn(
-                f"{run_id} cannot restart without the values of "
-                f"{', '.join(names)}; name its spec with --hosts, or `orch kill` and `orch up` it"
-            )
+        _warn_of_lost_secrets(session, keep_secrets(session, chosen, plans))
         began = session.now()
         new, _ = ensure_coordinator(session)
         done = wait_until_adopted(session, None, new, {}, began=began, timeout_s=timeout)
@@ -312,6 +308,14 @@ def command(
             hint="runs that are only there were not found; repeat `orch recover` once the hosts answer",
         )
     return 0
+
+
+def _warn_of_lost_secrets(session: Session, lost: Mapping[str, Sequence[str]]) -> None:
+    for run_id, names in lost.items():
+        session.warn(
+            f"{run_id} cannot restart without the values of "
+            f"{', '.join(names)}; name its spec with --hosts, or `orch kill` and `orch up` it"
+        )
 
 
 def _ask(session: Session, count: int, give_up: Sequence[str], *, yes: bool) -> None:

@@ -1,4 +1,7 @@
-"""Finds the kinds of a graph's tensors: from the data on, each operation's follows from those of its inputs."""
+"""Find the kinds of a graph's tensors: the kind of each operation's output follows from the kinds of its inputs.
+
+The module is long because it is one table: a rule for each operation of TensorFlow, and the row that names it.
+"""
 
 from __future__ import annotations
 

@@ -142,12 +142,11 @@ def kubernetes(
     from orchestrator.spec.plan import load_plan
 
     plan, _ = load_plan(file)
-    chosen = python or load_spec(file).run.python or "python3"
     wishes = Wishes(
         image=image,
         kind=kind,
         code_dir=code_dir,
-        python=chosen,
+        python=python or load_spec(file).run.python or "python3",
         claim=claim,
         storage=storage,
         shm=shm,
@@ -158,8 +157,7 @@ def kubernetes(
         save_wait_s=float(save_wait),
     )
     _check(file, plan, wishes)
-    code = None if wishes.code_dir else _code(file, plan)
-    found = manifests(plan, wishes, bundle.load().code.data, code)
+    found = manifests(plan, wishes, bundle.load().code.data, None if code_dir else _code(file, plan))
     remarks = notes(plan, wishes)
     session.put((write.as_list(found) if as_json else write.as_yaml(found, remarks)).rstrip("\n"))
     _say_notes(session, remarks[1:])

@@ -144,7 +144,9 @@ def of_task(run: Run, task: Task) -> FirstCause | None:
         return None
     step = task.progress.global_step
     alike = _alike(run, task)
-    when = f" at step {step}" if step is not None else ""
+    ending = how(ended)
+    # A script's own words may name the step already.
+    when = "" if step is None or re.search(rf"\b[Ss]tep[ =:#]*{step}\b", ending) else f" at step {step}"
     too = f"; so did {_named(run, alike)}" if alike else ""
     python = run.plan.host(task.host).python
     means, advice = matching.explained(ended, host=task.host, python=python)
@@ -152,7 +154,7 @@ def of_task(run: Run, task: Task) -> FirstCause | None:
         task=task.id,
         generation=task.generation,
         cause=ended.cause,
-        sentence=f"{task.id} on {task.host} {how(ended)}{when}{too}",
+        sentence=f"{task.id} on {task.host} {ending}{when}{too}",
         last_lines=ended.last_lines,
         exit_code=ended.code,
         signal=ended.signal,

@@ -99,6 +99,16 @@ def test_the_first_by_the_clocks_is_the_cause_and_the_followers_are_counted() ->
     assert found.sentence == "worker:1 on h1 was killed by SIGKILL at step 8"
 
 
+def test_a_step_that_the_script_names_itself_is_said_once() -> None:
+    for words in ("boom at step 60", "boom (step=60)", "Step 60: boom"):
+        found = cause.first_cause(run_of(replace(SCRIPT, error=f"E: {words}"), steps=(60,)))
+        assert found is not None
+        assert found.sentence == f"worker:0 on h0 failed with exit code 1: E: {words}"
+    found = cause.first_cause(run_of(replace(SCRIPT, error="E: boom at step 600"), steps=(60,)))
+    assert found is not None
+    assert found.sentence.endswith("E: boom at step 600 at step 60")
+
+
 def test_where_all_are_followers_the_first_of_them_is_named_and_does_not_follow_itself() -> None:
     found = cause.first_cause(run_of(*(Exit(cause=Cause.FOLLOWER, code=1, at=at) for at in (5.0, 4.0))))
     assert found is not None

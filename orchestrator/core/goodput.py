@@ -136,7 +136,7 @@ _BEGINS = {
 """What a run does from that event on."""
 
 _RELEASED = ("warmup", "training", "stall")
-_RESUMES = (Kind.RESUMED, Kind.FROM_START)
+_RESUMES = (Kind.RESUMED, Kind.FROM_START, Kind.OWN_PLACE)
 
 _TELLS = (Kind.SUBMITTED, Kind.CHECKPOINT, Kind.HOST_LOST, Kind.TRAINS_AGAIN)
 
@@ -200,7 +200,7 @@ def _learn(generation: Generation, event: Event, state: str) -> None:
     """Take from an event what it tells of its generation."""
     if event.kind in _RESUMES:
         generation.resumed_from = event.data.get("global_step") or 0
-        generation.is_resumed = event.kind is Kind.RESUMED
+        generation.is_resumed = event.kind is not Kind.FROM_START
     elif event.kind is Kind.TRAINS_AGAIN:
         restored_s, rest_s = event.data.get("restored_s"), event.data.get("first_step_s")
         if rest_s is not None:
@@ -296,6 +296,10 @@ def _judge(told: Sequence[Event], generations: Sequence[Generation], *, succeede
             generation.kept_to = resumed[follower]
             if generation.last_step is None:
                 generation.last_step = resumed[follower] + (lost[follower] or 0)
+        elif generation is not trained[-1]:
+            generation.kept_to = (
+                0  # without a checkpoint directory no event says that the next one began at step 0
+            )
         elif succeeded:
             generation.kept_to = generation.last_step
             continue

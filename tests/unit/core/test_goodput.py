@@ -76,6 +76,27 @@ def test_the_newest_work_of_a_run_that_goes_on_counts_but_is_at_risk() -> None:
     assert failed.badput["lost"] == pytest.approx(50)  # what no checkpoint holds when it has failed
 
 
+def without_checkpoints(*more: Event) -> list[Event]:
+    """No event says from which step a generation starts: it is step 0."""
+    return [*(event for event in A_RESTART[:-1] if event.kind not in (Kind.CHECKPOINT, *_STARTS)), *more]
+
+
+_STARTS = (Kind.RESUMED, Kind.FROM_START)
+
+
+def test_without_checkpoints_all_that_was_trained_before_a_restart_is_lost() -> None:
+    going = of(account(without_checkpoints(), now=300, moved=MOVED))
+    assert (going.badput["lost"], going.kept_s) == (100, 40)
+    ended = of(account(without_checkpoints(Event(300, Kind.SUCCEEDED, 2)), now=1e9, moved=MOVED))
+    assert (ended.badput["lost"], ended.kept_s) == (100, 40)
+
+
+def test_what_a_script_went_on_from_by_itself_counts() -> None:
+    own = Event(261, Kind.OWN_PLACE, 2, {"global_step": 50})
+    found = of(account(without_checkpoints(own), now=300, moved=MOVED))
+    assert (found.badput["lost"], found.kept_s) == (50, 50 + 40)
+
+
 def test_a_stall_is_no_training() -> None:
     stalled = [*A_RESTART[:4], Event(150, Kind.STALLED, 1), Event(180, Kind.MOVES_AGAIN, 1)]
     found = of(account(stalled, now=200, moved={1: Moved(125, 200, 1, 100)}))

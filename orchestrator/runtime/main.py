@@ -81,7 +81,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         hooks.install(link, progress)
     try:
         if wanted:
-            from orchestrator.runtime import devices
+            from orchestrator.runtime import devices, hooks
 
             hooks.when_imported(devices.patches(wanted, link) | own.patches(wanted, link))
             own.begin(wanted, link)

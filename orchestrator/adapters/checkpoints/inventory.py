@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 PIN_ATTEMPTS = 5
 """How often a checkpoint is chosen anew because the training wrote over it meanwhile."""
 
+WRITES_S = 10.0
+"""Who writes a checkpoint writes to it at least this often: buffers are full, and file systems show it, by then."""
+
 _NAMED_MAX = 12
 _SAME_S = 1e-3
 
@@ -39,6 +42,8 @@ class Entry:
         self.is_gone = False
         """Whether it was removed while it was looked at: a script keeps its newest few, and `keep` counts too."""
         self.why: str | None = None
+        self.is_being_written = False
+        """Whether it is not whole, and its files change, or did a moment ago."""
         self.verified_at: float | None = None
         self.pins: list[str] = []
         marker = places.marker_of(chapter.source) or {}
@@ -69,13 +74,22 @@ class Entry:
         except Torn as e:
             self.is_gone = self.unit.is_gone()
             self.whole, self.why = False, str(e)
+            self.is_being_written = self._changes()
             if read and not self.is_gone:
                 records.add(self.unit, self.why)
             return
         if record is not None:
             self.whole, self.why = record["why"] is None, record["why"]
+            self.is_being_written = not self.whole and self._changes()
             self.verified_at = record["at"]
             self.unit.global_step = record["global_step"]
+
+    def _changes(self) -> bool:
+        """Return whether somebody is writing it. Copies of ours take their names once they are whole."""
+        if self.chapter.is_pin or self.chapter.is_snapshot:
+            return False
+        age_s = self.unit.age_s(places.own_dir(self.chapter.root))
+        return (age_s is not None and age_s < WRITES_S) or not self.unit.is_unchanged()
 
     def to_json(self) -> dict[str, Any]:
         unit = self.unit
@@ -89,6 +103,7 @@ class Entry:
             "saved_at": unit.saved_at,
             "resumes": unit.rank == IS_CHECKPOINT,
             "whole": self.whole,
+            "writing": self.is_being_written,
             "proof": unit.proof,
             "why": self.why,
             "verified_at": self.verified_at,
@@ -110,7 +125,7 @@ def _made_at(directory: str) -> float:
 def listed(root: str, *, read: bool = False) -> dict[str, Any]:
     """Return the answer of `list`, newest generation first. With `read`, every checkpoint is read to its last byte."""
     entries = _entries(root, read=read)
-    counting = [entry for entry in entries if entry.counts]
+    counting = [entry for entry in entries if entry.counts and not entry.is_being_written]
     rank = max((entry.unit.rank for entry in counting), default=None)
     newest = next((entry for entry in counting if entry.unit.rank == rank), None)
     return {

@@ -157,14 +157,18 @@ class Unit:
         """
         if self.is_verified:
             return
+        age_s = self.age_s(beside) or 0.0
+        if age_s < SETTLE_S:
+            pause(min(SETTLE_S, SETTLE_S - age_s))
+
+    def age_s(self, beside: str) -> float | None:
+        """Return how long ago it was written last, by the clock of `beside` as for `settle`; None where it has none."""
         try:
             os.makedirs(beside, exist_ok=True)
             os.utime(beside)
-            age_s = os.stat(beside).st_mtime - self.saved_at
+            return os.stat(beside).st_mtime - self.saved_at
         except OSError:
-            age_s = 0.0
-        if age_s < SETTLE_S:
-            pause(min(SETTLE_S, SETTLE_S - age_s))
+            return None
 
     def is_gone(self) -> bool:
         """Whether one of its files has been removed, or all of them before they were found."""

@@ -75,6 +75,8 @@ def _row(found: Document, is_newest: bool, now: float) -> list[str]:
 
 
 def _verified(found: Document, now: float) -> str:
+    if found.get("writing"):
+        return "being written"
     if found["whole"] is False:
         return f"no: {found['why']}"
     if _is_unknown(found):

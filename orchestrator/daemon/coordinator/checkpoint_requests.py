@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast, get_args
 from orchestrator.adapters.head.checkpoint_store import CheckpointStore
 from orchestrator.core.errors import HostError, OrchestratorError, UsageError
 from orchestrator.core.events import RolledBack
-from orchestrator.core.model import Run
+from orchestrator.core.model import Phase, Run
 from orchestrator.daemon.connection import orders
 from orchestrator.daemon.connection.conversation import Answer, Asks, LinkDown, OrderRefused
 from orchestrator.protocol.orders import CheckpointsAnswer, CheckpointsDo
@@ -54,7 +54,21 @@ def ask(run: Run, verb: str, what: str | None, lease: Leases) -> dict[str, Any]:
     except OrderRefused as e:
         raise _refusal(host, e) from e
     _check_whole(host, verb, answer)
-    return {"run_id": run.run_id, "host": host, **answer}
+    found: dict[str, Any] = {"run_id": run.run_id, "host": host, **answer}
+    for one in found.get("checkpoints") or []:
+        _judge_unfinished(run, one)
+    return found
+
+
+def _judge_unfinished(run: Run, found: dict[str, Any]) -> None:
+    """Say of a checkpoint that is not whole, and changes, that a task of the run is writing it, where one may be.
+
+    What changed a moment ago and has no writer any more was left unfinished: that one is broken.
+    """
+    may_write = run.phase in (Phase.RUNNING, Phase.STOPPING) and found["generation"] == run.generation
+    found["writing"] = bool(found.get("writing")) and may_write
+    if found["writing"]:
+        found["whole"], found["why"] = None, None
 
 
 def _check_whole(host: str, verb: str, answer: CheckpointsAnswer) -> None:

@@ -487,8 +487,8 @@ orch.RunView = class {
         { name: "generation", num: true, value: (one) => one.generation ?? "–" },
         { name: "saved", value: (one) => orch.time(one.saved_at, { date: true }) },
         { name: "size", num: true, value: (one) => orch.bytes(one.bytes) },
-        { name: "state", class: "wrap", value: (one) => [one.whole === false ? `✕ ${one.why || "broken"}` : one.verified_at ? "✓ verified" : "not read yet", one.pinned ? "◆ pinned" : "", one.set_aside ? "set aside" : ""].filter(Boolean).join(", ") },
-        ...(orch.actions ? [{ name: "action", value: (one) => (one.whole === false ? [] : this.backTo(one, active)), key: (one) => [one.name, one.whole, active] }] : []),
+        { name: "state", class: "wrap", value: (one) => [one.writing ? "is being written" : one.whole === false ? `✕ ${one.why || "broken"}` : one.verified_at ? "✓ verified" : "not read yet", one.pinned ? "◆ pinned" : "", one.set_aside ? "set aside" : ""].filter(Boolean).join(", ") },
+        ...(orch.actions ? [{ name: "action", value: (one) => (one.whole === false || one.writing ? [] : this.backTo(one, active)), key: (one) => [one.name, one.whole, one.writing, active] }] : []),
       ], "Checkpoints");
       const newest = there.slice().sort((a, b) => b.saved_at - a.saved_at);
       table.show(newest.slice(0, 50), (one) => one.name);

@@ -169,6 +169,8 @@ class Checkpoint(TypedDict):
     """Whether scripts resume from this kind of checkpoint by themselves."""
     whole: bool | None
     """null if it was not read yet, or if its format is unknown."""
+    writing: NotRequired[bool]
+    """Whether it is not whole and its files change, or did a moment ago."""
     proof: Literal["checksums", "structure", "names"]
     """What reading it proves: that no bit has changed; that nothing is missing; nothing, for an unknown format."""
     why: Text | None

@@ -20,6 +20,7 @@ from orchestrator.adapters.checkpoints import (
     records,
     seed,
     share,
+    units,
     verify,
 )
 from orchestrator.adapters.checkpoints.places import SeedError
@@ -89,6 +90,42 @@ def test_a_record_counts_only_while_the_files_are_as_they_were(tmp_path: Path) -
     assert entry(tmp_path, name)["whole"] is True
     os.utime(directory / "manager" / "ckpt-2.index", (0, 1_700_009_999))
     assert entry(tmp_path, name)["whole"] is None
+
+
+def test_what_is_cut_off_is_being_written_as_long_as_its_files_change(tmp_path: Path) -> None:
+    directory = generation(tmp_path, 1, "manager")
+    data = directory / "manager" / "ckpt-2.data-00000-of-00001"
+    truncate(data, 90_000)
+    name = "gen-000001/manager/ckpt-2"
+    found = entry(tmp_path, name)
+    assert (found["whole"], found["writing"]) == (False, True)
+    assert inventory.listed(str(tmp_path))["newest"] == "gen-000001/manager/ckpt-1", "nothing resumes from it"
+    inventory.listed(str(tmp_path), read=True)
+    assert entry(tmp_path, name)["writing"] is True
+    for file in data.parent.glob("ckpt-2.*"):
+        os.utime(file, (0, 1_700_009_999))
+    found = entry(tmp_path, name)
+    assert (found["whole"], found["writing"]) == (False, False)
+    assert inventory.listed(str(tmp_path))["newest"] == name
+
+
+def test_what_changes_while_it_is_looked_at_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = generation(tmp_path, 1, "manager")
+    truncate(directory / "manager" / "ckpt-2.data-00000-of-00001", 90_000)
+    for file in directory.rglob("ckpt-2.*"):
+        os.utime(file, (0, 1_700_009_999))
+    peek = units.Unit.peek
+
+    def peeked(unit: units.Unit) -> None:
+        """Look while a writer goes on, whose clock is behind."""
+        for path in unit.paths:
+            os.utime(path, (0, 1_700_010_000))
+        peek(unit)
+
+    monkeypatch.setattr(units.Unit, "peek", peeked)
+    assert entry(tmp_path, "gen-000001/manager/ckpt-2")["writing"] is True
 
 
 def test_records_of_what_is_gone_are_forgotten(tmp_path: Path) -> None:

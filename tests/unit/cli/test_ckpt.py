@@ -46,9 +46,10 @@ def test_the_list_is_data_and_its_headline_talk(orch: Desk, api: FakeApi) -> Non
         checkpoint(),
         checkpoint(100, whole=False, why="cut off", verified_at=None, set_aside=True),
         checkpoint(80, whole=None, verified_at=None, pinned=True, given=True, generation=None),
+        checkpoint(140, whole=None, verified_at=None, writing=True),
     )
     assert orch("ckpt", "ls") == 0
-    assert orch.said == "mnist-1: 3 checkpoints in /shared/mnist on gpu-a\n"
+    assert orch.said == "mnist-1: 4 checkpoints in /shared/mnist on gpu-a\n"
     rows = [line.split() for line in orch.put_out.splitlines()]
     assert rows[0][:4] == ["GEN", "STEP", "SIZE", "SAVED"]
     assert " ".join(rows[1]) == (
@@ -56,6 +57,7 @@ def test_the_list_is_data_and_its_headline_talk(orch: Desk, api: FakeApi) -> Non
     )
     assert " ".join(rows[2][4:]).endswith("no: cut off set aside gen-000005/ckpt-100")
     assert " ".join(rows[3]).startswith("- 80 5.0 MiB 1 min ago seed not yet pinned")
+    assert "worker:0 on gpu-a being written gen-000005/ckpt-140" in " ".join(rows[4])
 
 
 def test_what_reading_cannot_prove_is_said(orch: Desk, api: FakeApi) -> None:

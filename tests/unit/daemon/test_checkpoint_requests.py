@@ -86,6 +86,27 @@ def test_an_answer_to_another_question_is_none(verb: str, answer: dict[str, Any]
         checkpoint_requests.ask(a_run(), verb, "5", FakeHosts(answer).lease)
 
 
+@pytest.mark.parametrize(
+    ("phase", "generation", "told"),
+    [
+        (Phase.RUNNING, 1, (None, None, True)),
+        (Phase.STOPPING, 1, (None, None, True)),
+        (Phase.RUNNING, 7, (False, "cut off", False)),
+        (Phase.BACKOFF, 1, (False, "cut off", False)),
+        (Phase.FAILED, 1, (False, "cut off", False)),
+    ],
+)
+def test_what_changes_is_being_written_only_where_a_task_may_do_so(
+    phase: Phase, generation: int, told: tuple[Any, ...]
+) -> None:
+    run = a_run(phase=phase)
+    number = run.generation if generation == 1 else run.generation + 7
+    one = {"generation": number, "whole": False, "why": "cut off", "writing": True}
+    hosts = FakeHosts({"dir": "/shared/t", "checkpoints": [one], "newest": None})
+    (found,) = checkpoint_requests.ask(run, "list", None, hosts.lease)["checkpoints"]
+    assert (found["whole"], found["why"], found["writing"]) == told
+
+
 def test_the_mark_becomes_the_event() -> None:
     found = {"generation": 5, "global_step": 50, "path": "/shared/t/gen-000005/ckpt-50"}
     event = checkpoint_requests.rolled_back({"checkpoint": found, "set_aside": [7, 6]}, at=3.0)

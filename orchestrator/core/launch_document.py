@@ -1,4 +1,4 @@
-"""The document of `orch plan --json`: what every task of a plan is started with. No host is asked."""
+"""The document of `orch plan --json`: what every task of a plan, or of a run, is started with. No host is asked."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from orchestrator.core.launch import (
     port_candidates,
     wiring,
 )
+from orchestrator.core.model import Run
 from orchestrator.core.placement import has_room
 from orchestrator.core.plan import Plan, TaskId, TaskPlan
 
@@ -26,6 +27,27 @@ def document(plan: Plan) -> dict[str, Any]:
     """Return the plan for `--json`, as a first generation would start if all of its ports are free."""
     run_id = _RUN_ID.format(name=plan.name)
     ports = {t.id: port_candidates(plan, run_id, _GENERATION, t.id)[0] for t in plan.tasks}
+    return _document(plan, run_id, _GENERATION, ports, {})
+
+
+def of_run(run: Run) -> dict[str, Any]:
+    """Return the same of a run's newest generation: where its tasks are, and the ports that they have.
+
+    `ports_held` is false while not all of them have joined; then some are those that they try first.
+    """
+    plan, generation = run.placed, max(run.generation, _GENERATION)
+    held = {task.id: task.port for task in run.tasks if task.port is not None}
+    ports = {
+        t.id: held.get(t.id) or port_candidates(plan, run.run_id, generation, t.id)[0] for t in plan.tasks
+    }
+    restarts = {task.id: run.budget.restarts + task.budget.restarts for task in run.tasks}
+    told = _document(plan, run.run_id, generation, ports, restarts)
+    return {**told, "run_id": run.run_id, "generation": generation, "ports_held": held.keys() >= ports.keys()}
+
+
+def _document(
+    plan: Plan, run_id: str, generation: int, ports: Mapping[TaskId, int], restarts: Mapping[TaskId, int]
+) -> dict[str, Any]:
     addresses = {t.id: endpoint(plan.host(t.host).peer_address, ports[t.id]) for t in plan.tasks}
     return {
         "schema": 1,
@@ -36,8 +58,25 @@ def document(plan: Plan) -> dict[str, Any]:
         "spares": [{"host": h.name, "for": _slots(plan, h.name)} for h in plan.hosts if h.spare],
         "replicas_min": dict(plan.replicas_min),
         "checkpoint_dir": plan.checkpoint.dir if plan.checkpoint else None,
-        "tasks": [_task(plan, task, run_id, ports[task.id], addresses) for task in plan.tasks],
+        "tasks": [
+            _task(plan, task, ports[task.id], addresses)
+            | {"env": _env(plan, run_id, generation, task.id, restarts.get(task.id, 0), addresses)}
+            for task in plan.tasks
+        ],
     }
+
+
+def _env(
+    plan: Plan,
+    run_id: str,
+    generation: int,
+    task: TaskId,
+    restarts: int,
+    addresses: Mapping[TaskId, str],
+) -> dict[str, str]:
+    directory = checkpoint_dir(plan, generation, task)
+    env = environment(plan, run_id, generation, task, restarts, directory, "<log directory on the host>")
+    return env | wiring(plan, addresses, task) | dict.fromkeys(plan.secrets, HIDDEN)
 
 
 def _slots(plan: Plan, spare: str) -> list[str]:
@@ -45,14 +84,8 @@ def _slots(plan: Plan, spare: str) -> list[str]:
     return [host for host in plan.hosts_used if has_room(plan, host, spare)]
 
 
-def _task(
-    plan: Plan, task: TaskPlan, run_id: str, port: int, addresses: Mapping[TaskId, str]
-) -> dict[str, Any]:
-    directory = checkpoint_dir(plan, _GENERATION, task.id)
-    env = environment(plan, run_id, _GENERATION, task.id, 0, directory, "<log directory on the host>")
+def _task(plan: Plan, task: TaskPlan, port: int, addresses: Mapping[TaskId, str]) -> dict[str, Any]:
     told = wiring(plan, addresses, task.id)
-    env |= told
-    env |= dict.fromkeys(plan.secrets, HIDDEN)
     return {
         "task": str(task.id),
         "host": task.host,
@@ -60,6 +93,5 @@ def _task(
         "port": port,
         "address": addresses[task.id],
         "tf_config": json.loads(told["TF_CONFIG"]) if "TF_CONFIG" in told else None,
-        "env": env,
         "command": [plan.host(task.host).python, plan.script, *plan.args],
     }

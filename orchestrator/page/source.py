@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from pydantic import TypeAdapter
+
 from orchestrator.adapters.head import bands, log_pages, run_series
 from orchestrator.adapters.head.accounts import Accounts
 from orchestrator.adapters.head.client import Client
@@ -20,6 +22,7 @@ from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.client import recorded
 from orchestrator.core import launch_document
 from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, UsageError
+from orchestrator.core.plan import Plan
 
 EVENTS_MAX = 1000
 
@@ -27,6 +30,8 @@ _CHECKPOINTS_S = 660.0
 """A host reads a checkpoint whole before it goes back to it. `orch ckpt` waits for as long."""
 
 T = TypeVar("T")
+
+_PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 
 _EVENTS = (
     "SELECT seq, time, run_id, kind, task, generation, message FROM events "
@@ -114,10 +119,11 @@ class Source:
         return self.client.get(f"/v1/runs/{quote(run_id)}/checkpoints", timeout_s=timeout_s)
 
     def plan(self, run_id: str) -> dict[str, Any]:
-        """Return what the run's tasks are started with."""
+        """Return what the run's tasks are started with, and what its spec resolved to. The plan holds no secret."""
         for one in peek(self.paths.journal).kept:
             if one.run.run_id == run_id:
-                return {**launch_document.document(one.run.plan), "run_id": run_id}
+                resolved = _PLAN.dump_python(one.run.plan, mode="json")
+                return {**launch_document.of_run(one.run), "resolved": resolved}
         raise UsageError(f"the journal has no run {run_id!r}")
 
     def act(self, run_id: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:

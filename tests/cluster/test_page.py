@@ -69,12 +69,12 @@ def test_a_run_is_killed_comes_back_and_is_seen_doing_so(local_cluster: Cluster,
     page.get_by_text("generation 2").first.wait_for(timeout=20_000)
     page.get_by_text(re.compile("generation 2 resumes|trains again")).first.wait_for(timeout=20_000)
     local_cluster.kill_coordinator()
-    page.get_by_text("The coordinator does not answer").wait_for(timeout=20_000)
+    page.get_by_text("The coordinator has not answered").wait_for(timeout=20_000)
     page.goto(page.url)
-    page.get_by_text("The coordinator does not answer").wait_for(timeout=20_000)
+    page.get_by_text("The coordinator has not answered").wait_for(timeout=20_000)
     assert run["run_id"] in page.inner_text("main")
     local_cluster.ok("coordinator", "start")
-    page.get_by_text("The coordinator does not answer").wait_for(state="hidden", timeout=20_000)
+    page.get_by_text("The coordinator has not answered").wait_for(state="hidden", timeout=20_000)
     page.get_by_role("link", name="log of worker:1").click()
     page.get_by_text("worker:1 at step").first.wait_for()
     assert "task=worker" in page.url
@@ -219,6 +219,11 @@ def test_the_words_beside_the_canvas_say_the_same(trained: Cluster, seen: Ui) ->
     seen.page.get_by_text("As a table", exact=True).click()
     table = seen.page.get_by_role("region", name="Timeline, a table").inner_text()
     assert "starting" in table
+    seen.page.get_by_role("button", name="all 2 tasks").click()
+    rows = seen.page.evaluate(
+        "orch.timeline.rows.map((row) => [row.name, row.spans.some((span) => span.cause)])"
+    )
+    assert rows == [["run", False], ["worker:0", False], ["worker:1", True]]
     assert "training" in table
 
 
@@ -243,7 +248,11 @@ def test_a_report_holds_all_and_asks_nobody(trained: Cluster, browser: Any, tmp_
     assert "NaN first at step 1" in main
     page.keyboard.press("i")
     page.get_by_text("SHOWN=yes").first.wait_for()
-    assert "API_TOKEN=***" in page.inner_text("main")
+    plan = page.inner_text("main")
+    assert "API_TOKEN=***" in plan
+    assert "The ports are those of generation 2." in plan
+    assert "ORCH_GENERATION=2" in plan
+    assert "without_progress_max: " in plan, "what the spec resolved to"
     assert [url for url in asked if not url.startswith(path.as_uri())] == []
     assert wrong == []
     context.close()

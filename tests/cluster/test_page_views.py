@@ -69,7 +69,8 @@ def test_lines_of_ranks_tracebacks_and_progress_bars_are_one_row_each(looked: Lo
     trace = ["Traceback (most recent call last):", '  File "train.py", line 3', "    fit()", "ValueError: no"]
     for index, task in enumerate(TASKS):
         looked.say(task, *((5 + index / 100, line) for line in trace))
-    page = looked.open(f"/r/{RUN}/logs")
+    page = looked.open(f"/r/{RUN}/logs", tasks=[task_document(0, task=task) for task in TASKS])
+    page.get_by_label("Task").get_by_text("worker:7").wait_for(state="attached")
     rows = page.locator(".line")
     page.get_by_text("epoch 1 loss").wait_for()
     said = [" ".join(text.split()) for text in rows.all_inner_texts()]
@@ -86,6 +87,13 @@ def test_lines_of_ranks_tracebacks_and_progress_bars_are_one_row_each(looked: Lo
     page.get_by_role("button", name="only what differs").click()
     page.get_by_role("button", name="fold equal lines").click()
     page.get_by_text("fit()").nth(7).wait_for()
+    page.get_by_role("button", name="fold equal lines").click()
+    page.get_by_label("Text to find").fill("worker:5 joined")
+    page.get_by_label("Text to find").press("Enter")
+    page.get_by_text("1 line fits").wait_for()
+    assert "worker:5 joined" in rows.first.inner_text(), (
+        "a line is found that is folded into another's elsewhere"
+    )
 
 
 def test_long_logs_cost_few_elements_and_what_is_missed_is_counted(looked: Looked) -> None:
@@ -260,14 +268,16 @@ def test_a_checkpoint_that_was_removed_is_not_offered_again(browser: Any, tmp_pa
     broken = checkpoint(120, whole=False, why="cut short")
     refusal = {"code": "usage", "message": "no checkpoint is named ckpt-40", "hint": "`orch ckpt ls`"}
     with looked.served as served:
-        served.api.checkpoints = {"checkpoints": [checkpoint(40), checkpoint(80), broken]}
+        half = checkpoint(160, whole=None, verified_at=None, writing=True)
+        served.api.checkpoints = {"checkpoints": [checkpoint(40), checkpoint(80), broken, half]}
         page = looked.open(f"/r/{RUN}", phase="RUNNING")
         buttons = page.get_by_role("button", name=re.compile("Roll back to step"))
         page.get_by_text("✕ cut short").wait_for()
         words = [each.get_attribute("aria-label") for each in buttons.all()]
         assert words == [f"Roll back to step {step} of generation 1" for step in (80, 40)], (
-            "a broken one is not offered"
+            "neither a broken one is offered, nor one that is being written"
         )
+        page.get_by_role("cell", name="is being written").wait_for()
         buttons.last.click()
         served.api.refuse = 404, {"error": refusal}
         served.api.checkpoints = {"checkpoints": [checkpoint(80)]}

@@ -56,7 +56,7 @@
   const tell = () => {
     const away = orch.state.away_since;
     $("away").hidden = !away || Boolean(orch.report);
-    if (away) orch.text($("away"), `The coordinator does not answer since ${orch.time(away, { date: true })}: this is its last record. Tasks train on; \`orch coordinator start\` starts it.`);
+    if (away) orch.text($("away"), `The coordinator has not answered since ${orch.time(away, { date: true })}: this is its last record. The tasks go on training; \`orch coordinator start\` starts it.`);
     view?.update();
   };
   const live = (on, words) => { $("live").className = `live ${on ? "on" : "off"}`; orch.text($("live"), words); };
@@ -79,7 +79,7 @@
         live(false, "not connected");
         const refused = error.status === 401 || error.status === 403;
         $("away").hidden = false;
-        orch.text($("away"), refused ? "This browser is not let in: open the address that `orch ui` has printed." : "`orch ui` does not answer: this is what it told last. It is tried again.");
+        orch.text($("away"), refused ? "This browser is not let in. Open the address that `orch ui` has printed." : "`orch ui` does not answer: this is what it told last. The page tries again.");
       },
     });
   };
@@ -117,6 +117,7 @@
     if (location.hash.length < 3) history.replaceState(null, "", orch.link(["r", orch.report.run]));
     render(false);
   } else {
-    orch.get(null, "").then((told) => { orch.actions = told.actions; }).catch(() => {}).finally(() => render(false));
+    render(false);
+    orch.get(null, "").then((told) => { orch.actions = told.actions; view?.update(); }).catch(() => {}); // the stream says what is wrong
   }
 })();

@@ -64,7 +64,7 @@ orch.Logs = class {
     this.note = orch.h("span", { class: "dim", role: "status" });
     this.goOn = orch.h("button", { type: "button", hidden: true, onclick: () => { this.searches = 0; this.older(); } }, "go on");
     this.end = orch.h("button", { type: "button", onclick: () => this.follow() }, "to the end");
-    this.element = orch.h("div", {}, this.pinned(), this.list, orch.h("div", { class: "tools" }, this.note, this.goOn, this.end));
+    this.element = orch.h("div", { class: "log" }, this.pinned(), this.list, orch.h("div", { class: "tools" }, this.note, this.goOn, this.end));
     this.fold = orch.setting("fold") !== "no";
     this.seen = new IntersectionObserver((found) => { for (const one of found) this.near(one); }, { root: this.list, rootMargin: "600px 0px" });
     this.forget();
@@ -251,7 +251,8 @@ orch.Logs = class {
 
   tell() {
     const { level, q, differs, until } = this.query;
-    const parts = [`${orch.count(this.lines.length)} lines${level || q || differs ? " fit" : ""}${until ? ` until ${orch.time(Number(until), { date: true })}` : ""}`];
+    const one = this.lines.length === 1, fits = level || q || differs ? (one ? " fits" : " fit") : "";
+    const parts = [`${orch.count(this.lines.length)} ${one ? "line" : "lines"}${fits}${until ? ` until ${orch.time(Number(until), { date: true })}` : ""}`];
     if (this.before && this.searched) parts.push(`searched back to ${orch.time(this.searched, { date: true })}`);
     if (!this.following && this.missed) parts.push(`paused, ${orch.count(this.missed)} new`);
     orch.text(this.note, parts.join("; "));

@@ -3,6 +3,7 @@
 
 orch.STATES = {
   training: { word: "training", light: "#002c76", dark: "#88b5fc", pattern: "solid", rank: 1 },
+  risk: { word: "training, not saved yet", light: "#002c76", dark: "#88b5fc", pattern: "pale", rank: 1 },
   lost: { word: "trained, lost", light: "#002c76", dark: "#88b5fc", pattern: "slash", rank: 2 },
   start: { word: "starting", light: "#9f9424", dark: "#fdd447", pattern: "vertical", rank: 3 },
   warmup: { word: "warm-up", light: "#9f9424", dark: "#fdd447", pattern: "vertical", rank: 3 },
@@ -29,7 +30,7 @@ orch.paint = (pen, state, x, y, width, height, strength = 1) => {
   pen.clip();
   pen.fillStyle = pen.strokeStyle = colour;
   pen.lineWidth = 1.5;
-  pen.globalAlpha = strength * (kind.pattern === "solid" ? 1 : 0.25);
+  pen.globalAlpha = strength * ({ solid: 1, pale: 0.6 }[kind.pattern] || 0.25);
   if (!["outline", "dashed"].includes(kind.pattern)) pen.fillRect(x, y, width, height);
   pen.globalAlpha = strength;
   const lines = (step, draw) => { pen.beginPath(); for (let at = Math.floor(x / step) * step - height; at < x + width + height; at += step) draw(at); pen.stroke(); };
@@ -39,7 +40,7 @@ orch.paint = (pen, state, x, y, width, height, strength = 1) => {
   if (kind.pattern === "horizontal") for (let at = y + 3; at < y + height; at += 5) pen.fillRect(x, at, width, 1.5);
   if (kind.pattern === "dots") for (let at = x; at < x + width; at += 6) pen.fillRect(at, y + height / 2 - 1.5, 3, 3);
   if (kind.pattern === "dashed") pen.setLineDash([5, 3]);
-  if (kind.pattern !== "solid") pen.strokeRect(x + 0.75, y + 0.75, Math.max(width - 1.5, 0), height - 1.5);
+  if (!["solid", "pale"].includes(kind.pattern)) pen.strokeRect(x + 0.75, y + 0.75, Math.max(width - 1.5, 0), height - 1.5);
   pen.restore();
 };
 
@@ -64,14 +65,35 @@ orch.swatch = (state) => {
 };
 
 // How each class of time is called, and how it is drawn.
-orch.CLASSES = [["kept", "training", "training that counts"], ["lost", "lost", "trained again"], ["connect", "connect", "connecting"],
+orch.CLASSES = [["kept", "training", "training that counts"], ["risk", "risk", "training, not saved yet"], ["lost", "lost", "trained again"], ["connect", "connect", "connecting"],
   ["start", "start", "starting"], ["restore", "restore", "restoring"], ["warmup", "warmup", "warm-up"], ["save", "save", "saving"], ["stall", "stall", "stalled"], ["stop", "stop", "stopping"],
   ["backoff", "backoff", "waiting"], ["host", "host", "waiting for a host"], ["room", "room", "waiting for room"], ["unseen", "unseen", "nobody watched"]];
+
+// The seconds of each class. What no checkpoint holds yet counts, and is told apart.
+orch.spent = (told) => {
+  const risk = Math.min(told?.risk_s || 0, told?.kept_s || 0);
+  return { ...told?.badput, kept: (told?.kept_s || 0) - risk, risk };
+};
+// Of the newest generation, what it has trained since its last checkpoint is a span of its own; in seconds how much it is.
+orch.apart = (told) => {
+  const saved = told.checkpoints.at(-1)?.[0] ?? 0;
+  let risk = 0;
+  for (const one of told.generations.filter((each) => each.at_risk)) {
+    one.spans = one.spans.flatMap(([state, from, to]) => {
+      if (state === "risk") risk += to - from; // a report's document was cut before
+      if (state !== "training" || to <= saved) return [[state, from, to]];
+      const cut = Math.max(from, saved);
+      risk += to - cut;
+      return [["training", from, cut], ["risk", cut, to]].filter(([, begin, end]) => end > begin);
+    });
+  }
+  return risk;
+};
 
 orch.goodputBar = (canvas, told) => {
   const found = orch.pen(canvas, 22);
   if (!found || !told) return;
-  const spent = { ...told.badput, kept: told.kept_s };
+  const spent = orch.spent(told);
   const all = Object.values(spent).reduce((sum, each) => sum + each, 0) || 1;
   let x = 0;
   for (const [name, state] of orch.CLASSES) {
@@ -84,6 +106,9 @@ orch.goodputBar = (canvas, told) => {
 // ---------------------------------------------------------------- the timeline
 
 // Above the rows are first causes ✕ and faults that were injected ⚡; below the first one checkpoints, and ◆ those that are pinned.
+orch.ROWS_MAX = 100; // as many tasks have a row
+const DIFFER_MAX = 12; // and so many that differ, where not all are asked for
+const OWN_FATE = { "task-lost": true, "restart-alone": true };
 const ROW = 22, LEFT = 96, AXIS = 20, ABOVE = 18, BELOW = 10, NEAR = 9;
 
 orch.Timeline = class {
@@ -110,26 +135,30 @@ orch.Timeline = class {
     this.all = [told.begin, Math.max(told.end, told.begin + 1)];
     this.range = range || this.all;
     const spans = told.generations.flatMap((one) => one.spans.map(([state, from, to]) => ({ state, from: told.begin + from, to: told.begin + to, generation: one.generation, one })));
-    this.rows = [{ name: "run", spans }, ...this.differing(causes, spans)];
+    this.rows = [{ name: "run", spans }, ...this.taskRows(causes, more.events || [], more.tasks || [], spans)];
     this.marks = [
       ...causes.filter((cause) => cause.time).map((cause) => ({ at: cause.time, glyph: "✕", words: `first cause: ${cause.sentence}`, cause })),
-      ...(more.faults || []).map((event) => ({ at: Date.parse(event.time) / 1000, glyph: "⚡", words: event.message, cause: { task: event.task, generation: event.generation } })),
+      ...(more.events || []).filter((event) => event.kind === "chaos").map((event) => ({ at: Date.parse(event.time) / 1000, glyph: "⚡", words: event.message, cause: { task: event.task, generation: event.generation } })),
     ].sort((a, b) => a.at - b.at);
     const pinned = new Set((more.checkpoints || []).filter((one) => one.pinned).map((one) => one.global_step));
     this.saved = told.checkpoints.map(([at, step]) => ({ at: told.begin + at, pinned: pinned.has(step), words: `checkpoint ${step === null ? "of an unknown step" : `of step ${orch.count(step)}`}, verified${pinned.has(step) ? ", pinned" : ""}` }));
     this.draw();
   }
 
-  // The tasks that had another fate than the run: those that failed first.
-  differing(causes, spans) {
-    const differ = new Map();
-    for (const cause of causes) {
-      if (!cause.task || !cause.time) continue;
-      if (!differ.has(cause.task)) differ.set(cause.task, []);
-      differ.get(cause.task).push({ state: "failed", from: cause.time, to: cause.time + 0.5, generation: cause.generation, cause });
+  // The tasks that had another fate than the run: who failed first, was given up, or was restarted alone; and `all`
+  // that one wants to see. All were in the gang, and their rows are the run's, with what was theirs alone.
+  taskRows(causes, events, all, spans) {
+    const own = new Map(all.slice(0, orch.ROWS_MAX).map((task) => [task, []]));
+    const odd = [
+      ...causes.map((cause) => ({ task: cause.task, at: cause.time, generation: cause.generation, cause })),
+      ...events.filter((event) => OWN_FATE[event.kind]).map((event) => ({ task: event.task, at: Date.parse(event.time) / 1000, generation: event.generation, cause: { task: event.task, generation: event.generation, sentence: event.message } })),
+    ];
+    for (const { task, at, generation, cause } of odd) {
+      if (!task || !at) continue;
+      if (!own.has(task)) { if (own.size >= all.length + DIFFER_MAX) continue; own.set(task, []); }
+      own.get(task).push({ state: "failed", from: at, to: at + 0.5, generation, cause });
     }
-    const trained = spans.filter((span) => ["training", "lost", "save", "unseen"].includes(span.state));
-    return [...differ].slice(0, 12).map(([name, failed]) => ({ name, spans: [...trained, ...failed] }));
+    return [...own].map(([name, failed]) => ({ name, spans: [...spans, ...failed], own: failed }));
   }
 
   x(at) { return LEFT + ((at - this.range[0]) / (this.range[1] - this.range[0])) * (this.width - LEFT - 8); }
@@ -150,7 +179,8 @@ orch.Timeline = class {
     this.rows.forEach((row, i) => {
       pen.fillStyle = fg;
       pen.fillText(row.name.slice(0, 14), 0, this.y(i) + ROW / 2);
-      this.row(pen, row, this.y(i));
+      if (i && row.own) this.copied(pen, this.y(i));
+      this.row(pen, row.own || row.spans, this.y(i));
     });
     pen.textAlign = "center";
     this.checkpoints(pen, fg);
@@ -159,9 +189,9 @@ orch.Timeline = class {
   }
 
   // Where spans are narrower than a pixel, the worst of them is seen.
-  row(pen, row, y) {
+  row(pen, spans, y) {
     const worst = new Map();
-    for (const span of row.spans) {
+    for (const span of spans) {
       const [from, to] = [Math.max(this.x(span.from), LEFT), Math.min(this.x(span.to), this.width)];
       if (to < LEFT || from > this.width) continue;
       pen.globalAlpha = 1;
@@ -170,6 +200,13 @@ orch.Timeline = class {
       if (rank > (worst.get(pixel)?.rank || 0)) worst.set(pixel, { rank, state: span.state });
     }
     for (const [pixel, { state }] of worst) orch.paint(pen, state, pixel, y, state === "failed" ? 3 : 1.5, ROW, this.highlight && state !== this.highlight ? 0.2 : 1);
+  }
+
+  // What a task has in common with the run is painted once: there may be a hundred rows of a thousand spans.
+  copied(pen, y) {
+    const ratio = this.canvas.width / this.width, wide = this.width - LEFT;
+    pen.globalAlpha = 1;
+    pen.drawImage(this.canvas, LEFT * ratio, this.y(0) * ratio, wide * ratio, ROW * ratio, LEFT, y, wide, ROW);
   }
 
   checkpoints(pen, fg) {
@@ -223,7 +260,7 @@ orch.Timeline = class {
     const { row, at, span, mark } = this.under(event);
     this.tip.hidden = !span && !mark;
     if (this.tip.hidden) return;
-    const steps = span && ["training", "lost"].includes(span.state) && span.one.last_step !== null ? `, up to step ${orch.count(span.one.last_step)}` : "";
+    const steps = span && ["training", "risk", "lost"].includes(span.state) && span.one.last_step !== null ? `, up to step ${orch.count(span.one.last_step)}` : "";
     orch.text(this.tip, mark ? `${orch.time(mark.at)} ${mark.words}` : `${row.name}: ${orch.STATES[span.state]?.word || span.state}, generation ${span.generation}, `
       + `${orch.duration(span.to - span.from)}${steps}, ${orch.time(at)}${span.cause ? `: ${span.cause.sentence}` : ""}`);
     this.tip.style.left = `${Math.max(0, Math.min(event.offsetX + 12, this.width - 260))}px`;

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.core import launch_document
 from orchestrator.core.horovod import slots
 from orchestrator.core.launch import (
     checkpoint_dir,
@@ -22,6 +23,7 @@ from orchestrator.core.launch import (
     runtime_options,
     wiring,
 )
+from orchestrator.core.model import new_run
 from orchestrator.core.plan import CheckpointPlan, HostPlan, Options, Plan, TaskId, TaskPlan
 
 
@@ -343,3 +345,21 @@ def test_a_host_is_reached_by_its_peers_at_what_the_spec_says_of_it() -> None:
     assert HostPlan("a", address="x", data_address="10.0.0.1").peer_address == "10.0.0.1"
     assert HostPlan("a", address="x").peer_address == "x"
     assert HostPlan("a").peer_address == "a"
+
+
+def test_a_runs_document_tells_where_its_newest_generation_is_and_the_ports_that_it_has() -> None:
+    plan = replace(plan_of(W0, W1), checkpoint=CheckpointPlan(dir="/shared/x"), secrets=("API_TOKEN",))
+    begun = new_run("x-1", plan, epoch=1, at=0.0)
+    tasks = tuple(replace(task, port=20400 + 16 * i) for i, task in enumerate(begun.tasks))
+    budget = replace(begun.budget, restarts=6)
+    told = launch_document.of_run(replace(begun, tasks=tasks, generation=7, budget=budget))
+    assert (told["run_id"], told["generation"], told["ports_held"]) == ("x-1", 7, True)
+    first, second = told["tasks"]
+    assert first["tf_config"]["cluster"] == {"worker": [first["address"], second["address"]]}
+    assert (first["port"], second["port"]) == (20400, 20416)
+    env = first["env"]
+    assert (env["ORCH_RUN"], env["ORCH_GENERATION"], env["ORCH_RESTARTS"]) == ("x-1", "7", "6")
+    assert (env["ORCH_CHECKPOINT_DIR"], env["API_TOKEN"]) == ("/shared/x/gen-000007", "***")
+    waiting = launch_document.of_run(replace(begun, generation=7))
+    assert waiting["ports_held"] is False
+    assert waiting["tasks"][0]["port"] == port_candidates(plan, "x-1", 7, W0)[0], "which it tries first"

@@ -8,7 +8,8 @@ from typing import Any, Protocol, cast, get_args
 from orchestrator.adapters.head.checkpoint_store import CheckpointStore
 from orchestrator.core.errors import HostError, OrchestratorError, UsageError
 from orchestrator.core.events import RolledBack
-from orchestrator.core.model import Phase, Run
+from orchestrator.core.model import Run
+from orchestrator.core.phase_states import Phase
 from orchestrator.daemon.connection import orders
 from orchestrator.daemon.connection.conversation import Answer, Asks, LinkDown, OrderRefused
 from orchestrator.protocol.orders import CheckpointsAnswer, CheckpointsDo

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from orchestrator.adapters.head.paths import Paths
 from orchestrator.adapters.head.run_series import named
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.page.feed import steady
-from orchestrator.page.server import FILES, STATIC
+from orchestrator.page.server import joined, read
 from orchestrator.page.source import Source, dumped
 
 _SERIES_BUCKETS = 900
@@ -87,9 +86,7 @@ def _checkpoints(source: Source, run_id: str) -> dict[str, Any]:
 
 def _page(data: str) -> str:
     """Return the page with all that it loads within it."""
-    text = _file("index.html")
-    style = "\n".join(_file(name) for name in FILES if name.endswith(".css"))
-    script = ";\n".join(_file(name) for name in FILES if name.endswith(".js"))
+    text, style, script = read("index.html"), joined(".css"), joined(".js")
     assert "</script" not in script
     head, rest = text.split("<!-- files -->")
     _, body = rest.split("<!-- /files -->")
@@ -99,8 +96,3 @@ def _page(data: str) -> str:
         f"{head}{policy}<style>{style}</style>{inner}"
         f'<script type="application/json" id="data">{data}</script>\n<script>{script}</script>\n</body>{end}'
     )
-
-
-def _file(name: str) -> str:
-    with open(os.path.join(STATIC, name), encoding="utf-8") as file:
-        return file.read()

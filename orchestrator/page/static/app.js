@@ -117,7 +117,7 @@
     if (location.hash.length < 3) history.replaceState(null, "", orch.link(["r", orch.report.run]));
     render(false);
   } else {
+    orch.actions = document.body.dataset.actions === "yes";
     render(false);
-    orch.get(null, "").then((told) => { orch.actions = told.actions; view?.update(); }).catch(() => {}); // the stream says what is wrong
   }
 })();

@@ -3,10 +3,11 @@
 // told, and `destroy()`.
 
 const TONES = { RUNNING: "good", SUCCEEDED: "good", FAILED: "bad", STOPPING: "warn", BACKOFF: "warn", UNREACHABLE: "bad", EXITED: "dim", LOST: "bad" };
-const GLYPHS = { PENDING: "◌", RENDEZVOUS: "◔", RUNNING: "▶", STOPPING: "■", BACKOFF: "◷", SUCCEEDED: "✓", FAILED: "✕", KILLED: "⏹" };
+const GLYPHS = { PENDING: "◌", RENDEZVOUS: "◔", RUNNING: "▶", STOPPING: "■", BACKOFF: "◷", SUCCEEDED: "✓", FAILED: "✕", KILLED: "⊘" };
 const ENDED = ["SUCCEEDED", "FAILED", "KILLED"];
 
 orch.phase = (phase) => orch.h("span", { class: `phase ${TONES[phase] || ""}` }, `${GLYPHS[phase] || "●"} ${phase}`);
+const ago = (at) => { const s = Math.max(0, now() - at); return `${s < 60 ? `${s.toFixed(0)} s` : orch.duration(s)} ago`; };
 const now = () => (orch.report ? orch.report.made : Date.now() / 1000);
 
 const progressParts = (run) => {

@@ -4,7 +4,7 @@
 // A document as lines of `key: value`, without what has no value.
 const plainLines = (value, indent = "") => {
   const isInner = (each) => each !== null && typeof each === "object" && Object.keys(each).length > 0;
-  const word = (each) => (typeof each === "string" && /^[\w./~@-]+$/.test(each) ? each : JSON.stringify(each));
+  const word = (each) => (typeof each === "string" && /^(--?)?[a-z_/~][\w./~@-]*$/i.test(each) && !/^(true|false|null|yes|no|on|off|~)$/i.test(each) ? each : JSON.stringify(each));
   if (Array.isArray(value) && !value.some(isInner)) return [`${indent}[${value.map(word).join(", ")}]`];
   if (Array.isArray(value)) return value.flatMap((each) => plainLines(each, `${indent}  `).map((line, i) => (i ? line : `${indent}- ${line.trimStart()}`)));
   return Object.entries(value).filter(([, each]) => each !== null && each !== "").flatMap(([key, each]) => {

@@ -88,12 +88,6 @@ orch.RunView = class {
     // Of few tasks none stands out, and under a synchronous strategy all wait for the slowest.
     this.median = paces.length > 3 ? paces[(paces.length - 1) >> 1] : null;
     this.tasks.show(this.shownOf(tasks), (task) => task.task);
-    if (orch.actions && !this.canAct) { // known only now, where the address of the run was opened
-      this.canAct = true;
-      const made = this.hostTable();
-      this.hosts.element.replaceWith(made.element);
-      this.hosts = made;
-    }
     this.hosts.show(Object.values(run.hosts || {}), (host) => host.host);
     this.plots.add(run);
   }
@@ -142,7 +136,7 @@ orch.RunView = class {
       { name: "CPU", num: true, value: (task) => orch.percent(task.cpu_percent) },
       { name: "memory", num: true, value: (task) => orch.bytes(task.rss_bytes) },
       { name: "GPUs", value: (task) => (task.gpus || []).join(", ") || "none" },
-      { name: "heartbeat", num: true, value: (task) => (task.heartbeat_time ? `${Math.max(0, now() - task.heartbeat_time).toFixed(0)} s ago` : "–") },
+      { name: "heartbeat", num: true, value: (task) => (task.heartbeat_time ? ago(task.heartbeat_time) : "–") },
       { name: "ended by", value: (task) => task.cause || "" },
     ], "Tasks");
   }
@@ -155,7 +149,7 @@ orch.RunView = class {
       { name: "CPU", num: true, value: (host) => orch.percent(host.cpu_percent) },
       { name: "memory", num: true, value: (host) => orch.percent(host.memory_percent) },
       { name: "GPUs", class: "wide", value: (host) => gauges(host.gpus || []), key: (host) => host.gpus },
-      { name: "last heard", num: true, value: (host) => (host.heard_time ? `${Math.max(0, now() - host.heard_time).toFixed(0)} s ago` : "–") },
+      { name: "last heard", num: true, value: (host) => (host.heard_time ? ago(host.heard_time) : "–") },
       { name: "remark", class: "wrap wide", value: (host) => host.problem || host.reason || host.warning || "" },
     ];
     if (orch.actions) columns.push({ name: "action", value: (host) => orch.drainButton(this, host), key: (host) => host.state });

@@ -10,7 +10,7 @@ orch.RunsView = class {
     this.table = new orch.Table([
       { name: "run", value: (run) => orch.h("a", { href: orch.link(["r", run.run_id]) }, run.run_id), key: (run) => run.run_id },
       { name: "phase", value: (run) => orch.phase(run.phase), key: (run) => run.phase },
-      { name: "state", class: "wrap", value: (run) => orch.sentence(run) },
+      { name: "state", class: "wrap wide", value: (run) => orch.sentence(run) },
       { name: "progress", class: "wide", value: (run) => orch.h("div", { class: "head" }, progressParts(run)), key: (run) => [run.global_step, run.steps_total, run.eta_s, Math.floor(now() / 5)] },
       { name: "goodput", num: true, value: (run) => orch.h("div", {}, goodputText(run.time_use), lostText(run.time_use) && orch.h("div", { class: "dim" }, lostText(run.time_use))), key: (run) => [goodputText(run.time_use), lostText(run.time_use)] },
       { name: "loss", value: (run) => this.spark(run), key: (run) => run.run_id },

@@ -40,8 +40,8 @@ def verify(directory: str, pause: Callable[[float], None] = time.sleep) -> dict[
     """Return the newest checkpoint in a generation's directory that reads whole, and the newer ones it rejected.
 
     A running training removes and rewrites its checkpoints. One that was removed or rewritten while it was read is
-    not called torn; the directory is looked at again. One of a format that nothing here reads is `verified: false`;
-    it is complete as far as its names tell, and because nobody writes it.
+    not called torn, nor one that was written a moment ago; the directory is looked at again. One of a format that
+    nothing here reads is `verified: false`; it is complete as far as its names tell, and because nobody writes it.
     """
     for _ in range(LOOKS_MAX):
         answer, changed = _look(directory, pause)
@@ -57,7 +57,7 @@ def _look(directory: str, pause: Callable[[float], None]) -> tuple[dict[str, Any
     from orchestrator.adapters.checkpoints.records import Records
     from orchestrator.adapters.checkpoints.torn import Torn
 
-    records = Records(os.path.dirname(directory))
+    records, own = Records(os.path.dirname(directory)), places.own_dir(os.path.dirname(directory))
     found = discovery.find(directory)
     rejected = [{"path": path, "why": why} for path, why in found.passed]
     rank = max((unit.rank for unit in found.units), default=None)
@@ -65,11 +65,11 @@ def _look(directory: str, pause: Callable[[float], None]) -> tuple[dict[str, Any
     for unit in found.units:
         if unit.rank != rank:
             break
-        unit.settle(places.own_dir(os.path.dirname(directory)), pause)
+        unit.settle(own, pause)
         try:
             unit.read()
         except Torn as e:
-            if _is_as_it_was(unit, directory):
+            if _is_as_it_was(unit, directory) and not unit.settle(own, pause, torn=True):
                 rejected.append({"path": unit.path, "why": str(e)})
             else:
                 changed = True

@@ -148,18 +148,24 @@ class Unit:
         """Whether all its files are as they were when it was found."""
         return [_state(path) for path in self.paths] == self._states
 
-    def settle(self, beside: str, pause: Callable[[float], None] = time.sleep) -> None:
-        """Wait until nobody has written it for `SETTLE_S`: of an unknown format, that is all that shows it is whole.
+    def settle(self, beside: str, pause: Callable[[float], None] = time.sleep, *, torn: bool = False) -> bool:
+        """Wait until nobody has written it for `SETTLE_S`. Return whether there was anything to wait for.
+
+        Of an unknown format that is all that shows it is whole; of a torn one, that nobody is writing it.
 
         Args:
             beside: a directory of ours on the same file system, whose clock is asked: another may be wrong.
             pause: sleeps.
+            torn: it was read, and is not whole.
         """
-        if self.is_verified:
-            return
-        age_s = self.age_s(beside) or 0.0
+        if self.is_verified and not torn:
+            return False
+        age_s = self.age_s(beside)
+        if age_s is None:  # nobody knows
+            age_s = SETTLE_S if torn else 0.0
         if age_s < SETTLE_S:
             pause(min(SETTLE_S, SETTLE_S - age_s))
+        return age_s < SETTLE_S
 
     def age_s(self, beside: str) -> float | None:
         """Return how long ago it was written last, by the clock of `beside` as for `settle`; None where it has none."""

@@ -181,7 +181,9 @@ def test_row_42_a_torn_newest_is_dropped_for_the_one_before_and_both_are_named(
 ) -> None:
     files = _of_steps(gen(tmp_path, 1), kind)
     (gen(tmp_path, 1) / "config.json").write_text("{}")
+    written_at = files[200].stat().st_mtime
     truncate(files[200], -20)
+    os.utime(files[200], (written_at, written_at))
     looked = settled(gen(tmp_path, 1))
     assert (looked["checkpoint"]["global_step"], looked["checkpoint"]["verified"]) == (100, True)
     given = seed.seed(str(tmp_path), 2)

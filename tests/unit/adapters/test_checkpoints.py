@@ -170,7 +170,9 @@ def test_verify_knows_what_scripts_leave(tmp_path: Path, fixture: str, step: int
 
 def test_verify_goes_back_to_the_one_before_and_says_why(tmp_path: Path) -> None:
     directory = generation(tmp_path, 1, "manager")
-    truncate(directory / "manager" / "ckpt-2.data-00000-of-00001", 5000)
+    data = directory / "manager" / "ckpt-2.data-00000-of-00001"
+    truncate(data, 5000)
+    os.utime(data, (0, 1_700_000_000))
     found = verify(str(directory))
     assert Path(found["checkpoint"]["path"]).name == "ckpt-1"
     assert found["rejected"] == [
@@ -179,6 +181,30 @@ def test_verify_goes_back_to_the_one_before_and_says_why(tmp_path: Path) -> None
             "why": "ckpt-2.data-00000-of-00001 is cut off: 5000 of 163178 bytes",
         }
     ]
+
+
+def test_what_was_written_a_moment_ago_is_called_torn_only_if_nobody_goes_on(tmp_path: Path) -> None:
+    """The training saves while it is looked at: half of a file is no damage, and nobody is told of any."""
+    directory = generation(tmp_path, 1, "manager")
+    data = directory / "manager" / "ckpt-2.data-00000-of-00001"
+    whole = data.read_bytes()
+    waited: list[float] = []
+
+    def goes_on(seconds: float) -> None:
+        waited.append(seconds)
+        data.write_bytes(whole)
+
+    truncate(data, 5000)
+    found = verify(str(directory), goes_on)
+    assert (Path(found["checkpoint"]["path"]).name, found["rejected"]) == ("ckpt-2", [])
+    assert 1 < waited[0] <= 2
+
+    def is_dead(_seconds: float) -> None:
+        os.utime(data, (0, 1_700_000_000))
+
+    truncate(data, 5000)
+    found = verify(str(directory), is_dead)
+    assert (Path(found["checkpoint"]["path"]).name, len(found["rejected"])) == ("ckpt-1", 1)
 
 
 def test_a_checkpoint_that_goes_away_while_it_is_read_is_torn_and_no_crash(tmp_path: Path) -> None:

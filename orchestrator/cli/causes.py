@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from itertools import groupby
 from typing import Any
 
@@ -12,6 +11,7 @@ from orchestrator.adapters.host.repetition import excerpt
 from orchestrator.cli import paragraphs, render
 from orchestrator.cli.session import Paint
 from orchestrator.cli.terminal import cut, fold, printable
+from orchestrator.cli.times import shown
 from orchestrator.client.choice import is_active
 from orchestrator.core.words import counted, duration
 
@@ -111,8 +111,8 @@ def block(
     lines += _wrapped("then", cause.get("done"), paint, width)
     lines += _wrapped("cost", cause.get("cost"), paint, width)
     lines += _wrapped("hint", cause.get("advice"), paint, width)
-    shown = last_lines(cause, paint, width)
-    return [*lines, *([""] if shown else []), *shown]
+    log = last_lines(cause, paint, width)
+    return [*lines, *([""] if log else []), *log]
 
 
 def last_lines(cause: Document, paint: Paint, width: int | None = None) -> list[str]:
@@ -126,7 +126,7 @@ def last_lines(cause: Document, paint: Paint, width: int | None = None) -> list[
 def _when(cause: Document) -> str:
     facts = []
     if cause.get("ended_time") is not None:
-        facts.append(datetime.fromtimestamp(cause["ended_time"]).strftime("%Y-%m-%d %H:%M:%S"))
+        facts.append(shown(cause["ended_time"]))
     facts.append(f"generation {cause.get('generation')}")
     facts.append(f"class {cause.get('cause')}")
     return ", ".join(facts)

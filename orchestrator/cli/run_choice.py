@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -38,6 +38,9 @@ from orchestrator.client.choice import (
     with_host as with_host,
 )
 from orchestrator.core.errors import OrchestratorError, UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.adapters.head.runlogs import RunLogs
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _HOST_PATIENCE_S = 3.0
@@ -126,6 +129,30 @@ def complete_task(
     """Complete the tasks of active runs. None where no coordinator answers at once."""
     tasks = [str(task["task"]) for run in _runs_now(ctx) or [] if is_active(run) for task in run["tasks"]]
     return [name for name in dict.fromkeys(tasks) if name.startswith(incomplete)]
+
+
+def complete_logged_task(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the tasks that have a log, of the named run or the newest; else those of active runs."""
+    logs, run_id = _logged(ctx)
+    tasks = logs.tasks(run_id) if run_id else []
+    return [name for name in tasks if name.startswith(incomplete)] or complete_task(ctx, param, incomplete)
+
+
+def complete_logged_host(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the hosts on which a log was written, of the named run or the newest; else those of active runs."""
+    logs, run_id = _logged(ctx)
+    hosts = logs.hosts(run_id) if run_id else []
+    return [name for name in hosts if name.startswith(incomplete)] or complete_host(ctx, param, incomplete)
+
+
+def _logged(ctx: click.Context) -> tuple[RunLogs, str | None]:
+    """Return the logs on this machine, and the run whose they are."""
+    from orchestrator.adapters.head.runlogs import RunLogs
+    from orchestrator.cli.session import Session
+
+    session = ctx.find_object(Session) or Session.of_process()
+    logs = RunLogs(session.paths.state_dir)
+    return logs, logs.newest(ctx.params.get("name"))
 
 
 def complete_checkpoint(

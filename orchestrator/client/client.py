@@ -7,7 +7,8 @@ The documents are those of `--json` on the command line, and the errors are its 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.adapters.head.client import Client as Api
@@ -18,6 +19,7 @@ from orchestrator.core.errors import OrchestratorError
 
 if TYPE_CHECKING:
     from orchestrator.client.series import Axis, Metrics
+    from orchestrator.core.log_level import Level
 
 Document = dict[str, Any]
 """A JSON object as the command line prints it."""
@@ -164,20 +166,34 @@ class Run:
         self,
         *tasks: str,
         follow: bool = False,
-        since: float | None = None,
+        since: float | datetime | None = None,
         tail: int | None = None,
+        grep: str | None = None,
+        hosts: str | Iterable[str] = (),
+        generations: int | Iterable[int] = (),
+        level: Level | None = None,
     ) -> Iterator[Document]:
         """Yield the output of these tasks, or of all, merged by time, as `orch logs --json` prints it.
 
         Args:
             tasks: For example `"worker:0"`.
             follow: Yield new lines too, until the run ends.
-            since: A Unix time; only newer lines.
-            tail: Only the last so many lines.
+            since: A time, also as Unix time; only newer lines.
+            tail: Only the last so many lines, of those that are wanted.
+            grep: A regular expression; only lines in which it is found.
+            hosts: Only lines of the tasks on this host, or on these.
+            generations: Only lines of this generation, or of these.
+            level: Only lines that are at least so serious.
+
+        Raises:
+            UsageError: There is no such task or host, or what is wanted is not understood.
         """
         from orchestrator.client.log_reading import Request, document, read
+        from orchestrator.client.log_selection import select
 
-        found = read(Request(self.run_id, tasks, follow, since, tail), self._environment)
+        at = since.timestamp() if isinstance(since, datetime) else since
+        wanted = select(grep, generations, hosts, level)
+        found = read(Request(self.run_id, tasks, follow, at, tail, wanted), self._environment)
         return (document(line, self.run_id) for line in found.lines)
 
     def metrics(self, *names: str, x: Axis = "step") -> Metrics:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from orchestrator.adapters.head.log_file import OWN, LogLine
+from orchestrator.adapters.head.log_file import LEVEL_OF_STREAM, OWN, LogLine
 from orchestrator.core.errors import UsageError
-from orchestrator.core.log_level import LEVELS, Levels
-
-_OF_STREAMS = {"g": "warning", OWN: "error"}
-"""The level of a gap, and of a first cause among the lines."""
+from orchestrator.core.log_level import Level, Levels, is_serious, parse_level
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +19,7 @@ class Selection:
     """A regular expression that is found in its text."""
     generations: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
-    level: str | None = None
+    level: Level | None = None
     """At least so serious."""
 
     def chooser(self, host_of: Callable[[str, int], str | None]) -> Callable[[LogLine], bool] | None:
@@ -36,6 +33,22 @@ class Selection:
 
 
 EVERYTHING = Selection()
+
+
+def select(
+    grep: str | None = None,
+    generations: int | Iterable[int] = (),
+    hosts: str | Iterable[str] = (),
+    level: str | None = None,
+) -> Selection:
+    """Return what a person or a program wants: one generation or host, or several. Raises UsageError for no level."""
+    try:
+        least = None if level is None else parse_level(level)
+    except ValueError as e:
+        raise UsageError(str(e)) from None
+    numbers = (generations,) if isinstance(generations, int) else tuple(generations)
+    names = (hosts,) if isinstance(hosts, str) else tuple(hosts)
+    return Selection(grep, numbers, names, least)
 
 
 @dataclass(slots=True)
@@ -52,7 +65,7 @@ class _Chooser:
                 self._pattern = re.compile(self.selection.grep)
             except re.error as e:
                 raise UsageError(
-                    f"--grep {self.selection.grep!r} is no regular expression: {e}",
+                    f"{self.selection.grep!r} is no regular expression: {e}",
                     hint=f"for that very text: {re.escape(self.selection.grep)!r}",
                 ) from e
 
@@ -67,9 +80,9 @@ class _Chooser:
             return False
         return self._pattern is None or self._pattern.search(line.text) is not None
 
-    def _is_serious(self, line: LogLine, least: str) -> bool:
-        level = _OF_STREAMS.get(line.stream) or self._levels.level((line.task, line.generation), line.text)
-        return LEVELS.index(level) >= LEVELS.index(least)
+    def _is_serious(self, line: LogLine, least: Level) -> bool:
+        told = self._levels.level((line.task, line.generation), line.text)
+        return is_serious(LEVEL_OF_STREAM.get(line.stream, told), least)
 
     def _host(self, line: LogLine) -> str | None:
         key = (line.task, line.generation)

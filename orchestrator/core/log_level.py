@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, TypeVar
 
-LEVELS = ("debug", "info", "warning", "error")
+Level = Literal["debug", "info", "warning", "error"]
+
+LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
 """From the least to the most serious."""
 
-_LETTERS = {"I": "info", "W": "warning", "E": "error", "F": "error", "D": "debug"}
-_WORDS = {"WARN": "warning", "CRITICAL": "error", "FATAL": "error"}
+HELD_MAX = 400
+"""Lines of what may be a traceback that are held until its first line is read."""
+
+_Line = TypeVar("_Line")
+
+_LETTERS: dict[str, Level] = {"I": "info", "W": "warning", "E": "error", "F": "error", "D": "debug"}
+_WORDS: dict[str, Level] = {
+    "DEBUG": "debug",
+    "INFO": "info",
+    "WARN": "warning",
+    "WARNING": "warning",
+    "ERROR": "error",
+    "CRITICAL": "error",
+    "FATAL": "error",
+}
 
 _FORM = re.compile(
     r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+: (?P<tensorflow>[IWEF]) "
@@ -20,13 +37,26 @@ _FORM = re.compile(
 _TRACEBACK = "Traceback (most recent call last)"
 
 
+def parse_level(text: str) -> Level:
+    """Return the level of that name. Raises ValueError where it is none."""
+    for level in LEVELS:
+        if level == text:
+            return level
+    raise ValueError(f"{text!r} is none of the levels {', '.join(LEVELS)}")
+
+
+def is_serious(level: Level, least: Level) -> bool:
+    """Return whether a level is at least that one."""
+    return LEVELS.index(level) >= LEVELS.index(least)
+
+
 class Levels:
     """Tells the level of each line. A traceback is an error in all its lines, so lines are told by task, in order."""
 
     def __init__(self) -> None:
         self._in_traceback: set[object] = set()
 
-    def level(self, source: object, text: str) -> str:
+    def level(self, source: object, text: str) -> Level:
         """Return the level of the next line of this source. One that does not say is `info`.
 
         >>> levels = Levels()
@@ -41,15 +71,47 @@ class Levels:
             self._in_traceback.add(source)
             return "error"
         if source in self._in_traceback:
-            if not text.startswith((" ", "\t")) and text:
+            if not is_within(text):
                 self._in_traceback.discard(source)
             return "error"
-        found = _FORM.match(text)
-        if found is None:
-            return "info"
-        letter = found["tensorflow"] or found["glog"]
-        if letter:
-            return _LETTERS[letter]
-        if found["word"]:
-            return _WORDS.get(found["word"], found["word"].lower())
-        return "error" if found["error"] else "warning"
+        return _alone(text)
+
+
+def backwards(lines: Iterable[_Line], text_of: Callable[[_Line], str]) -> Iterator[tuple[_Line, Level]]:
+    """Yield the lines of one source, the newest first, each with the level that `Levels` tells.
+
+    >>> [level for _, level in backwards(["go on", "ValueError: no", "  File", f"{_TRACEBACK}:"], str)]
+    ['info', 'error', 'error', 'error']
+    """
+    held: list[
+        _Line
+    ] = []  # the last line of what may be a traceback, and those within, until its first one is read
+    for line in lines:
+        text = text_of(line)
+        if text.startswith(_TRACEBACK):
+            yield from ((each, "error") for each in (*held, line))
+            held = []
+            continue
+        if not is_within(text) or len(held) >= HELD_MAX:
+            yield from ((each, _alone(text_of(each))) for each in held)
+            held = []
+        held.append(line)
+    yield from ((each, _alone(text_of(each))) for each in held)
+
+
+def is_within(text: str) -> bool:
+    """Return whether a line may stand between the first and the last one of a traceback."""
+    return not text or text.startswith((" ", "\t"))
+
+
+def _alone(text: str) -> Level:
+    """Return the level of a line that is no part of a traceback."""
+    found = _FORM.match(text)
+    if found is None:
+        return "info"
+    letter = found["tensorflow"] or found["glog"]
+    if letter:
+        return _LETTERS[letter]
+    if found["word"]:
+        return _WORDS[found["word"]]
+    return "error" if found["error"] else "warning"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,39 @@ def test_logs_are_the_documents_of_the_command_line(client: Client, api: FakeApi
     assert [line["text"] for line in run.logs(since=991, tail=1)] == ["oops"]
     with pytest.raises(UsageError, match="has no log of worker:9"):
         run.logs("worker:9")
+
+
+def test_logs_are_selected_as_on_the_command_line(client: Client, api: FakeApi, program: Program) -> None:
+    api.runs.append(run_document())
+    logs = RunLogs(program.paths.state_dir)
+    for task, generation, host, text in (
+        ("worker:0", 1, "gpu-a", b"990.000000 o step 1\n991.000000 e WARNING:root:slow\n"),
+        ("worker:1", 1, "gpu-b", b"992.000000 o step 2\n"),
+        ("worker:1", 2, "gpu-a", b"993.000000 o step 3\n994.000000 e ERROR:root:no\n"),
+    ):
+        logs.append(RUN, task, generation, 0, text)
+        logs.put_host(RUN, task, generation, host)
+    run = client.run()
+
+    def texts(lines: Iterator[dict[str, object]]) -> list[object]:
+        return [line["text"] for line in lines]
+
+    assert texts(run.logs(grep="step [23]")) == ["step 2", "step 3"]
+    assert texts(run.logs(grep="step", tail=1)) == ["step 3"]
+    assert texts(run.logs(hosts="gpu-b")) == ["step 2"]
+    assert texts(run.logs("worker:1", hosts=["gpu-a", "gpu-b"], generations=1)) == ["step 2"]
+    assert texts(run.logs(generations=range(2, 9))) == ["step 3", "ERROR:root:no"]
+    assert texts(run.logs(level="warning")) == ["WARNING:root:slow", "ERROR:root:no"]
+    assert texts(run.logs(since=datetime.fromtimestamp(992.5, timezone.utc), level="info", grep="step")) == [
+        "step 3"
+    ]
+    with pytest.raises(UsageError, match="has no log of gpu-c") as caught:
+        run.logs(hosts="gpu-c")
+    assert caught.value.hint == "its hosts: gpu-a, gpu-b"
+    with pytest.raises(UsageError, match=r"'Adam\(' is no regular expression"):
+        run.logs(grep="Adam(")
+    with pytest.raises(UsageError, match="'loud' is none of the levels debug, info, warning, error"):
+        run.logs(level="loud")  # type: ignore[arg-type]
 
 
 def measured(name: str, generation: int, y: list[float | None], *, task: str = "") -> dict[str, object]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import BinaryIO, NamedTuple
+
+from orchestrator.core.log_level import Level
 
 _BLOCK_BYTES = 1 << 16
 
 OWN = "w"
+
+LEVEL_OF_STREAM: Mapping[str, Level] = {"g": "warning", OWN: "error"}
+"""The level of what no task has printed: a gap, and a first cause."""
 
 
 class LogLine(NamedTuple):

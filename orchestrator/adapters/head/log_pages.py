@@ -13,11 +13,12 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
-from orchestrator.adapters.head.log_file import LogLine, parse
+from orchestrator.adapters.head.log_file import LEVEL_OF_STREAM, LogLine, parse
 from orchestrator.adapters.head.runlogs import RunLogs
+from orchestrator.core.log_level import Level, backwards, is_serious, is_within, parse_level
 
 LINES_MAX = 1000
 BYTES_MAX = 8 << 20
@@ -32,9 +33,7 @@ SAME_S = 2.0
 """Within which lines of several tasks are the same line."""
 
 _BLOCK_BYTES = 1 << 16
-_ERROR = re.compile(r"\b(error|critical|fatal|traceback|exception)\b|\w(Error|Exception)\b", re.IGNORECASE)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?", re.IGNORECASE)
-_WARNING = re.compile(r"\bwarn(ing)?\b|^W\d{4} ", re.IGNORECASE)
 
 Place = dict[tuple[str, int], int]
 
@@ -44,44 +43,34 @@ class _Budget:
     left: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Filter:
-    text: str = ""
-    level: str = ""
-
-    def takes(self, line: LogLine) -> bool:
-        if self.text and self.text.lower() not in line.text.lower():
-            return False
-        found = level_of(line.text)
-        return not self.level or found == self.level or (self.level == "warning" and found == "error")
-
-
 @dataclass(order=True, slots=True)
 class _Found:
-    """A line at its offset. Sorted newest first."""
+    """A line at its offset, with its level. Sorted newest first."""
 
     key: tuple[float, str, int, int]
     line: LogLine = field(compare=False)
     offset: int = field(compare=False)
+    level: Level = field(compare=False, default="info")
 
 
-def level_of(text: str) -> str:
-    """Return `error`, `warning` or `info`, by the words of a line.
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    text: str = ""
+    least: Level | None = None
+    """Only lines that are at least so serious."""
 
-    >>> [level_of(text) for text in ("ValueError: no", "WARNING: old", "step 5")]
-    ['error', 'warning', 'info']
-    """
-    if _ERROR.search(text):
-        return "error"
-    return "warning" if _WARNING.search(text) else "info"
+    def takes(self, found: _Found) -> bool:
+        if self.text and self.text.lower() not in found.line.text.lower():
+            return False
+        return self.least is None or is_serious(found.level, self.least)
 
 
 def document(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> dict[str, Any]:
     """Return a page of a run's logs. ValueError where the query is not understood.
 
-    Query: `task` (several with commas), `generation`, `level`, `q` (a part of the text), `differs` (only lines that
-    few tasks have), `limit`, and `before` or `after`: a place that an earlier page has told, or `until`: a Unix time.
-    Without a place: the newest lines.
+    Query: `task` (several with commas), `generation`, `level` (at least so serious), `q` (a part of the text),
+    `differs` (only lines that few tasks have), `limit`, and `before` or `after`: a place that an earlier page has told,
+    or `until`: a Unix time. Without a place: the newest lines.
     """
     limit = min(int(query.get("limit") or 300), LINES_MAX)
     tasks = [task for task in (query.get("task") or "").split(",") if task] or None
@@ -91,7 +80,7 @@ def document(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> dict[str, 
         for task, number, path in sorted(logs.files(run_id, tasks), key=lambda found: -found[1])[:FILES_MAX]
         if generation in (None, number)
     }
-    wanted = _Filter(query.get("q") or "", query.get("level") or "")
+    wanted = _Filter(query.get("q") or "", parse_level(query["level"]) if query.get("level") else None)
     if query.get("after"):
         return _newer(files, _place(query["after"]), wanted, limit)
     place = _place(query.get("before") or "")
@@ -107,12 +96,12 @@ def _older(
         BYTES_MAX + len(files) * _BLOCK_BYTES
     )  # the first block of each is looked at in any case
     ends = {key: before.get(key, _whole(path)) for key, path in files.items()}
-    parts = [_backwards(path, *key, ends[key], budget) for key, path in files.items()]
+    parts = [_levelled(_backwards(path, *key, ends[key], budget)) for key, path in files.items()]
     read = _Read(dict(ends), budget)
-    lines = (each for each in read.through(heapq.merge(*parts)) if differs or wanted.takes(each.line))
+    lines = (each for each in read.through(heapq.merge(*parts)) if differs or wanted.takes(each))
     if differs:
         among = Counter(generation for _, generation in files)
-        lines = (each for each in _odd(lines, among) if wanted.takes(each.line))
+        lines = (each for each in _odd(lines, among) if wanted.takes(each))
     found: list[_Found] = []
     for each in lines:
         found.append(each)
@@ -141,7 +130,8 @@ class _Read:
     def through(self, lines: Iterable[_Found]) -> Iterator[_Found]:
         """Yield the lines until there are enough, and remember the place of each."""
         for each in lines:
-            if self.enough or self.budget.left <= 0:
+            # One line at least, so that the next page begins elsewhere: to tell a level may take more than a block.
+            if self.enough or (self.budget.left <= 0 and self.searched_to is not None):
                 return
             self.begins[each.line.task, each.line.generation] = each.offset
             self.searched_to = each.line.time
@@ -159,8 +149,12 @@ def _newer(files: Mapping[tuple[str, int], str], after: Place, wanted: _Filter, 
     for key, path in files.items():
         ends[key] = end = _whole(path)
         begin = after.get(key, 0)
-        lines = _backwards(path, *key, end, budget, begin=begin)
-        found += [each for each in lines if wanted.takes(each.line)]
+        new = list(_backwards(path, *key, end, budget, begin=begin))
+        before: Iterator[_Found] = iter(())
+        if new and is_within(new[-1].line.text):  # a traceback may have begun before
+            before = _backwards(path, *key, begin, _Budget(4 * _BLOCK_BYTES))
+        levelled = islice(_levelled(chain(new, before)), len(new))
+        found += [each for each in levelled if wanted.takes(each)]
     found.sort()
     shown = found[:limit]
     return {
@@ -178,7 +172,7 @@ def _told(each: _Found) -> dict[str, Any]:
         "time": line.time,
         "task": line.task,
         "generation": line.generation,
-        "level": level_of(line.text),
+        "level": each.level,
         "stream": line.stream,
         "text": _shown(line.text),
     }
@@ -307,6 +301,13 @@ def _backwards(
                 line = parse(raw, task, generation, later)
                 later = min(line.time, later or line.time)
                 yield _Found((-later, task, generation, -place), line, place)
+
+
+def _levelled(lines: Iterable[_Found]) -> Iterator[_Found]:
+    """Yield the lines of one log, the newest first, with their levels."""
+    for each, level in backwards(lines, lambda found: found.line.text):
+        each.level = LEVEL_OF_STREAM.get(each.line.stream, level)
+        yield each
 
 
 def _place(text: str) -> Place:

@@ -122,6 +122,11 @@ class RunLogs:
         except FileNotFoundError:
             return None
 
+    def hosts(self, run_id: str) -> list[str]:
+        """Return the hosts on which the run's logs were written, as far as that is known."""
+        found = {self.host_of(run_id, task, generation) for task, generation, _ in self.files(run_id)}
+        return sorted(host for host in found if host is not None)
+
     def tasks(self, run_id: str) -> list[str]:
         """Return the tasks that have a log, in TensorFlow's order."""
         return list(dict.fromkeys(task for task, _, _ in self.files(run_id)))

@@ -14,11 +14,16 @@ from orchestrator.cli.grpc_folding import GrpcFolder
 from orchestrator.cli.help import Command
 from orchestrator.cli.log_folding import WITHIN_S, Folder
 from orchestrator.cli.log_lines import LogPainter, Stamps
-from orchestrator.cli.run_choice import complete_host, complete_task, name_and_task, run_argument
+from orchestrator.cli.run_choice import (
+    complete_logged_host,
+    complete_logged_task,
+    name_and_task,
+    run_argument,
+)
 from orchestrator.cli.session import Session
 from orchestrator.cli.times import parse_since, shown
 from orchestrator.client.log_reading import Request, document, read, why_none
-from orchestrator.client.log_selection import Selection
+from orchestrator.client.log_selection import select
 from orchestrator.core.errors import UsageError
 from orchestrator.core.log_level import LEVELS
 
@@ -38,15 +43,17 @@ def _several(option: str, name: str, help: str, **more: Any) -> Callable[[Any], 
     ],
 )
 @run_argument()
-@click.argument("task", required=False, shell_complete=complete_task)
+@click.argument("task", required=False, shell_complete=complete_logged_task)
 @click.option("-f", "--follow", is_flag=True, help="Show new lines too, until the run ends.")
 @click.option("--since", metavar="DURATION|TIME", help="Only newer lines: of the last 5m, or from 03:17 on.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
 @click.option("-t", "--timestamps", is_flag=True, help="Begin lines with their time: local, with the zone.")
 @click.option("--utc", is_flag=True, help="Read and print times as UTC.")
 @click.option("--grep", metavar="REGEX", help="Only lines in which this is found.")
-@_several("--task", "tasks", "Of this task.", metavar="TASK", shell_complete=complete_task)
-@_several("--host", "hosts", "Of the tasks on this host.", metavar="HOST", shell_complete=complete_host)
+@_several("--task", "tasks", "Of this task.", metavar="TASK", shell_complete=complete_logged_task)
+@_several(
+    "--host", "hosts", "Of the tasks on this host.", metavar="HOST", shell_complete=complete_logged_host
+)
 @_several("--generation", "generations", "Of this generation.", metavar="N", type=click.IntRange(min=1))
 @click.option("--level", type=click.Choice(LEVELS), help="Only lines that are at least so serious.")
 @click.option("--fold", is_flag=True, help="Show equal lines of several tasks once, with their number: ×4.")
@@ -86,7 +93,7 @@ def command(
         follow,
         None if since is None else parse_since(since, session.time(), utc=utc),
         tail,
-        Selection(grep, generations, hosts, level),
+        select(grep, generations, hosts, level),
     )
     if as_json:
         return _put_json(request, session)

@@ -61,6 +61,39 @@ def test_a_filter_looks_at_all_that_the_budget_allows_and_says_how_far(
     assert 1000 < cut["searched_to"] < 1050
 
 
+def test_a_traceback_is_an_error_in_all_its_lines_wherever_a_page_begins(logs: RunLogs) -> None:
+    parts = (
+        b"1 e Traceback (most recent call last):\n2 e   File one\n",
+        b"3 e     call()\n4 e ValueError: no\n5 o no error here\n6 o   indented\n",
+    )
+    logs.append(RUN, "worker:3", 1, 0, parts[0])
+    told = {"task": "worker:3", "level": "error"}
+    first = log_pages.document(logs, RUN, told)
+    assert [line["text"] for line in first["lines"]] == ["Traceback (most recent call last):", "  File one"]
+    logs.append(RUN, "worker:3", 1, len(parts[0]), parts[1])
+    new = log_pages.document(logs, RUN, {**told, "after": first["after"]})
+    assert [line["text"] for line in new["lines"]] == ["    call()", "ValueError: no"]
+    one_by_one, before = [], ""
+    while before is not None:
+        page = log_pages.document(logs, RUN, {**told, "limit": "1", "before": before})
+        one_by_one += [line["text"] for line in page["lines"]]
+        before = page["before"]
+    assert one_by_one == ["ValueError: no", "    call()", "  File one", "Traceback (most recent call last):"]
+
+
+def test_a_page_that_must_read_far_to_tell_a_level_still_leads_to_the_next(
+    logs: RunLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.append(RUN, "worker:3", 1, 0, b"1 o begin\n" + b"2 o   indented\n" * 50)
+    monkeypatch.setattr(log_pages, "BYTES_MAX", 0)
+    texts, before = [], ""
+    while before is not None:
+        page = log_pages.document(logs, RUN, {"task": "worker:3", "before": before})
+        texts += [line["text"] for line in page["lines"]]
+        before = page["before"]
+    assert len(texts) == 51
+
+
 def test_the_level_is_told_by_the_words(logs: RunLogs) -> None:
     logs.append(RUN, "worker:2", 2, 0, b"1 e WARNING: old\n2 e ValueError: the data ends\n3 e fine\n")
     page = log_pages.document(logs, RUN, {"task": "worker:2", "level": "warning"})
@@ -70,7 +103,9 @@ def test_the_level_is_told_by_the_words(logs: RunLogs) -> None:
     ]
 
 
-@pytest.mark.parametrize("query", [{"limit": "many"}, {"before": "nonsense"}, {"generation": "x"}])
+@pytest.mark.parametrize(
+    "query", [{"limit": "many"}, {"before": "nonsense"}, {"generation": "x"}, {"level": "x"}]
+)
 def test_a_query_that_is_no_query_is_refused(logs: RunLogs, query: dict[str, str]) -> None:
     with pytest.raises(ValueError):
         log_pages.document(logs, RUN, query)

@@ -294,7 +294,12 @@ def test_a_run_without_output_says_why(orch: Desk, api: FakeApi, logs: RunLogs) 
 
 def test_a_bad_expression_is_refused(orch: Desk, logs: RunLogs) -> None:
     assert orch("logs", "--grep", "Adam(") == 2
-    assert "error: --grep 'Adam(' is no regular expression" in orch.said
+    assert "error: 'Adam(' is no regular expression" in orch.said
+
+
+def test_a_host_that_the_run_never_had_is_refused(orch: Desk, two: RunLogs) -> None:
+    assert orch("logs", "--host", "gpu-x") == 2
+    assert orch.said == f"error: {RUN} has no log of gpu-x\nhint: its hosts: gpu-a, gpu-b, gpu-c\n"
 
 
 def test_logs_where_nothing_ever_ran(orch: Desk) -> None:

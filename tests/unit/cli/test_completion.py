@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from click.shell_completion import ShellComplete
 
+from orchestrator.adapters.head.runlogs import RunLogs
 from orchestrator.cli.main import PURPOSES, cli
 from tests.contract.fake_api import FakeApi, run_document, task_document
-from tests.unit.cli.desk import Desk
+from tests.unit.cli.desk import RUN, Desk
 
 
 def offered(desk: Desk, *words: str) -> list[str]:
@@ -75,6 +83,44 @@ def test_commands_are_offered_as_help_shows_them(orch: Desk) -> None:
 def test_without_a_coordinator_runs_come_from_the_disk(orch: Desk, logs: object) -> None:
     assert offered(orch, "logs", "") == ["mnist"]
     assert offered(orch, "chaos", "--kill", "") == []
+
+
+def test_logs_know_the_tasks_and_hosts_of_runs_that_have_ended(orch: Desk, logs: RunLogs) -> None:
+    logs.put_host(RUN, "worker:1", 1, "gpu-b")
+    assert offered(orch, "logs", "mnist", "w") == ["worker:0", "worker:1"]
+    assert offered(orch, "logs", RUN, "--task", "worker:1") == ["worker:1"]
+    assert offered(orch, "logs", "--host", "") == ["gpu-b"]
+    assert offered(orch, "logs", "nosuch", "") == []
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    ("words", "cursor", "expected"),
+    [
+        (["logs", "mn"], 2, ["mnist"]),
+        (["logs", "mnist", ""], 3, ["worker:0", "worker:1"]),
+        (["logs", "mnist", "worker", ":"], 4, ["0", "1"]),
+        (["logs", "mnist", "worker", ":", "1"], 5, ["1"]),
+        (["logs", "--task", "worker", ":", "1", "mn"], 6, ["mnist"]),
+    ],
+)
+def test_bash_completes_tasks_although_it_cuts_words_at_colons(
+    orch: Desk, logs: RunLogs, tmp_path: Path, words: list[str], cursor: int, expected: list[str]
+) -> None:
+    assert orch("completion", "bash") == 0
+    program = tmp_path / "orch"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m orchestrator.cli.main "$@"\n')
+    program.chmod(0o755)
+    typed = " ".join(map(shlex.quote, ["orch", *words]))
+    asked = f"{orch.put_out}\nCOMP_WORDS=({typed}) COMP_CWORD={cursor}\n_orch_completion {program}\n"
+    done = subprocess.run(
+        ["bash", "--norc", "-c", f'{asked}printf "%s\\n" "${{COMPREPLY[@]}}"'],
+        env={**os.environ, **orch.environ},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout.splitlines(), done.stderr) == (expected, "")
 
 
 def test_the_script_that_a_shell_reads(orch: Desk) -> None:

@@ -1,116 +1,92 @@
-"""The plot of `orch scale`, as an SVG: speed-up against the ideal, and where the time of a step goes. Pure.
+"""The plot of `orch scale`: speed-up against the ideal, and where the time of a step goes.
 
-It is drawn without a library: every browser shows an SVG, it is sharp at any size, its text can be searched, and a test
-can read it. A drawing library for two plots would weigh more than orch itself.
+Matplotlib draws it, of the extra `plot`. Only that command imports this, which fails where matplotlib is not installed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from html import escape
+import textwrap
+from collections.abc import Sequence
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from orchestrator.core.scaling import Row
 
-_WIDTH, _HEIGHT = 860, 380
-_LEFT, _TOP, _BOTTOM = 60, 60, 310
-_PANEL = 320
-_SECOND = 500
-"""Where the second panel begins."""
+KINDS = (".svg", ".png")
+"""An SVG is sharp at any size, and its text can be searched; a PNG can be shown anywhere."""
 
 _COLOURS = {"computation": "#3d9578", "input": "#c99a1e", "communication": "#98031f"}
-_LINE, _GREY = "#002c76", "#777"
+_LINE, _GREY = "#002c76", "#777777"
+_VERDICT_COLUMNS = 120
 
 
-def svg(rows: Sequence[Row], name: str, verdict: str) -> str:
+def draw(path: str, rows: Sequence[Row], name: str, verdict: str) -> None:
+    """Write the plot of a table, as the path's ending says. Raises OSError."""
+    # The text stays text, and the same figures are the same file.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "orch"}):
+        figure(rows, name, verdict).savefig(path, dpi=150, metadata={"Date": None})
+
+
+def figure(rows: Sequence[Row], name: str, verdict: str) -> Figure:
     """Return the plot of a table, with its verdict below."""
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
-        f'height="{_HEIGHT}" role="img" font-family="sans-serif" font-size="12">',
-        f"<title>{escape(name)}: {escape(verdict)}</title>",
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-        _text(_LEFT, 22, name, size=16, weight="bold"),
-        *_speedups(rows),
-        *_steps(rows),
-        *_wrapped(verdict),
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
+    drawn = Figure(figsize=(9, 4.4), layout="constrained")
+    drawn.suptitle(name, weight="bold", parse_math=False)
+    drawn.supxlabel("\n".join(textwrap.wrap(verdict, _VERDICT_COLUMNS)), size=9, parse_math=False)
+    speedups, steps = drawn.subplots(1, 2)
+    _speedups(speedups, rows)
+    _steps(steps, rows)
+    for axes in (speedups, steps):
+        axes.set_xlabel("replicas")
+        axes.spines[["top", "right"]].set_visible(False)
+    return drawn
 
 
-def _text(
-    x: float, y: float, text: str, *, anchor: str = "start", size: int = 12, weight: str = "normal"
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" font-weight="{weight}">'
-        f"{escape(text)}</text>"
-    )
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, *, more: str = "") -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" {more}/>'
-
-
-def _wrapped(verdict: str, width: int = 125) -> Iterator[str]:
-    """Yield the verdict in lines."""
-    line, y = "", _BOTTOM + 40.0
-    for word in verdict.split():
-        if line and len(line) + len(word) >= width:
-            yield _text(_LEFT, y, line)
-            line, y = "", y + 16
-        line = f"{line} {word}".strip()
-    yield _text(_LEFT, y, line)
-
-
-def _speedups(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the speed-up over the number of replicas, and the ideal, dashed."""
-    least, most = rows[0].replicas, rows[-1].replicas
-    top = max(most / least, *(row.speedup for row in rows))
-
-    def at(replicas: float, speedup: float) -> tuple[float, float]:
-        across = (replicas - least) / (most - least) if most > least else 0.5
-        return _LEFT + across * _PANEL, _BOTTOM - (_BOTTOM - _TOP) * speedup / top
-
-    yield _text(_LEFT, 46, f"speed-up over {least} (dashed: each replica as fast as the first)")
-    yield _line(_LEFT, _TOP, _LEFT, _BOTTOM, _GREY)
-    yield _line(_LEFT, _BOTTOM, _LEFT + _PANEL, _BOTTOM, _GREY)
-    yield _line(*at(least, 1.0), *at(most, most / least), _GREY, more='stroke-dasharray="5 4"')
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(row.replicas, row.speedup) for row in rows))
-    yield f'<polyline points="{points}" fill="none" stroke="{_LINE}" stroke-width="2"/>'
+def _speedups(axes: Axes, rows: Sequence[Row]) -> None:
+    """Draw the speed-up over the number of replicas, and the ideal, dashed."""
+    sizes = [row.replicas for row in rows]
+    axes.set_title(f"speed-up over {sizes[0]} (dashed: each replica as fast as the first)", size=10)
+    axes.plot(sizes, [size / sizes[0] for size in sizes], "--", color=_GREY)
+    axes.plot(sizes, [row.speedup for row in rows], "o-", color=_LINE)
     for row in rows:
-        x, y = at(row.replicas, row.speedup)
-        yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{_LINE}"/>'
-        yield _text(x + 6, y - 8, f"{row.speedup:.2f}x")
-        yield _text(x, _BOTTOM + 16, str(row.replicas), anchor="middle")
+        axes.annotate(
+            f"{row.speedup:.2f}x",
+            (row.replicas, row.speedup),
+            xytext=(5, -12),
+            textcoords="offset points",
+            size=9,
+        )
+    axes.set_xticks(sizes)
+    axes.set_ylim(bottom=0)
 
 
-def _steps(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a bar for the step of each size, cut into its parts; with a thin line from the least to the greatest."""
-    top = max(row.step_s for row in rows)
-    place = _PANEL / len(rows)
-    wide = min(60.0, 0.6 * place)
-    known = [
-        name for name in _COLOURS if any(share for row in rows for key, share in _parts(row) if key == name)
-    ]
-    yield _text(_SECOND, 46, "ms a step")
-    for number, name in enumerate(known):
-        left = _SECOND + 75 + 95 * number
-        yield f'<rect x="{left}" y="37" width="10" height="10" fill="{_COLOURS[name]}"/>'
-        yield _text(left + 14, 46, name)
-    yield _line(_SECOND, _BOTTOM, _SECOND + _PANEL, _BOTTOM, _GREY)
-    for number, row in enumerate(rows):
-        x, y = _SECOND + place * number + (place - wide) / 2, float(_BOTTOM)
-        for name, share in _parts(row):
-            high = (_BOTTOM - _TOP) * row.step_s / top * share
-            y -= high
-            yield (
-                f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" fill="{_COLOURS[name]}"/>'
-            )
-        yield _text(x + wide / 2, y - 6, f"{1000 * row.step_s:.3g}", anchor="middle")
-        yield _text(x + wide / 2, _BOTTOM + 16, str(row.replicas), anchor="middle")
+def _steps(axes: Axes, rows: Sequence[Row]) -> None:
+    """Draw a bar for the step of each size, cut into its parts."""
+    axes.set_title("ms a step", size=10)
+    places = list(range(len(rows)))
+    bottoms = [0.0] * len(rows)
+    for name, colour in _COLOURS.items():
+        heights = [1000 * row.step_s * _parts(row)[name] for row in rows]
+        if any(heights):  # what was not measured is in no legend
+            axes.bar(places, heights, bottom=bottoms, width=0.6, color=colour, label=name)
+        bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
+    for place, row in zip(places, rows, strict=True):
+        axes.annotate(
+            f"{1000 * row.step_s:.3g}",
+            (place, 1000 * row.step_s),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="center",
+            size=9,
+        )
+    axes.set_xticks(places, [str(row.replicas) for row in rows])
+    axes.margins(y=0.25)
+    axes.legend(ncols=len(_COLOURS), loc="upper left", frameon=False, fontsize=9)
 
 
-def _parts(row: Row) -> list[tuple[str, float]]:
+def _parts(row: Row) -> dict[str, float]:
     """Return the shares of a step. What was not measured counts as computation."""
     wait, talk = row.input_share or 0.0, row.communication_share or 0.0
     talk = min(talk, 1.0 - wait)
-    return [("computation", 1.0 - wait - talk), ("input", wait), ("communication", talk)]
+    return {"computation": 1.0 - wait - talk, "input": wait, "communication": talk}

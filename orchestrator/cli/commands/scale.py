@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from orchestrator.core.scaling import Measured, Row
 
 _BAR = 24
+_Draw = Callable[[str, "Sequence[Row]", str, str], None]
+
+INSTALL_HINT = "`pip install 'orch-tf[plot]'` installs it; without --plot the table has the same figures"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,24 +174,32 @@ def shown(rows: Sequence[Row], session: Session) -> str:
     return "\n".join([*aligned, "", *bars])
 
 
-def _check_plot(path: str) -> None:
-    """Raise UsageError where the plot could not be written: before hours of measuring, and not after them."""
-    if not path.endswith(".svg"):
+def _drawer(path: str) -> _Draw:
+    """Return what draws the plot. Raises an error where it could not: before hours of measuring, and not after them."""
+    try:
+        from orchestrator.cli.scale_plot import KINDS, draw
+    except ImportError as e:
+        raise OrchestratorError(
+            f"--plot needs matplotlib, which cannot be imported here: {e}", hint=INSTALL_HINT
+        ) from e
+    if Path(path).suffix not in KINDS:
         raise UsageError(
-            f"--plot writes SVG; got {path}",
-            hint="name a file that ends with .svg: browsers show it, and `rsvg-convert` or Inkscape make a PNG of it",
+            f"--plot {path}: it draws {' and '.join(KINDS)}",
+            hint="for example --plot scaling.png",
         )
     directory = Path(path).absolute().parent
     if not directory.is_dir():
         raise UsageError(f"--plot {path}: there is no directory {directory}")
+    if Path(path).is_dir() or not os.access(path if Path(path).exists() else directory, os.W_OK):
+        raise UsageError(f"--plot {path}: it cannot be written")
+    return draw
 
 
-def _draw(path: str, rows: Sequence[Row], name: str, session: Session) -> None:
-    from orchestrator.cli.scale_plot import svg
+def _draw(draw: _Draw, path: str, rows: Sequence[Row], name: str, session: Session) -> None:
     from orchestrator.core.scaling import verdict
 
     try:
-        Path(path).write_text(svg(rows, name, verdict(rows)), encoding="utf-8")
+        draw(path, rows, name, verdict(rows))
     except OSError as e:  # what was measured is worth more than its plot
         session.warn(f"{path}: {e.strerror}")
     else:
@@ -203,7 +215,7 @@ def _or_dash(value: float | None, form: str) -> str:
     examples=[
         ("orch scale cluster.yaml --replicas 1,2,4,8", "Compare four sizes, of 200 steps each"),
         ("orch scale cluster.yaml --replicas 1,2 --steps 50 --json", "Print the figures, for scripts"),
-        ("orch scale cluster.yaml --replicas 1,2,4 --plot scaling.svg", "Draw it: a browser shows the file"),
+        ("orch scale cluster.yaml --replicas 1,2,4 --plot scaling.png", "Draw it; .svg is sharp at any size"),
     ],
 )
 @click.argument("file", type=click.Path(), metavar="FILE")
@@ -213,7 +225,9 @@ def _or_dash(value: float | None, form: str) -> str:
     "--warmup", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Steps before."
 )
 @click.option("--timeout", "timeout_s", type=DURATION, default="1h", help="Of each size.")
-@click.option("--plot", type=click.Path(), metavar="FILE.svg", help="Draw the table into this file too.")
+@click.option(
+    "--plot", type=click.Path(), metavar="FILE", help="Draw it too, as .png or .svg: needs matplotlib."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def command(
@@ -239,11 +253,10 @@ def command(
         request = Request(file, tuple(sizes_of(sizes)), steps, warmup, timeout_s)
     except ValueError as e:
         raise UsageError(str(e)) from None
-    if plot is not None:
-        _check_plot(plot)
+    draw = None if plot is None else _drawer(plot)
     rows = table(run(request, session))
-    if plot is not None:
-        _draw(plot, rows, Path(file).name, session)
+    if plot is not None and draw is not None:
+        _draw(draw, plot, rows, Path(file).name, session)
     if as_json:
         session.put_json({"schema": 1, "sizes": [asdict(row) for row in rows], "verdict": verdict(rows)})
         return 0

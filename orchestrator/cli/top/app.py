@@ -262,7 +262,10 @@ class Top(App[None]):
     # -- panes ---------------------------------------------------------------------------------------------
 
     def on_resize(self) -> None:
-        """Arrange the panes for the new size."""
+        """Arrange the panes for the new size, which Textual takes only after this."""
+        self.call_next(self._resized)
+
+    def _resized(self) -> None:
         self._arrange()
         self._show(self._seen)
 

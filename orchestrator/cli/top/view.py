@@ -54,10 +54,10 @@ def head(seen: Seen, width: int = 120) -> Text:
     )
     others = f"  {counted(len(seen.runs), 'run')} (r)" if len(seen.runs) > 1 else ""
     room = width - first.cell_len - len(others)
-    # Where it is narrow, the bar says least of what stands there.
-    bars = (_BAR, _BAR // 2, 0)
-    facts = (" ".join(_facts(run, bar)) for bar in bars)
-    first.append_text(safe(next((text for text in facts if len(text) <= room), " ".join(_facts(run, 0)))))
+    # Where it is narrow, the bar says least of what stands there, and then the last fact.
+    told = [_facts(run, bar) for bar in (_BAR, _BAR // 2, 0)]
+    told += [told[-1][:count] for count in range(len(told[-1]) - 1, -1, -1)]
+    first.append_text(safe(next(text for text in map(" ".join, told) if len(text) <= room or not text)))
     first.append(others, "dim")
     cause = run.get("first_cause") or {}
     wrong = [line.strip() for line in trouble_lines({**run, "first_cause": None}, _PLAIN)]

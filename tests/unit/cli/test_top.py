@@ -192,6 +192,22 @@ def test_a_narrow_terminal_shows_one_pane_at_a_time(orch: Desk, api_run: FakeApi
     play(orch, do, size=(60, 24))
 
 
+def test_a_terminal_that_becomes_narrow_or_wide_is_arranged_anew(orch: Desk, api_run: FakeApi) -> None:
+    def shown(app: Top) -> list[str | None]:
+        return [w.id for w in app.query("#tasks, #events, #log") if not w.has_class("hidden")]
+
+    async def do(app: Top, pilot: Pilot[None]) -> None:
+        assert shown(app) == ["tasks", "events", "log"]
+        await pilot.resize_terminal(60, 24)
+        await pilot.pause()
+        assert shown(app) == ["tasks"]
+        await pilot.resize_terminal(120, 30)
+        await pilot.pause()
+        assert shown(app) == ["tasks", "events", "log"]
+
+    play(orch, do, size=(120, 30))
+
+
 def test_a_coordinator_that_is_away_leaves_what_was_seen(orch: Desk, api_run: FakeApi) -> None:
     async def do(app: Top, pilot: Pilot[None]) -> None:
         api_run.close()
@@ -260,3 +276,12 @@ def test_a_narrow_terminal_loses_the_bar_before_it_loses_words(width: int, bar: 
     first = view.head(Seen(runs=[run], run=run), width).plain.splitlines()[0]
     assert first == f"t  ▶ RUNNING  ● live  gen 2 120/240 {bar}50% ETA 3 min 5 s goodput 91%"
     assert len(first) <= width
+
+
+@pytest.mark.parametrize(
+    ("width", "facts"), [(60, "gen 2 120/240 50% ETA 3 min 5 s"), (45, "gen 2 120/240 50%"), (9, "")]
+)
+def test_and_then_it_loses_whole_facts(width: int, facts: str) -> None:
+    run = run_document(name="t", run_id="t", steps_total=240, eta_s=185.0, goodput=0.91)
+    first = view.head(Seen(runs=[run], run=run), width).plain.splitlines()[0]
+    assert first == f"t  ▶ RUNNING  ● live  {facts}"

@@ -6,6 +6,7 @@ A command's module is imported only when the command is called: `orch status` is
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -233,9 +234,20 @@ def _usage_hint(error: click.ClickException) -> str | None:
     return f"`{error.ctx.command_path} --help` shows its arguments and options"
 
 
+_RANGES = (
+    (r"is not in the range x>=(\S+)$", r"is less than \1"),
+    (r"is not in the range x<=(\S+)$", r"is more than \1"),
+    (r"is not in the range (\S+)<=x<=(\S+)$", r"is not between \1 and \2"),
+)
+"""How click says that a number is out of range, and how people do."""
+
+
 def _in_lower_case(message: str) -> str:
-    """Return click's sentence as ours read behind `error:`: no capital, no full stop."""
-    return f"{message[:1].lower()}{message[1:].removesuffix('.')}"
+    """Return click's sentence as ours read behind `error:`: no capital, no full stop, and a range in words."""
+    message = f"{message[:1].lower()}{message[1:].removesuffix('.')}"
+    for form, words in _RANGES:
+        message = re.sub(form, words, message)
+    return message
 
 
 def _say_bug(session: Session, error: BaseException) -> int:

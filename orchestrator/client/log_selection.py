@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -66,7 +67,7 @@ class _Chooser:
             except re.error as e:
                 raise UsageError(
                     f"{self.selection.grep!r} is no regular expression: {e}",
-                    hint=f"for that very text: {re.escape(self.selection.grep)!r}",
+                    hint=f"for that very text: {shlex.quote(re.escape(self.selection.grep))}",
                 ) from e
 
     def __call__(self, line: LogLine) -> bool:

@@ -172,6 +172,7 @@ def test_logs_follow_outlives_the_coordinator(orch: Desk, logs: RunLogs) -> None
         ),
         (("mnist", "wroker"), "error: not a task: 'wroker'; a task reads like worker:3\n"),
         (("--since", "soon"), "error: --since 'soon' is neither a duration nor a time\n"),
+        (("--tail", "-1"), "error: invalid value for '--tail': -1 is less than 0\n"),
     ],
 )
 def test_logs_of_what_is_not(orch: Desk, logs: RunLogs, argv: tuple[str, ...], diagnostic: str) -> None:
@@ -295,6 +296,7 @@ def test_a_run_without_output_says_why(orch: Desk, api: FakeApi, logs: RunLogs) 
 def test_a_bad_expression_is_refused(orch: Desk, logs: RunLogs) -> None:
     assert orch("logs", "--grep", "Adam(") == 2
     assert "error: 'Adam(' is no regular expression" in orch.said
+    assert "hint: for that very text: 'Adam\\('\n" in orch.said
 
 
 def test_a_host_that_the_run_never_had_is_refused(orch: Desk, two: RunLogs) -> None:

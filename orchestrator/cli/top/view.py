@@ -53,12 +53,15 @@ def head(seen: Seen, width: int = 120) -> Text:
         "  ",
     )
     others = f"  {counted(len(seen.runs), 'run')} (r)" if len(seen.runs) > 1 else ""
-    room = width - first.cell_len - len(others)
-    # Where it is narrow, the bar says least of what stands there, and then the last fact.
-    told = [_facts(run, bar) for bar in (_BAR, _BAR // 2, 0)]
-    told += [told[-1][:count] for count in range(len(told[-1]) - 1, -1, -1)]
-    first.append_text(safe(next(text for text in map(" ".join, told) if len(text) <= room or not text)))
-    first.append(others, "dim")
+    # Where it is narrow, the bar says least of what stands there, then how many runs there are, and then the last fact.
+    told = [(_facts(run, bar), others) for bar in (_BAR, _BAR // 2, 0)]
+    facts = told[-1][0]
+    told += [(facts[:count], "") for count in range(len(facts), -1, -1)]
+    room = width - first.cell_len
+    lines = ((" ".join(some), rest) for some, rest in told)
+    shown, rest = next(line for line in lines if sum(map(len, line)) <= room or not line[0])
+    first.append_text(safe(shown))
+    first.append(rest, "dim")
     cause = run.get("first_cause") or {}
     wrong = [line.strip() for line in trouble_lines({**run, "first_cause": None}, _PLAIN)]
     third = Text("")

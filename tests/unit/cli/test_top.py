@@ -283,5 +283,5 @@ def test_a_narrow_terminal_loses_the_bar_before_it_loses_words(width: int, bar: 
 )
 def test_and_then_it_loses_whole_facts(width: int, facts: str) -> None:
     run = run_document(name="t", run_id="t", steps_total=240, eta_s=185.0, goodput=0.91)
-    first = view.head(Seen(runs=[run], run=run), width).plain.splitlines()[0]
+    first = view.head(Seen(runs=[run, run], run=run), width).plain.splitlines()[0]
     assert first == f"t  ▶ RUNNING  ● live  {facts}"

@@ -63,7 +63,7 @@ def command(session: Session, listen: str, once: bool) -> int:
         server, thread = start_http_server(port, address, registry(session))
     except OSError as e:
         raise OrchestratorError(
-            f"cannot listen on {listen}: {e.strerror}", hint="choose another port with --listen"
+            f"cannot listen on {listen}: {e.strerror}", hint="choose another address or port with --listen"
         ) from e
     shown = f"[{address}]" if ":" in address else address
     session.say(f"Serving http://{shown}:{server.server_port}/metrics; Ctrl-C ends")

@@ -40,7 +40,7 @@ WINDOWS = 3
 WINDOW_S = 8.0
 """Four heartbeats of all hosts."""
 SETTLE_S = 4.0
-SHARED_THREADS = 11
+SHARED_THREADS = 12
 """Of the coordinator, whatever the number of hosts: those that decide, answer, keep the history, tell people, look for
 silence, and do what blocks."""
 TIMEOUT_S = 600.0

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable
 
 from orchestrator.adapters.head.paths import Paths
-from orchestrator.adapters.transport import Channel, ChannelClosed, OpenChannels
+from orchestrator.adapters.reader import READ_BYTES, READER
+from orchestrator.adapters.transport import Channel, ChannelClosed, OpenChannels, Take
 from orchestrator.core.errors import ConnectFailed
 from orchestrator.core.plan import HostPlan
 from orchestrator.daemon.coordinator import main
@@ -46,6 +47,7 @@ class SocketChannel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._take: Take = lambda _: 0.0
         self.forget: Callable[[], None] = lambda: None
 
     def read(self, size: int) -> bytes:
@@ -54,6 +56,22 @@ class SocketChannel:
             return self._connection.recv(size)
         except OSError:
             return b""
+
+    def feed(self, take: Take) -> None:
+        """Let the reader of the process read it, as it does the pipes of children."""
+        self._take = take
+        READER.watch(self._connection.fileno(), self._read_once)
+
+    def _read_once(self) -> float:
+        try:
+            data = self._connection.recv(READ_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0.0
+        except OSError:
+            data = b""
+        if not data:
+            READER.leave(self._connection.fileno())
+        return self._take(data)
 
     def write(self, data: bytes) -> None:
         """Wait until all is handed over."""

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from orchestrator.adapters.transport import Channel, ChannelClosed, OpenChannels, Tail
+from orchestrator.adapters.transport import Channel, ChannelClosed, OpenChannels, Tail, Take
 from orchestrator.core.errors import ConnectFailed, HostError
 from orchestrator.core.plan import HostPlan
 
@@ -168,6 +168,7 @@ class FakeChannel:
         self._tail = Tail()
         self._status: int | None = None
         self._finished = threading.Event()
+        self._closed = threading.Event()
         self.forget: Callable[[], None] = lambda: None
         process = FakeProcess(host, self._stdin, self._stdout, self._tail.add)
         threading.Thread(target=self._run, args=(program, process), daemon=True).start()
@@ -185,13 +186,27 @@ class FakeChannel:
     def read(self, size: int) -> bytes:
         return self._stdout.read(size)
 
+    def feed(self, take: Take) -> None:
+        threading.Thread(target=self._feed, args=(take,), name="fake-reader", daemon=True).start()
+
+    def _feed(self, take: Take) -> None:
+        while data := self._stdout.read(PIPE_BYTES):
+            self._closed.wait(take(data))
+        take(b"")
+
     def write(self, data: bytes) -> None:
         self._stdin.write(data)
 
     def close(self) -> None:
+        self._closed.set()
         self._stdin.break_()
         self._stdout.break_()
         self.forget()
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether close() was called."""
+        return self._closed.is_set()
 
     def stderr_tail(self) -> str:
         return self._tail.text()

@@ -9,9 +9,20 @@ import subprocess
 import threading
 from collections.abc import Callable
 
-from orchestrator.adapters.transport import EXIT_STATUS_WAIT_S, Channel, ChannelClosed, OpenChannels, Tail
+from orchestrator.adapters.reader import READ_BYTES, READER
+from orchestrator.adapters.transport import (
+    EXIT_STATUS_WAIT_S,
+    Channel,
+    ChannelClosed,
+    OpenChannels,
+    Tail,
+    Take,
+)
 from orchestrator.core.errors import HostUnfit
 from orchestrator.core.plan import HostPlan
+
+_DRAINED_READS_MAX = 16
+"""How often stderr is read at the end of the output: a child that prints without end must not hold up its reader."""
 
 
 class LocalTransport:
@@ -77,6 +88,10 @@ class LocalChannel:
         self._closing = threading.Lock()
         # A descriptor is closed only while no thread uses it: its number may be reused a moment later.
         self._reading, self._writing = threading.Lock(), threading.Lock()
+        self._take: Take | None = None
+        """Who is fed; None while read() is used."""
+        self._told = False
+        """Whether it was told of the end. Of the reader's thread alone."""
         self.forget: Callable[[], None] = lambda: None
 
     def read(self, size: int) -> bytes:
@@ -97,6 +112,50 @@ class LocalChannel:
                     self._drain_stderr()
                     return data
         return b""
+
+    def feed(self, take: Take) -> None:
+        with self._reading:
+            self._take = take
+            if not self._closed and not self._ended:
+                os.set_blocking(self._stdout.fileno(), False)
+                READER.watch(self._stdout.fileno(), self._stdout_ready)
+                if not self._stderr.closed:
+                    READER.watch(self._stderr.fileno(), self._stderr_ready)
+                return
+        READER.soon(self._tell_end)
+
+    def _stdout_ready(self) -> float:
+        with self._reading:
+            if self._closed or self._ended:
+                return 0.0
+            try:
+                data = os.read(self._stdout.fileno(), READ_BYTES)
+            except BlockingIOError:
+                return 0.0
+            self._ended = not data
+            if self._ended:
+                self._drain_stderr()
+                self._leave()
+        if data and self._take is not None:
+            return self._take(data)
+        self._tell_end()
+        return 0.0
+
+    def _stderr_ready(self) -> float:
+        with self._reading:
+            self._read_stderr()
+        return 0.0
+
+    def _leave(self) -> None:
+        """Let the reader look at nothing of it any more. The lock of reading is held."""
+        for pipe in (self._stdout, self._stderr):
+            if not pipe.closed:
+                READER.leave(pipe.fileno())
+
+    def _tell_end(self) -> None:
+        if not self._told and self._take is not None:
+            self._told = True
+            self._take(b"")
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -123,11 +182,15 @@ class LocalChannel:
         os.close(self._alarm_writer)
         with self._reading, self._writing:
             self._drain_stderr()
+            if self._take is not None:
+                self._leave()
             for pipe in (self._stdin, self._stdout, self._stderr):
                 pipe.close()
             os.close(self._alarm)
         self._child.poll()
         self.forget()
+        if self._take is not None:
+            READER.soon(self._tell_end)
 
     def stderr_tail(self) -> str:
         # A thread that waits in read() drains stderr itself, so there is something left only when none does.
@@ -146,11 +209,20 @@ class LocalChannel:
         return code if code is not None and code >= 0 else None
 
     def _drain_stderr(self) -> None:
-        while not self._stderr.closed:
-            try:
-                data = os.read(self._stderr.fileno(), 65536)
-            except BlockingIOError:
+        for _ in range(_DRAINED_READS_MAX):
+            if not self._read_stderr():
                 return
-            if not data:
-                self._stderr.close()
-            self._tail.add(data)
+
+    def _read_stderr(self) -> bool:
+        """Read a piece without blocking, and return whether there may be more. The lock of reading is held."""
+        if self._stderr.closed:
+            return False
+        try:
+            data = os.read(self._stderr.fileno(), READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            READER.leave(self._stderr.fileno())
+            self._stderr.close()
+        self._tail.add(data)
+        return bool(data)

@@ -1,7 +1,7 @@
 """How a command on a host is started, read and written: one interface for SSH, the head itself, and the fake.
 
-All calls block; the daemon makes them in its own threads. The only thread of this room is the one of alarm.py, which
-limits calls that accept no timeout.
+All calls block but `feed`; the daemon makes them in its own threads. The threads of this room are those of alarm.py,
+which limits calls that accept no timeout, of reader.py, and paramiko's.
 """
 
 from __future__ import annotations
@@ -22,6 +22,14 @@ class ChannelClosed(OSError):
     """Nothing more can be written, because the other end is gone or close() was called."""
 
 
+Take = Callable[[bytes], float]
+"""Takes what a channel has read; `b""` is the end. It does not block and raises nothing.
+
+It returns for how many seconds to read nothing of that channel: so a host that sends too much fills its own channel,
+and not the memory of this process.
+"""
+
+
 class Channel(Protocol):
     """The stdin and stdout of one command on a host.
 
@@ -33,6 +41,12 @@ class Channel(Protocol):
 
         Returns `b""` at the end of the output, and once the channel is closed. Whoever opens a channel must keep
         reading it, because stderr is drained by read() too.
+        """
+
+    def feed(self, take: Take) -> None:
+        """Hand all that comes from now on to `take`, instead of read(), from whatever thread reads the connection.
+
+        The calls follow each other. The last one is `take(b"")`: after the end of the output, or after close().
         """
 
     def write(self, data: bytes) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.adapters.fake_transport import FakeChannel
 from orchestrator.adapters.transport import Channel
 from orchestrator.core.errors import ConnectFailed, HostKeyUnknown
 from orchestrator.core.model import Problem
@@ -32,6 +33,8 @@ FAST = Pace(
     silence_check_s=0.02,
     misbehaving_retry_s=(0.5, 30.0),
 )
+OF_A_LINK = ("fake-reader", "connection-timers")
+"""The threads that go on for as long as a link does."""
 WATCH = Watch(epoch=3, heartbeat_s=0.5, silence_max_s=5.0)
 ASKED: Order[HighestGeneration] = HIGHEST({"run": "r", "epoch": 3, "dir": "/shared/t"})
 CODE_ASKED: Order[CodeState] = CODE({"run": "r", "epoch": 3, "files": []})
@@ -100,7 +103,7 @@ def rig() -> Iterator[Rig]:
     for link in made.links:
         link.close()
     until(
-        lambda: not [t for t in set(threading.enumerate()) - before if t.is_alive() and "link" in t.name],
+        lambda: not [t for t in set(threading.enumerate()) - before if t.is_alive() and t.name in OF_A_LINK],
         "threads are left",
     )
 
@@ -454,12 +457,16 @@ class SlowTransport:
     def __init__(self, hosts: FakeHosts) -> None:
         self.hosts = hosts
         self.opening, self.let = threading.Event(), threading.Event()
+        self.opened: FakeChannel | None = None
 
     def open(self, host: HostPlan, command: str) -> Channel:
         self.opening.set()
         if not self.let.wait(SOON_S):
             raise ConnectFailed(host.name, "was not let")
-        return self.hosts.transport.open(host, command)
+        channel = self.hosts.transport.open(host, command)
+        assert isinstance(channel, FakeChannel)
+        self.opened = channel
+        return channel
 
     def close(self, host: HostPlan) -> None:
         self.hosts.transport.close(host)
@@ -472,7 +479,7 @@ def test_closed_while_it_connects_it_does_not_live_on(rig: Rig) -> None:
     assert slow.opening.wait(SOON_S)
     assert link.detach("r") is False
     slow.let.set()
-    until(lambda: not [t for t in threading.enumerate() if t.name == "link-a"], "it lives on")
+    until(lambda: slow.opened is not None and slow.opened.is_closed, "it lives on")
     assert not link.is_connected
     assert rig.ear.heard == []
 

@@ -328,3 +328,114 @@ def test_a_short_cut_loses_nothing(start: Callable[[str], Channel], rig: Rig) ->
     channel.write(b"kept")
     rig.heal()
     assert read_exactly(channel, 4) == b"kept"
+
+
+class Fed:
+    """Takes what a channel feeds."""
+
+    def __init__(self, pause_s: float = 0.0) -> None:
+        self.heard = bytearray()
+        self.ends = 0
+        self.together = 0
+        self.pause_s = pause_s
+        self.after_end = 0
+        self._lock = threading.Lock()
+
+    def take(self, data: bytes) -> float:
+        if not self._lock.acquire(blocking=False):
+            self.together += 1
+            return 0.0
+        try:
+            self.after_end += self.ends
+            self.ends += not data
+            self.heard += data
+            return self.pause_s
+        finally:
+            self._lock.release()
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 3 * SOON_S
+        while not condition():
+            assert time.monotonic() < deadline, f"{len(self.heard)} bytes, {self.ends} ends"
+            time.sleep(0.01)
+
+
+def test_who_is_fed_gets_all_and_then_the_end_once(start: Callable[[str], Channel]) -> None:
+    channel, fed = start(SPEAK), Fed()
+    time.sleep(0.2)  # some of it has come before
+    channel.feed(fed.take)
+    fed.wait(lambda: fed.ends > 0)
+    assert bytes(fed.heard) == b"out\n"
+    assert channel.exit_status() == 3
+    assert "err" in channel.stderr_tail()
+    channel.close()
+    time.sleep(0.1)
+    assert (fed.ends, fed.together, fed.after_end) == (1, 0, 0)
+
+
+def test_8_mib_are_fed_in_order(start: Callable[[str], Channel]) -> None:
+    channel, fed = start(ECHO), Fed()
+    channel.feed(fed.take)
+    channel.write(LARGE)
+    fed.wait(lambda: len(fed.heard) >= len(LARGE))
+    assert bytes(fed.heard) == LARGE
+    channel.close()
+    fed.wait(lambda: fed.ends > 0)
+    assert (fed.ends, fed.together, fed.after_end) == (1, 0, 0)
+
+
+def test_a_flood_on_stderr_delays_nobody_who_is_fed(start: Callable[[str], Channel]) -> None:
+    channel, fed = start(FLOOD_STDERR), Fed()
+    channel.feed(fed.take)
+    fed.wait(lambda: fed.ends > 0)
+    assert bytes(fed.heard) == b"done\n"
+
+
+def test_who_wants_a_pause_is_fed_nothing_for_so_long_and_others_go_on(
+    start: Callable[[str], Channel],
+) -> None:
+    slow, fast = Fed(pause_s=0.4), Fed()
+    channels = [start(ECHO), start(ECHO)]
+    for channel, fed in zip(channels, (slow, fast), strict=True):
+        channel.feed(fed.take)
+    channels[0].write(b"one")
+    slow.wait(lambda: slow.heard == b"one")
+    began_at = time.monotonic()
+    channels[0].write(b"two")
+    channels[1].write(b"here")
+    fast.wait(lambda: fast.heard == b"here")
+    assert slow.heard == b"one" or time.monotonic() - began_at > 0.3
+    slow.wait(lambda: slow.heard == b"onetwo")
+    assert time.monotonic() - began_at > 0.3
+
+
+def test_to_close_ends_the_feeding_also_in_a_pause(start: Callable[[str], Channel]) -> None:
+    channel, fed = start(ECHO), Fed(pause_s=60.0)
+    channel.feed(fed.take)
+    channel.write(b"x")
+    fed.wait(lambda: fed.heard == b"x")
+    channel.close()
+    fed.wait(lambda: fed.ends > 0)
+    assert (fed.ends, fed.together, fed.after_end) == (1, 0, 0)
+
+
+def test_who_closes_while_being_fed_is_told_the_end(start: Callable[[str], Channel]) -> None:
+    channel, fed = start(ECHO), Fed()
+
+    def take(data: bytes) -> float:
+        if data:
+            channel.close()
+        return fed.take(data)
+
+    channel.feed(take)
+    channel.write(b"x")
+    fed.wait(lambda: fed.ends > 0)
+    assert bytes(fed.heard) == b"x"
+
+
+def test_a_channel_that_is_closed_feeds_the_end_alone(start: Callable[[str], Channel]) -> None:
+    channel, fed = start(ECHO), Fed()
+    channel.close()
+    channel.feed(fed.take)
+    fed.wait(lambda: fed.ends > 0)
+    assert (bytes(fed.heard), fed.ends) == (b"", 1)

@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.adapters.checkpoints import safe
 from orchestrator.adapters.host import codestore
-from orchestrator.daemon.connection import conversation, crew, link
+from orchestrator.daemon.connection import conversation, crew, link, reception
 from orchestrator.daemon.coordinator import executor
 from orchestrator.daemon.transfer import checkpoints, journey
 from orchestrator.daemon.transfer import queue as transfer_queue
@@ -23,6 +23,7 @@ from tests.sim.heap import Heap
 
 PLAYED: tuple[ModuleType, ...] = (
     link,
+    reception,
     conversation,
     crew,
     executor,

@@ -18,12 +18,13 @@ from tests.sim.hush import check_frame
 from tests.sim.wires import Wire
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.transport import Channel
+    from orchestrator.adapters.transport import Channel, Take
     from tests.sim.head import Head
     from tests.sim.machine import Machine
 
 CONNECT_TIMEOUT_S = 20.0
 START_TIMEOUT_S = 60.0
+READ_BYTES = 1 << 14
 
 BUNDLE = Bundle(code=Archive("0" * 64, b""), psutil=None, platform="test")
 
@@ -65,6 +66,7 @@ class SimChannel:
     def __init__(self, transport: SimTransport, head: Head, machine: Machine) -> None:
         world, self.machine = head.world, machine
         self._transport = transport
+        self._head = head
         self._waiters = Waiters(world.fibers)
         self._data = bytearray()
         self._ended = False
@@ -97,6 +99,17 @@ class SimChannel:
         taken = bytes(self._data[:size])
         del self._data[:size]
         return taken
+
+    def feed(self, take: Take) -> None:
+        """See Channel."""
+        self._head.world.fibers.start(self._head.fibers, lambda: self._feed(take))
+
+    def _feed(self, take: Take) -> None:
+        while data := self.read(READ_BYTES):
+            pause_s = take(data)
+            if pause_s > 0:
+                self._head.world.fibers.wait(pause_s)
+        take(b"")
 
     def write(self, data: bytes) -> None:
         """See Channel. The kernel takes all of it at once."""

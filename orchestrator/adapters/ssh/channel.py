@@ -9,8 +9,41 @@ from collections.abc import Callable
 
 import fabric
 import paramiko
+from paramiko.buffered_pipe import BufferedPipe
 
-from orchestrator.adapters.transport import EXIT_STATUS_WAIT_S, ChannelClosed, Tail
+from orchestrator.adapters.transport import EXIT_STATUS_WAIT_S, ChannelClosed, Tail, Take
+
+_FED_BYTES = 1 << 16
+"""Taken out of paramiko's buffer at once: more than a packet holds."""
+
+_KEYS_S = 30.0
+"""How long paramiko waits for an exchange of keys."""
+
+
+class Arriving(BufferedPipe):  # type: ignore[type-arg]  # only its stub is generic
+    """One stream of a session, which says when something has come. Its functions are called by paramiko's thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrived: Callable[[], object] = lambda: None
+        self.ended: Callable[[], object] = lambda: None
+        """Called while the session's lock is held."""
+
+    def feed(self, data: bytes | str) -> None:
+        """Take a packet's content."""
+        super().feed(data)
+        self.arrived()
+
+    def close(self) -> None:
+        """Take note that nothing more comes."""
+        super().close()
+        self.ended()
+
+
+def prepared(session: paramiko.Channel) -> paramiko.Channel:
+    """Return the session, whose streams say when something has come. To be called before anything can come."""
+    session.in_buffer, session.in_stderr_buffer = Arriving(), Arriving()
+    return session
 
 
 class SshChannel:
@@ -23,8 +56,16 @@ class SshChannel:
         self._ready = _Ready()
         # stdout and stderr share one window: a stderr that nobody takes in would stop stdout as well. So the
         # reader waits for either of them.
-        session.in_buffer.set_event(self._ready)
-        session.in_stderr_buffer.set_event(self._ready)
+        for stream in (session.in_buffer, session.in_stderr_buffer):
+            assert isinstance(stream, Arriving)  # `prepared` made them
+            stream.set_event(self._ready)
+            stream.arrived, stream.ended = self._arrived, self._over
+        assert session.transport is not None
+        self._clear_to_send = session.transport.clear_to_send
+        self._take: Take | None = None
+        """Who is fed; None while read() is used."""
+        self._feeding = threading.Lock()
+        self._is_late = False
         self._closed = threading.Event()
         self._ended = False
         self.forget: Callable[[], None] = lambda: None
@@ -48,6 +89,49 @@ class SshChannel:
             self._ended = True
         return b""
 
+    def feed(self, take: Take) -> None:
+        self._take = take
+        self._feed_on()
+
+    def _arrived(self) -> None:
+        """Feed what has come, in paramiko's thread. To wake another for it cost as much as the rest of a heartbeat."""
+        if self._take is None or self._is_late:
+            return
+        if self._clear_to_send.is_set():
+            self._feed_on()
+        else:  # while keys are exchanged, granting the host more would wait for this very thread
+            self._is_late = True
+            threading.Thread(target=self._feed_late, name="ssh-feed", daemon=True).start()
+
+    def _feed_late(self) -> None:
+        self._clear_to_send.wait(_KEYS_S)
+        self._is_late = False
+        self._feed_on()
+
+    def _over(self) -> None:
+        if self._take is not None:  # in a thread: whoever says it holds the session's lock
+            threading.Thread(target=self._feed_on, name="ssh-feed", daemon=True).start()
+
+    def _feed_on(self) -> None:
+        """Hand on what is there, then the end, where it has come."""
+        with self._feeding:
+            take, session = self._take, self._session
+            if take is None or self._ended:
+                return
+            is_over = self._closed.is_set() or session.eof_received or session.closed
+            try:
+                self._drain_stderr()
+                while session.recv_ready() and not self._closed.is_set():
+                    pause_s = take(session.recv(_FED_BYTES))
+                    if pause_s > 0:
+                        # Nothing of the whole connection is read meanwhile: its host has to wait in its own kernel.
+                        self._closed.wait(pause_s)
+            except (paramiko.SSHException, EOFError, OSError):
+                is_over = True
+            if is_over:
+                self._ended = True
+                take(b"")
+
     def write(self, data: bytes) -> None:
         try:
             rest = memoryview(data)
@@ -69,6 +153,7 @@ class SshChannel:
         hang_up(self._connections)
         self._ready.set()
         self.forget()
+        self._over()
 
     def stderr_tail(self) -> str:
         self._drain_stderr()

@@ -24,7 +24,7 @@ from orchestrator.adapters.head.file_cache import FileCache
 from orchestrator.adapters.ssh import config
 from orchestrator.adapters.ssh.algorithms import CERTIFICATE, Algorithms, algorithms, for_host
 from orchestrator.adapters.ssh.algorithms import Transport as SshConnection
-from orchestrator.adapters.ssh.channel import SshChannel, hang_up
+from orchestrator.adapters.ssh.channel import SshChannel, hang_up, prepared
 from orchestrator.adapters.ssh.config import Hop, Route
 from orchestrator.adapters.ssh.errors import refusal, retried, unreadable_revocations
 from orchestrator.adapters.ssh.explain import explained
@@ -298,7 +298,7 @@ class SshTransport:
         with ALARMS.after(self._timeouts.session_s, partial(hang_up, connections)):
             try:
                 _without_delay(transport.sock)
-                session: paramiko.Channel = connection.create_session()
+                session = prepared(connection.create_session())
                 session.exec_command(command)
             except (paramiko.SSHException, EOFError, OSError) as error:
                 if transport.is_active():

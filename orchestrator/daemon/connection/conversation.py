@@ -191,7 +191,7 @@ class Conversation:
     def break_off(self, why: str) -> None:
         """Close the connection, which ends the reading. `why` is what runs are told."""
         self.why = self.why or why
-        self.channel.close()
+        self._crew.do(self.channel.close)  # whoever breaks it off may hold what its reader waits for
 
     def flush_and_close(self) -> None:
         """Close the connection after what is queued has been written."""
@@ -233,4 +233,4 @@ class Conversation:
         silent_s = time.monotonic() - self.heard_at
         if silent_s > self._silence_max_s():
             self._crew.no_more(self._look)
-            self._crew.do(lambda: self.break_off(f"nothing was heard for {duration(silent_s)}"))
+            self.break_off(f"nothing was heard for {duration(silent_s)}")

@@ -1,15 +1,17 @@
 """Threads that connections share: one looks at all of them again and again, and others do what blocks.
 
-A thread for each connection's writes, one for its silence, and those that once prepared a host made four a host at the
-head. Such work is rare. So a thread is lent for as long as it takes; one that blocks on a link that is cut delays no
-other connection.
+A thread for each connection, one for its writes, one for its silence, and those that once prepared a host made five a
+host at the head. Such work is rare. So a thread is lent for as long as it takes; one that blocks on a link that is cut
+delays no other connection.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -28,7 +30,9 @@ class Crew:
         self._idle = 0
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._rounds: dict[Callable[[], None], float] = {}
-        self._fewer = threading.Event()
+        self._due: dict[Callable[[], None], float] = {}
+        """What is done later, and when."""
+        self._news = threading.Event()
         self._walks = False
 
     def do(self, work: Callable[[], None]) -> None:
@@ -45,20 +49,34 @@ class Crew:
         """Begin the work now, as `do`: what a ThreadPoolExecutor is for, without a thread that stays for each."""
         self.do(partial(work, *args))
 
+    def later(self, delay_s: float, work: Callable[[], None]) -> None:
+        """Begin the work after that time, unless `no_more` comes first."""
+        with self._lock:
+            self._due[work] = time.monotonic() + delay_s
+            self._walk_on()
+
     def again(self, look: Callable[[], None], every_s: float) -> None:
         """Call it about so often, until `no_more`. It must not block."""
         with self._lock:
+            is_sooner = every_s < min(self._rounds.values(), default=math.inf)
             self._rounds[look] = every_s
-            begins, self._walks = not self._walks, True
-        if begins:
-            threading.Thread(target=self._walk, name="connection-silence", daemon=True).start()
+            if is_sooner:
+                self._walk_on()
 
-    def no_more(self, look: Callable[[], None]) -> None:
+    def no_more(self, work: Callable[[], None]) -> None:
         """Call it no more, but for a call that has begun."""
         with self._lock:
-            self._rounds.pop(look, None)
-            if not self._rounds:
-                self._fewer.set()
+            self._rounds.pop(work, None)
+            self._due.pop(work, None)
+            if not self._rounds and not self._due:
+                self._news.set()
+
+    def _walk_on(self) -> None:
+        """Have a thread that walks, and that knows what has changed. The lock is held."""
+        self._news.set()
+        if not self._walks:
+            self._walks = True
+            threading.Thread(target=self._walk, name="connection-timers", daemon=True).start()
 
     def _serve(self, work: Callable[[], None]) -> None:
         while True:
@@ -70,16 +88,27 @@ class Crew:
             work = self._work.get()
 
     def _walk(self) -> None:
+        looked_at = time.monotonic()
         while True:
             with self._lock:
-                self._walks = bool(self._rounds)
-                if not self._rounds:
+                self._walks = bool(self._rounds or self._due)
+                if not self._walks:
                     return
-                looks, every_s = list(self._rounds), min(self._rounds.values())
-                fewer = self._fewer = threading.Event()
-            if not fewer.wait(every_s):
-                for look in looks:
-                    _without_fault(look)
+                now = time.monotonic()
+                due = [work for work, at in self._due.items() if at <= now]
+                for work in due:
+                    del self._due[work]
+                look_at = looked_at + min(self._rounds.values(), default=math.inf)
+                looks = list(self._rounds) if look_at <= now else []
+                looked_at = now if looks or not self._rounds else looked_at
+                next_at = min([look_at if not looks else now, *self._due.values()])
+                news = self._news = threading.Event()
+            for work in due:
+                self.do(work)
+            for look in looks:
+                _without_fault(look)
+            if not due and not looks:
+                news.wait(next_at - now if next_at < math.inf else None)
 
 
 def _without_fault(work: Callable[[], None]) -> None:

@@ -2,8 +2,8 @@
 
 A link knows nothing of what a run needs: it serves any number of runs, tells each when the agent is up or gone, and
 drops orders while there is no connection, since the core asks anew for what is outstanding once the host is up.
-Three threads wait for each other here and nowhere else: the link's own reads, one of the crew writes, and the caller
-asks.
+It has no thread of its own: one of the crew connects, another writes, and whatever thread reads the connection (one
+for all local ones, paramiko's own for SSH) hands on what it says.
 
 An agent that breaks the protocol loses its connection. After the first time, the link connects again as usual. If it
 happens again, the host is shown as misbehaving, and the link waits for minutes between its tries.
@@ -15,9 +15,10 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from orchestrator.adapters.bundle import Bundle
@@ -39,6 +40,7 @@ from orchestrator.daemon.connection.conversation import (
 )
 from orchestrator.daemon.connection.crew import Crew
 from orchestrator.daemon.connection.edge import WireError
+from orchestrator.daemon.connection.reception import Frames, Reception
 from orchestrator.protocol.check import cleaned
 from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.orders import Claim
@@ -49,19 +51,12 @@ log = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
-READ_BYTES = 1 << 14
-"""A buffer of that size is held for each host while it says nothing: 64 KB each made 16 MB of 1,000 hosts."""
-
-READ_ON_BYTES = 1 << 21
-"""The same in the middle of a frame: there is more to come. All that the channel's window lets the host send: what is
-left behind is moved within the channel's buffer each time."""
-
 SLOW_CONNECT_S = 5.0
 """An sshd that takes longer to let us in is worth a word: every command over SSH waits as long."""
 
 
 class Listener(Protocol):
-    """Who is told. Called from the link's own thread: must not block for long."""
+    """Who is told, by the thread that reads the connection or one of the crew: must not block for long."""
 
     def up(self, run_id: str, host: str, hello: Greeting) -> None:
         """Hear that the agent has said hello and watches the run."""
@@ -132,28 +127,31 @@ class HostLink:
         self._listener = listener
         self._pace = pace
         self._lock = threading.RLock()
-        self._watches: dict[str, Watch] = {}
+        self._watches: Mapping[str, Watch] = {}
+        """Replaced and never changed: whoever reads takes no lock, which one that closes may hold."""
         self._connection: Conversation | None = None
-        self._wake = threading.Event()
         self._closed = False
         self._held_until = 0.0
+        self._tries = 0
+        """How many in a row came to no steady connection."""
+        self._began_at = 0.0
+        """When the last one began."""
         self._misfits = 0
         """How many connections in a row ended because the agent broke the protocol."""
         self._misbehaves: str | None = None
         """Why the link waits before its next try, while it does so for that."""
-        self._thread: threading.Thread | None = None
-        """Connects and reads, from the first run on: before, nobody would be told why a try failed."""
+        self._is_begun = False
+        """Whether it connects: from the first run on. Before, nobody would be told why a try failed."""
 
     # -- called by the coordinator -------------------------------------------------------------------------
 
     def attach(self, run_id: str, watch: Watch) -> None:
         """Serve that run too."""
         with self._lock:
-            self._watches[run_id] = watch
-            if self._thread is None:
-                name = f"link-{self.host.name}"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._thread.start()
+            self._watches = {**self._watches, run_id: watch}
+            if not self._is_begun:
+                self._is_begun = True
+                self._crew.do(self._try)
             connection = self._connection
             if connection is not None:
                 self._watch(connection, run_id, watch)
@@ -165,7 +163,8 @@ class HostLink:
     def detach(self, run_id: str) -> bool:
         """Serve that run no more. Returns whether any other is left; without one the link closes."""
         with self._lock:
-            watch = self._watches.pop(run_id, None)
+            watch = self._watches.get(run_id)
+            self._watches = {other: kept for other, kept in self._watches.items() if other != run_id}
             if watch is not None and self._connection is not None:
                 self.send(orders.unwatch(run_id, watch.epoch))
             if self._watches:
@@ -176,17 +175,17 @@ class HostLink:
     def send(
         self, order: Order[A], blob: bytes = b"", on_reply: Callable[[Reply[A]], None] | None = None
     ) -> None:
-        """Queue an order; dropped where there is no connection. `on_reply` is called by the link's thread."""
+        """Queue an order; dropped where there is no connection. `on_reply` is called where it is read."""
         connection = self._connection
         if connection is not None:
             connection.send(order, blob, on_reply)
 
     def ask(self, order: Order[A], blob: bytes = b"", *, timeout_s: float = 60.0) -> Answer[A]:
-        """Send and wait. Raises LinkDown or OrderRefused; never called from the link's own thread."""
+        """Send and wait. Raises LinkDown or OrderRefused; never called where the connection is read."""
         return self.begin(order, blob).answer(timeout_s)
 
     def begin(self, order: Order[A], blob: bytes = b"") -> Asked[A]:
-        """Send. Raises LinkDown; never called from the link's own thread."""
+        """Send. Raises LinkDown; never called where the connection is read."""
         connection = self._connection
         if connection is None:
             raise LinkDown(f"{self.host.name} is not connected")
@@ -211,7 +210,7 @@ class HostLink:
         with self._lock:
             self._closed = True
             connection = self._connection
-        self._wake.set()
+        self._crew.no_more(self._try)
         if connection is not None:
             connection.flush_and_close()
 
@@ -230,102 +229,114 @@ class HostLink:
         connection = self._connection
         return connection.hello if connection is not None else None
 
-    # -- the link's thread ---------------------------------------------------------------------------------
+    # -- from one connection to the next -------------------------------------------------------------------
 
-    def _run(self) -> None:
-        tries = 0
-        while not self._closed:
-            held_s = self._held_until - time.monotonic()
-            if held_s > 0:
-                self._wake.wait(held_s)
-                continue
-            began_at = time.monotonic()
-            delay_s = None
-            try:
-                self._connect_and_read()
-            except ConnectFailed as e:
-                self._tell_down(e.message)
-            except (FrameError, WireError) as e:
-                delay_s = self._misbehaved(e)
-            except HostError as e:
+    def _try(self) -> None:
+        """Connect, and be told from then on. In a thread of the crew: it blocks."""
+        if self._closed:
+            return
+        self._began_at = time.monotonic()
+        held_s = self._held_until - self._began_at
+        if held_s > 0:
+            self._crew.later(held_s, self._try)
+            return
+        self._misbehaves = None
+        try:
+            self._connect()
+        except Exception as e:
+            self._try_again(e)
+
+    def _try_again(self, error: Exception | None) -> None:
+        """Say what was wrong, and connect anew later."""
+        delay_s = self._told(error) if error is not None else None
+        if time.monotonic() - self._began_at > self._pace.steady_s:
+            self._tries = 0
+        if delay_s is None:
+            delay_s = self._pace.retry_s[min(self._tries, len(self._pace.retry_s) - 1)]
+            self._tries += 1
+        with self._lock:
+            if not self._closed:
+                self._crew.later(delay_s * random.uniform(0.75, 1.25), self._try)
+
+    def _told(self, error: Exception) -> float | None:
+        """Tell runs of it, and return how long to wait before the next try; None to wait as usual."""
+        match error:
+            case ConnectFailed():
+                self._tell_down(error.message)
+            case FrameError() | WireError():
+                return self._misbehaved(error)
+            case HostError():
                 for run_id in self._served():
-                    self._listener.refused(run_id, self.host.name, _problem(e))
-                delay_s = self._pace.refused_retry_s
-            except Exception:  # a fault of ours must not end the link for good: say it and try again
-                log.exception("link %s", self.host.name)
+                    self._listener.refused(run_id, self.host.name, _problem(error))
+                return self._pace.refused_retry_s
+            case _:  # a fault of ours must not end the link for good: say it and try again
+                log.error("link %s", self.host.name, exc_info=error)
                 self._tell_down("a fault in orch; see the coordinator's log")
-            if time.monotonic() - began_at > self._pace.steady_s:
-                tries = 0
-            if delay_s is None:
-                delay_s = self._pace.retry_s[min(tries, len(self._pace.retry_s) - 1)]
-                tries += 1
-            self._wake.wait(delay_s * random.uniform(0.75, 1.25))
-            self._misbehaves = None
+        return None
 
-    def _connect_and_read(self) -> None:
-        began_at = time.monotonic()
+    def _connect(self) -> None:
         channel = self._transport.open(self.host, bootstrap.COMMAND)
-        connect_s = time.monotonic() - began_at
+        connect_s = time.monotonic() - self._began_at
         try:
             started = bootstrap.start_agent(channel, self.host, self._bundle())
-            if connect_s > SLOW_CONNECT_S:
-                started.hello.setdefault("slow", {})["connect_s"] = round(connect_s, 1)
-            self._serve(Conversation(self.host.name, channel, started.hello, self._crew), started)
-        finally:
+        except BaseException:
             channel.close()
+            raise
+        if connect_s > SLOW_CONNECT_S:
+            started.hello.setdefault("slow", {})["connect_s"] = round(connect_s, 1)
+        self._serve(Conversation(self.host.name, channel, started.hello, self._crew), started)
 
     def _serve(self, connection: Conversation, started: bootstrap.Started) -> None:
-        """Serve all runs over a connection until it ends. Raises FrameError, WireError."""
-        began_at = time.monotonic()
+        """Serve all runs over a connection, until it ends."""
         with self._lock:
-            if self._closed or self._held_until > time.monotonic():  # since while we were connecting
-                return
-            self._connection = connection
-            watches = dict(self._watches)
-            for run_id, watch in watches.items():
-                self._watch(connection, run_id, watch)
+            is_late = self._closed or self._held_until > time.monotonic()  # since while we were connecting
+            if not is_late:
+                self._connection = connection
+                watches = self._watches
+                for run_id, watch in watches.items():
+                    self._watch(connection, run_id, watch)
+        if is_late:
+            connection.channel.close()
+            self._try_again(None)
+            return
+        ended = partial(self._ended, connection, time.monotonic())
         try:
             for run_id in watches:
                 self._listener.up(run_id, self.host.name, started.hello)
             connection.start(self._silence_max_s, self._pace.silence_check_s)
-            self._read(connection, started)
-        finally:
-            with self._lock:
-                self._connection = None
-            connection.channel.close()
-            connection.end()
-            if time.monotonic() - began_at > self._pace.forgiven_s:
-                self._misfits = 0
-        if not self._closed:
+            self._take(connection, started.frames)
+        except Exception as e:
+            ended(e)
+            return
+        reception = Reception(
+            started.decoder,
+            Intake(self._pace.reports_per_s, self._pace.unasked_bytes_per_s, time.monotonic()),
+            heard=partial(self._take, connection),
+            flooded=self._tell_flood,
+            # Whoever reads other connections too must not wait for the end of this one.
+            ended=lambda error: self._crew.do(partial(ended, error)),
+        )
+        connection.channel.feed(reception.take)
+
+    def _ended(self, connection: Conversation, began_at: float, error: Exception | None) -> None:
+        """Let go of a connection, tell runs, and try again. In a thread of the crew."""
+        with self._lock:
+            self._connection = None
+        connection.channel.close()
+        connection.end()
+        if time.monotonic() - began_at > self._pace.forgiven_s:
+            self._misfits = 0
+        if error is None and not self._closed:
             self._tell_down(connection.why or _broken(connection))
+        self._try_again(error)
 
-    def _read(self, connection: Conversation, started: bootstrap.Started) -> None:
-        frames: Iterable[tuple[Mapping[str, Any], bytes]] = started.frames
-        intake = Intake(self._pace.reports_per_s, self._pace.unasked_bytes_per_s, time.monotonic())
-        sent_bytes = 0
-        while True:
-            reported, asked_bytes = self._take(connection, frames)
-            wait_s = intake.take(reported, sent_bytes - asked_bytes, time.monotonic())
-            if wait_s > 0:
-                # A host that sends more fills its own channel, and not the memory of this process.
-                self._wake.wait(wait_s)
-                self._tell_flood(intake)
-            in_frame = started.decoder.pending_bytes > 0
-            data = connection.channel.read(READ_ON_BYTES if in_frame else READ_BYTES)
-            if not data:
-                return
-            connection.heard_at = time.monotonic()
-            sent_bytes = len(data)
-            frames = started.decoder.feed(data)
-
-    def _take(
-        self, connection: Conversation, frames: Iterable[tuple[Mapping[str, Any], bytes]]
-    ) -> tuple[bool, int]:
+    def _take(self, connection: Conversation, frames: Frames) -> tuple[bool, int]:
         """Hand on replies and the newest report: older ones say nothing that it does not say. Raises WireError.
 
         Returns:
             Whether there was a report, and how many bytes of the frames had been asked for.
         """
+        connection.heard_at = time.monotonic()
         checked = [(edge.frame(self.host.name, message, blob), blob) for message, blob in frames]
         newest = max((at for at, (frame, _) in enumerate(checked) if "report" in frame), default=None)
         asked_bytes = 0
@@ -338,12 +349,11 @@ class HostLink:
                         self._listener.reported(run_id, self.host.name, frame["report"], self)
         return newest is not None, asked_bytes
 
-    def _tell_flood(self, intake: Intake) -> None:
-        if intake.is_flood():
-            problem = f"{self.host.name} sends more than orch reads of a host; it is read more slowly"
-            log.warning("link %s: %s", self.host.name, problem)
-            for run_id in self._served():
-                self._listener.flooded(run_id, self.host.name, problem)
+    def _tell_flood(self) -> None:
+        problem = f"{self.host.name} sends more than orch reads of a host; it is read more slowly"
+        log.warning("link %s: %s", self.host.name, problem)
+        for run_id in self._served():
+            self._listener.flooded(run_id, self.host.name, problem)
 
     def _misbehaved(self, error: Exception) -> float | None:
         """Tell runs how the agent broke the protocol. Return how long to wait; None to wait as usual."""
@@ -362,12 +372,10 @@ class HostLink:
         connection.send(orders.watch(run_id, watch.epoch, watch.heartbeat_s, watch.claim))
 
     def _served(self) -> list[str]:
-        with self._lock:
-            return list(self._watches)
+        return list(self._watches)
 
     def _silence_max_s(self) -> float:
-        with self._lock:
-            return min((w.silence_max_s for w in self._watches.values()), default=60.0)
+        return min((w.silence_max_s for w in self._watches.values()), default=60.0)
 
     def _tell_down(self, problem: str) -> None:
         for run_id in self._served():

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from orchestrator.adapters.channel import Decoder, FrameError, encode
 from orchestrator.adapters.head.journal_states import dump_run, read_run
-from orchestrator.adapters.transport import Channel
+from orchestrator.adapters.transport import Channel, Take
 from orchestrator.core import decide
 from orchestrator.core.errors import ConnectFailed, HostError
 from orchestrator.core.events import Event, HostSwept, HostUp, StacksCollected, Submitted
@@ -65,6 +65,10 @@ class Script:
     def close(self) -> None:
         self._data = b""
 
+    def feed(self, take: Take) -> None:
+        take(self._data)
+        take(b"")
+
     def stderr_tail(self) -> str:
         return "KeyError: '\x1b[31m'"
 
@@ -92,7 +96,7 @@ class Listening:
         self.happened(HostUp(1.0, host, hello["boot_id"], hello["warning"], wire.slowness(hello)))
 
     def down(self, run_id: str, host: str, problem: str) -> None:
-        """Of the link's own thread, which finds its host away."""
+        """Of the thread that connects, which finds its host away."""
         assert (run_id, host, problem) == (RUN.run_id, HOST.name, "gpu-b: is away")
 
     def refused(self, run_id: str, host: str, problem: Problem) -> None:
@@ -121,7 +125,7 @@ class Listening:
 
 
 class Away:
-    """A transport whose hosts never answer: the link's own thread stays out of the test."""
+    """A transport whose hosts never answer: what connects stays out of the test."""
 
     def open(self, host: HostPlan, command: str) -> Channel:
         assert command == bootstrap.COMMAND

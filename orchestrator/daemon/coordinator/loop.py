@@ -38,6 +38,7 @@ from orchestrator.core.notes import NoteKind
 from orchestrator.core.owner import Owner
 from orchestrator.core.phases.quiet import is_quiet
 from orchestrator.daemon.coordinator.halts import Halt, Stories
+from orchestrator.daemon.coordinator.inbox import Inbox
 from orchestrator.daemon.coordinator.reports import Reports, Waiting
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class Loop:
         self._execute = execute
         self._changed = changed
         self._now = now
-        self._inbox: queue.SimpleQueue[tuple[str, Event] | Waiting | _Asked | None] = queue.SimpleQueue()
+        self._inbox: Inbox[tuple[str, Event] | Waiting | _Asked | None] = Inbox()
         self._unread = Reports()
         self.runs: Mapping[str, Run] = {}
         self.halted: Mapping[str, Halt] = {}
@@ -124,11 +125,16 @@ class Loop:
     def post(self, run_id: str, event: Event) -> None:
         """Something has happened."""
         if isinstance(event, HostReported):
+            is_news = self._unread.is_news(run_id, event)
             waiting = self._unread.add(run_id, event)
             if waiting is not None:
-                self._inbox.put(waiting)
+                (self._inbox.put if is_news else self._inbox.put_unhurried)(waiting)
+            elif is_news:
+                self._inbox.hurry()
             return
-        self._unread.close(run_id)  # no report is decided before what happened earlier
+        self._unread.close(
+            run_id, getattr(event, "host", None)
+        )  # no report is decided before what happened earlier
         self._inbox.put((run_id, event))
 
     def call(self, command: Command, *, timeout_s: float = 15.0) -> Any:
@@ -197,7 +203,7 @@ class Loop:
         asked: _Asked | None = None
         is_over = False
         try:
-            item = self._inbox.get(timeout=wait_s)
+            item = self._inbox.get(wait_s)
             while not (is_over := item is None):
                 if isinstance(item, _Asked):
                     asked = item

@@ -44,6 +44,8 @@ class Reports:
         self._newest: dict[Key, Waiting] = {}
         self._allowances: dict[Key, Allowance] = {}
         self._paused: dict[Key, tuple[float, Waiting]] = {}
+        self._told: dict[Key, tuple[object, ...]] = {}
+        """What each host said last, without its numbers."""
 
     def add(self, run_id: str, event: HostReported) -> Waiting | None:
         """Return the place that the report needs in the inbox; None if it has taken over an older one's."""
@@ -55,8 +57,20 @@ class Reports:
             self._newest[key] = Waiting(key, event)
             return self._newest[key]
 
-    def close(self, run_id: str) -> None:
-        """Let no later report of the run take over a place: something else has happened to the run behind it."""
+    def is_news(self, run_id: str, event: HostReported) -> bool:
+        """Return whether it says something else than the host's last report, other numbers apart."""
+        key, told = (run_id, event.host), _told(event)
+        is_news = self._told.get(key) != told
+        self._told[key] = told
+        return is_news
+
+    def close(self, run_id: str, host: str | None) -> None:
+        """Let no later report of the run take over a place: something else has happened to the run behind it.
+
+        The next report of that host is news, whatever it says.
+        """
+        if host is not None:
+            self._told.pop((run_id, host), None)
         with self._lock:
             for key in [key for key in self._newest if key[0] == run_id and key not in self._paused]:
                 del self._newest[key]
@@ -95,10 +109,31 @@ class Reports:
             for known in (self._newest, self._allowances, self._paused):
                 for key in [key for key in known if key[0] in run_ids]:
                     del known[key]
+            for key in [key for key in list(self._told) if key[0] in run_ids]:
+                self._told.pop(key, None)
 
     def _pause_s(self, key: Key, now: float) -> float:
         allowance = self._allowances.get(key)
         return allowance.take(0.0, now) if allowance is not None else 0.0
+
+
+def _told(event: HostReported) -> tuple[object, ...]:
+    """Return what somebody may wait for, of what a report says."""
+    tasks = tuple(
+        (
+            task.task,
+            task.generation,
+            task.phase,
+            task.pid,
+            task.port,
+            task.exit and (task.exit.cause, task.exit.code),
+            task.said,
+            task.progress.global_step is None or task.progress.global_step == task.progress.began_step,
+            tuple(task.progress.nonfinite),
+        )
+        for task in event.tasks
+    )
+    return tasks, event.unkillable, event.gpu_faults, event.leaving, event.dir_silent_s > 0
 
 
 def _chars(event: HostReported) -> int:

@@ -15,6 +15,7 @@ from orchestrator.adapters.fake_transport import FakeProcess, FakeTransport
 from orchestrator.adapters.kubernetes.transport import kubernetes_transport
 from orchestrator.adapters.local import LocalTransport
 from orchestrator.adapters.slurm.transport import slurm_transport
+from orchestrator.adapters.ssh.channel import SshChannel
 from orchestrator.adapters.ssh.transport import SshTransport
 from orchestrator.adapters.transport import Channel, ChannelClosed, Transport
 from orchestrator.core.errors import ConnectFailed
@@ -439,3 +440,25 @@ def test_a_channel_that_is_closed_feeds_the_end_alone(start: Callable[[str], Cha
     channel.feed(fed.take)
     fed.wait(lambda: fed.ends > 0)
     assert (bytes(fed.heard), fed.ends) == (b"", 1)
+
+
+def test_who_is_fed_misses_nothing_while_keys_are_exchanged(
+    start: Callable[[str], Channel], rig: Rig
+) -> None:
+    if not isinstance(rig.transport, SshTransport):
+        pytest.skip("only SSH exchanges keys")
+    channel, fed = start(ECHO), Fed()
+    assert isinstance(channel, SshChannel)
+    connection = channel._session.transport
+    assert connection is not None
+    exchanged = connection.session_id, connection.H
+    connection.packetizer.REKEY_BYTES = 1 << 20  # paramiko's own is 512 MiB
+    channel.feed(fed.take)
+    for _ in range(3):
+        channel.write(LARGE)
+    fed.wait(lambda: len(fed.heard) >= 3 * len(LARGE))
+    assert bytes(fed.heard) == 3 * LARGE
+    assert exchanged[1] != connection.H, "keys were exchanged"
+    channel.close()
+    fed.wait(lambda: fed.ends > 0)
+    assert (fed.ends, fed.together, fed.after_end) == (1, 0, 0)

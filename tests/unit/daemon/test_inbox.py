@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.causes import Cause
+from orchestrator.core.ends import Exit
 from orchestrator.core.events import HostReported, TaskReport
-from orchestrator.core.model import Exit, Progress
 from orchestrator.core.plan import TaskId
+from orchestrator.core.task import Progress
 from orchestrator.daemon.coordinator.inbox import UNHURRIED_S, Inbox
 from orchestrator.daemon.coordinator.reports import Reports
 

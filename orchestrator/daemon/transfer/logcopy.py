@@ -67,6 +67,8 @@ class LogCopier:
         self._asked: dict[_Log, float] = {}
         self._ends: dict[_Log, int] = {}
         """The end of each log on its host, as last reported."""
+        self._copied: dict[_Log, int] = {}
+        """The end of each copy, as last looked up: nothing is while the log has no more. Most heartbeats bring none."""
         self._held: dict[tuple[str, str], int] = {}
         """How much is here of the logs of each task of a run."""
         self._stopped: dict[_Log, str] = {}
@@ -81,8 +83,7 @@ class LogCopier:
             self._sources[_Log(run.run_id, name, generation)] = _Source(host, run.plan.log_bytes_max)
             known = sorted(one for one in self._sources if one[:2] == (run.run_id, name))
             for old in known[:-GENERATIONS_MAX]:
-                for table in (self._sources, self._ends, self._asked, self._stopped):
-                    table.pop(old, None)
+                self._drop(old)
 
     def expect_all(self, run: Run) -> None:
         """Do so for the tasks that a run has now."""
@@ -96,8 +97,9 @@ class LogCopier:
             name = _Log(run_id, str(task.task), task.generation)
             source = self._sources.get(name)
             if source is not None and source.host == report.host:
-                self._ends[name] = task.progress.log_bytes
-                self._ask(link, name, epoch)
+                self._ends[name] = end = task.progress.log_bytes
+                if self._copied.get(name, -1) < end:
+                    self._ask(link, name, epoch)
 
     def put_first_cause(self, run_id: str, found: Mapping[str, Any] | None) -> None:
         """Keep the first cause beside the logs, for readers without a coordinator. Errors are logged: it is a copy."""
@@ -117,8 +119,7 @@ class LogCopier:
     def forget(self, run_id: str, tasks: Collection[str]) -> None:
         """Stop copying the logs of these tasks."""
         for name in self._of(run_id, tasks):
-            for table in (self._sources, self._ends, self._asked, self._stopped):
-                table.pop(name, None)
+            self._drop(name)
             self._held.pop(name[:2], None)
 
     def _of(self, run_id: str, tasks: Collection[str]) -> list[_Log]:
@@ -127,10 +128,22 @@ class LogCopier:
     def _here(self, name: _Log) -> int:
         """Return the end of our copy. If that cannot be read, return the log's end, so that no more is asked for."""
         try:
-            return self._logs.end(*name)
+            self._copied[name] = here = self._logs.end(*name)
         except OSError as e:
             log.warning("%s %s: the log cannot be copied: %s", name.run_id, name.task, e)
             return self._ends.get(name, 0)
+        return here
+
+    def _drop(self, name: _Log) -> None:
+        tables: tuple[dict[_Log, Any], ...] = (
+            self._sources,
+            self._ends,
+            self._copied,
+            self._asked,
+            self._stopped,
+        )
+        for table in tables:
+            table.pop(name, None)
 
     def _ask(self, link: HostLink, name: _Log, epoch: int) -> None:
         here = self._here(name)

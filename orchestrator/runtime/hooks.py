@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MIRRORED_WORKERS = "tensorflow.python.distribute.collective_all_reduce_strategy"
 KERAS3 = "keras.src.backend.tensorflow.trainer"
 KERAS3_CORE = "keras.src.backend.tensorflow.core"
+KERAS3_OPTIMIZERS = "keras.src.optimizers.base_optimizer"
 KERAS3_JAX = "keras.src.backend.jax.trainer"
 SESSIONS = "tensorflow.python.training.monitored_session"
 KERAS2 = ("tf_keras.src.engine.training", "keras.src.engine.training")
@@ -48,6 +49,11 @@ def install(link: Link, progress: Progress) -> None:
 
         keras3_central.patch(module, link)
 
+    def patch_keras3_optimizers(module: ModuleType) -> None:
+        from orchestrator.runtime import keras3_conditions
+
+        keras3_conditions.patch(module, link)
+
     def remember_strategy(module: ModuleType) -> None:
         _remember(module.CollectiveAllReduceStrategy)
 
@@ -61,6 +67,7 @@ def install(link: Link, progress: Progress) -> None:
         SESSIONS: patch_sessions,
         KERAS3: patch_keras3,
         KERAS3_CORE: patch_keras3_core,
+        KERAS3_OPTIMIZERS: patch_keras3_optimizers,
         KERAS3_JAX: patch_keras3_jax,
     }
     patches.update(dict.fromkeys(KERAS2, patch_keras2))

@@ -24,19 +24,17 @@ EXACT = 1e-5
 ROUNDED = {"mixed_float16": 1e-3, "mixed_bfloat16": 1e-2}
 """With 11 and 8 bits of precision each replica rounds its own part of the batch."""
 
-EVERY_DAY = {"mirrored": "mixed_float16,several_optimizers,several_steps"}
+EVERY_DAY = {"mirrored": "mixed_float16,accumulation,several_optimizers,several_steps"}
 EQUAL = {
-    "mirrored": "mixed_float16,mixed_bfloat16,loss_scale,several_optimizers,several_steps",
-    "multi_worker_mirrored": "mixed_float16,mixed_bfloat16,loss_scale,several_optimizers,optimizers_not_built,"
-    "several_steps",
+    "mirrored": "mixed_float16,mixed_bfloat16,accumulation,loss_scale,several_optimizers,several_steps",
+    "multi_worker_mirrored": "mixed_float16,mixed_bfloat16,accumulation,loss_scale,several_optimizers,"
+    "optimizers_not_built,several_steps",
     "central_storage": "mixed_bfloat16,jit_compile,several_optimizers,optimizers_not_built,several_steps",
 }
 
 NOT_IN_A_CONDITION = "`transparent: true`"
 NOT_COMPILED = "`jit_compile=False`"
 FAILS = [
-    ("mirrored", "accumulation", NOT_IN_A_CONDITION),
-    ("multi_worker_mirrored", "accumulation", NOT_IN_A_CONDITION),
     ("central_storage", "accumulation", NOT_IN_A_CONDITION),
     ("central_storage", "loss_scale", NOT_IN_A_CONDITION),
     ("central_storage", "mixed_float16", NOT_IN_A_CONDITION),
@@ -76,7 +74,8 @@ def trains_as_one_process(found: dict[str, Any]) -> None:
         assert "error" not in result, (case, result["error"])
         assert result["difference"] < ROUNDED.get(case, EXACT), case
         alone, together = result["steps"]
-        assert alone == together == [12] * (2 if "optimizers" in case else 1), case
+        updates = 6 if case == "accumulation" else 12
+        assert alone == together == [updates] * (2 if "optimizers" in case else 1), case
 
 
 @pytest.mark.parametrize("strategy", EVERY_DAY)

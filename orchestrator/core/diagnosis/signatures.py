@@ -345,7 +345,7 @@ SIGNATURES: tuple[Signature, ...] = (
         Cause.SCRIPT,
         ("`merge_call` called while defining a new graph or a tf.function",),
         "gradients are reduced within a condition, which TensorFlow's strategies refuse: Keras 3 writes one for "
-        "`gradient_accumulation_steps`, and for LossScaleOptimizer and mixed_float16 under CentralStorageStrategy",
+        "`gradient_accumulation_steps`, LossScaleOptimizer and mixed_float16 under CentralStorageStrategy",
         "`transparent: true` under `mirrored` or `multi_worker_mirrored` trains the same script",
     ),
     Signature(

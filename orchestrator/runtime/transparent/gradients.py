@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 
+from orchestrator.runtime import keras3_conditions
 from orchestrator.runtime.transparent import step as steps
 from orchestrator.runtime.transparent.kinds import SAME
 
@@ -33,8 +34,7 @@ def install(library: str, said: Said, script: str, folder: str) -> None:
         optimizer._all_reduce_sum_gradients = _already_reduced(optimizer._all_reduce_sum_gradients, said)
         optimizer.apply = _refusing(optimizer.apply, said, script, folder)
         _count_masked(losses)
-        base: Any = sys.modules["keras.src.optimizers.base_optimizer"]
-        base.ops = _Together(base.ops)
+        keras3_conditions.patch_everywhere()
     else:
         import importlib
 
@@ -46,49 +46,6 @@ def install(library: str, said: Said, script: str, folder: str) -> None:
     for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
         if hasattr(losses, name):
             setattr(losses, name, _unscaled_in_steps(getattr(losses, name)))
-
-
-class _Together:
-    """Stands in for `keras.ops` in the optimizers: a condition in a step is one for all replicas.
-
-    TensorFlow lets replicas meet (as every update of a weight does) in no branch of a condition of their own. All of
-    them have the same gradients and counts, so the condition of the first one is that of all.
-    """
-
-    def __init__(self, ops: Any) -> None:
-        self._ops = ops
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ops, name)
-
-    def cond(self, condition: Any, true_fn: Any, false_fn: Any) -> Any:
-        import tensorflow as tf
-
-        context = tf.distribute.get_replica_context()
-        if not steps.within_any() or context is None:
-            return self._ops.cond(condition, true_fn, false_fn)
-
-        def for_all(strategy: Any, conditions: Any, branches: Any) -> None:
-            def branch(place: int) -> Any:
-                def in_each_replica() -> None:
-                    strategy.extended.call_for_each_replica(_run, args=(branches, place))
-
-                return in_each_replica
-
-            self._ops.cond(strategy.experimental_local_results(conditions)[0], branch(0), branch(1))
-
-        return context.merge_call(for_all, args=(condition, _Branches(true_fn, false_fn)))
-
-
-class _Branches:
-    """The branches of one replica. TensorFlow would take a tuple apart."""
-
-    def __init__(self, true_fn: Any, false_fn: Any) -> None:
-        self.both = (true_fn, false_fn)
-
-
-def _run(branches: Any, place: int) -> None:
-    branches.both[place]()
 
 
 def _unscaled_in_steps(scale: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`on_shrink` with real TensorFlow: a gang of two that goes on as one, against the gang that nothing happened to."""
+"""`on_shrink` with real TensorFlow: a gang that goes on with one worker fewer, against one that nothing happened to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOMENTUM = {"hold_batch": "0.9", "scale_lr": "0", "ignore": "0"}
 """The linear rule is one of plain steps: a momentum lasts for as many steps, and so for fewer examples."""
 
 
-def environment(replicas: int, **options: Any) -> dict[str, str]:
+def environment(replicas: int, planned: int = 2, **options: Any) -> dict[str, str]:
     told = {
         "strategy": "multi_worker_mirrored",
         "transparent": True,
@@ -33,39 +33,53 @@ def environment(replicas: int, **options: Any) -> dict[str, str]:
     return {
         "ORCH_RUNTIME": json.dumps(with_row({**told, **options})),
         "ORCH_REPLICAS": str(replicas),
-        "ORCH_REPLICAS_PLANNED": "2",
+        "ORCH_REPLICAS_PLANNED": str(planned),
     }
 
 
 def shrunk(
-    gang: Callable[..., Gang], directory: Path, after: int, **options: Any
+    gang: Callable[..., Gang], directory: Path, after: int, *, of: int = 2, rows: str = "", **options: Any
 ) -> tuple[dict[str, Any], str]:
-    """Return what a gang of two ends with of which one goes on alone after so many steps, and what it says."""
+    """Return what a gang ends with that goes on with one worker fewer after so many steps, and what it says.
+
+    Args:
+        rows: a file for the numbers of rows that the model is given at once by the worker that is the chief then.
+    """
     script, momentum = SCRIPTS / "shrinks.py", MOMENTUM[options["on_shrink"]]
-    first = gang(script, momentum, directories=seeded(directory, 1, 2)[1], env=environment(2, **options))
+    first = gang(
+        script, momentum, directories=seeded(directory, 1, of)[1], env=environment(of, of, **options)
+    )
     chief = str(directory / "shared" / "gen-000001")
     first.wait_for(lambda: (verify(chief)["checkpoint"] or {}).get("global_step", 0) >= after, "a backup")
     first.close()
-    second = gang(script, momentum, directories=seeded(directory, 2, 1)[1], env=environment(1, **options))
-    assert second.ended() == [0], second.tasks[0].err
+    fewer, given = seeded(directory, 2, of - 1)[1], [momentum, *([rows] if rows else [])]
+    second = gang(script, *given, directories=fewer, env=environment(of - 1, of, **options))
+    assert second.ended() == [0] * (of - 1), second.tasks[0].err
     return last_line(second.tasks[0].out), said(second)
 
 
-def whole(gang: Callable[..., Gang], directory: Path, **options: Any) -> dict[str, Any]:
-    momentum, env = MOMENTUM[options["on_shrink"]], environment(2, **options)
-    run = gang(SCRIPTS / "shrinks.py", momentum, directories=seeded(directory, 1, 2)[1], env=env)
-    assert run.ended() == [0, 0], run.tasks[0].err
+def whole(gang: Callable[..., Gang], directory: Path, of: int = 2, **options: Any) -> dict[str, Any]:
+    momentum, env = MOMENTUM[options["on_shrink"]], environment(of, of, **options)
+    run = gang(SCRIPTS / "shrinks.py", momentum, directories=seeded(directory, 1, of)[1], env=env)
+    assert run.ended() == [0] * of, run.tasks[0].err
     return last_line(run.tasks[0].out)
 
 
 @pytest.mark.long
-def test_with_hold_batch_one_of_two_ends_with_the_loss_of_both(
-    gang: Callable[..., Gang], tmp_path: Path
+@pytest.mark.parametrize(("of", "batch", "after"), [(2, "per_replica", 40), (3, "global", 90)])
+def test_with_hold_batch_one_fewer_accumulates_to_the_loss_of_all(
+    gang: Callable[..., Gang], tmp_path: Path, of: int, batch: str, after: int
 ) -> None:
-    options = {"on_shrink": "hold_batch", "batch": "per_replica"}
+    """A share is larger, and is taken in parts that are no larger than a share of the full gang."""
+    options: dict[str, Any] = {"on_shrink": "hold_batch", "batch": batch, "of": of}
     expected = whole(gang, tmp_path / "whole", **options)
-    found, told = shrunk(gang, tmp_path / "shrunk", 40, **options)
-    assert "2 times as large (of 2 replicas, of which 1 train)" in told
+    rows = tmp_path / "rows"
+    found, told = shrunk(gang, tmp_path / "shrunk", after, rows=str(rows), **options)
+    if batch == "per_replica":
+        assert f"{of} times as large (of {of} replicas, of which {of - 1} train)" in told
+    assert "in 2 parts, one after the other" in told
+    share = -(-16 // of) if batch == "global" else 16
+    assert 0 < max(map(int, rows.read_text().split())) <= share
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
     assert found["epochs"] == pytest.approx(expected["epochs"], rel=1e-3)
     assert found["weights"] == pytest.approx(expected["weights"], rel=1e-3, abs=1e-5)
@@ -76,7 +90,7 @@ def test_with_hold_batch_one_of_two_ends_with_the_loss_of_both(
 def test_with_scale_lr_the_rate_follows_the_batch_and_the_loss_stays_near(
     gang: Callable[..., Gang], tmp_path: Path, batch: str
 ) -> None:
-    options = {"on_shrink": "scale_lr", "batch": batch}
+    options: dict[str, Any] = {"on_shrink": "scale_lr", "batch": batch}
     expected = whole(gang, tmp_path / "whole", **options)
     found, told = shrunk(gang, tmp_path / "shrunk", 40, **options)
     assert "the learning rate goes from 1 to 0.5 times the script's" in told

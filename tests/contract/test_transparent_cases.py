@@ -26,6 +26,32 @@ EXACT = 1e-4
 
 PATIENCE_S = 500.0
 
+IN_PARTS = {
+    "metrics",
+    "loss_that_is_a_sum",
+    "add_loss_in_a_layer",
+    "regularizers",
+    "compute_loss_of_its_own",
+    "clipped_by_the_optimizer",
+    "accumulated",
+    "moving_average_of_weights",
+    "scaled_loss",
+    "weights_of_classes",
+    "several_inputs_and_outputs",
+    "tf_data",
+    "py_dataset",
+    "python_generator",
+    "loop_of_train_on_batch",
+    "fewer_examples_than_replicas",
+    "recurrent_model_asked_for_one_example",
+    "embedded",
+    "normalization_that_is_frozen",
+    "noise_that_is_too_small_to_be_seen",
+    "metrics_that_are_scalars",
+    "penalty_that_a_layer_shows",
+}
+"""The cases whose shares are taken in parts with `hold_batch`. The others take them as a whole."""
+
 
 def rows(text: str) -> dict[str, dict[str, Any]]:
     found = (json.loads(line) for line in text.splitlines() if line.startswith('{"case"'))
@@ -65,23 +91,31 @@ def ended(run: Gang) -> list[int]:
         pytest.param(
             1, {"strategy": "mirrored", "replicas_on_cpu": 3}, id="3 replicas", marks=pytest.mark.long
         ),
+        pytest.param(
+            1,
+            {"strategy": "mirrored", "replicas_on_cpu": 2, "on_shrink": "hold_batch"},
+            id="2 of 3 replicas, in parts",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_each_case_has_the_weights_and_figures_of_one_process(
     gang: Callable[..., Gang], tmp_path: Path, workers: int, options: dict[str, Any]
 ) -> None:
-    single = alone("cases.py")
+    asked = ["everything"] if "on_shrink" in options else []
+    single = alone("cases.py", *asked)
     directories = [tmp_path / str(index) for index in range(workers)]
-    run = gang(
-        SCRIPTS / "cases.py",
-        directories=directories,
-        env=environment(**{"replicas_on_cpu": 1, **options}),
-    )
+    told = environment(**{"replicas_on_cpu": 1, **options})
+    if "on_shrink" in options:
+        told["ORCH_REPLICAS_PLANNED"] = "3"
+    run = gang(SCRIPTS / "cases.py", *asked, directories=directories, env=told)
     assert ended(run) == [0] * workers, run.tasks[0].err
     stdout, stderr = single.communicate(timeout=PATIENCE_S)
     assert single.returncode == 0, stderr
     found = rows(run.tasks[0].out)
     assert list(differences(rows(stdout), found)) == []
+    taken = {name for name, row in found.items() if row["parts"] == 2}
+    assert taken == (IN_PARTS if "on_shrink" in options else set())
     refused = refusals(found)
     assert "cases.py:" in refused["refused_examples_compared"]
     assert "loss = tf.reduce_mean(tf.nn.softmax(" in refused["refused_examples_compared"]

@@ -6,6 +6,7 @@ import functools
 import sys
 
 from orchestrator.runtime.transparent import step as steps
+from orchestrator.runtime.transparent.parts import in_parts, or_whole
 from orchestrator.runtime.transparent.replay import Course
 
 TYPE_CHECKING = False
@@ -14,15 +15,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.runtime.transparent.noise import Noise
+    from orchestrator.runtime.transparent.parts import Parts
     from orchestrator.runtime.transparent.said import Said
 
 
-def install(library: str, strategy: Any, said: Said, noise: Noise) -> None:
+def install(library: str, strategy: Any, said: Said, noise: Noise, parts: Parts) -> None:
     """Patch the functions of this Keras that make a step, and those that take a batch of the script."""
     stepping = steps.install(library, strategy)
     if library == "keras":
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
-        _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, said, noise)
+        _patch_steps(trainer.TensorFlowTrainer, strategy, stepping, said, noise, parts)
         _patch_predict_on_batch(trainer.TensorFlowTrainer, strategy)
         _patch_predict_step(trainer.TensorFlowTrainer, strategy)
         _patch_building(trainer.TensorFlowTrainer)
@@ -30,7 +32,9 @@ def install(library: str, strategy: Any, said: Said, noise: Noise) -> None:
         _patch_keras2(sys.modules["tf_keras"].Model, strategy, stepping)
 
 
-def _patch_steps(owner: Any, strategy: Any, stepping: Callable[..., Any], said: Said, noise: Noise) -> None:
+def _patch_steps(
+    owner: Any, strategy: Any, stepping: Callable[..., Any], said: Said, noise: Noise, parts: Parts
+) -> None:
     make = owner._make_function
 
     def _make_function(self: Any, step_function: Any) -> Any:
@@ -44,12 +48,14 @@ def _patch_steps(owner: Any, strategy: Any, stepping: Callable[..., Any], said: 
                 "remove that from the script, or `transparent: true` from the spec"
             )
         noise.prepare()
-        function = _traced_first(make(self, stepping(step_function)), self)
+        division = parts.of(self, step_function, owner)
+        step = in_parts(stepping(step_function), division)
+        function = or_whole(_traced_first(make(self, step), self), division)
 
         def function_of_shares(iterator: Any) -> Any:
             if _is_distributed(iterator):
                 return function(iterator)
-            logs = function(divided(batch, strategy) for batch in iterator)
+            logs = function([divided(batch, strategy) for batch in iterator])
             # A metric of the whole batch is not the mean of what the replicas have of it.
             return self._get_metrics_result_or_logs(logs)
 
@@ -74,8 +80,8 @@ def _traced_first(function: Callable[[Any], Any], model: Any) -> Callable[[Any],
     def traced_first(iterator: Any) -> Any:
         nonlocal traced
         if not traced and _is_distributed(iterator) and several is not None:
-            traced = True
             several.get_concrete_function(iterator)
+            traced = True
         if Course.current is not None:
             Course.current.traced(model)
         return function(iterator)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import functools
 import sys
 
+from orchestrator.runtime.transparent import parts
 from orchestrator.runtime.transparent import step as steps
+from orchestrator.runtime.transparent.kinds import EACH, SAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -112,15 +114,41 @@ def _figure(step: steps.Step, values: Any, sample_weight: Any, adds_up: bool) ->
     import tensorflow as tf
 
     if not tf.is_symbolic_tensor(values) or values.shape.rank != 0 or not values.dtype.is_floating:
+        if parts.taking() is not None and not _is_of_examples(step, values):
+            parts.refuse_a_figure("what a metric is given")
         return values, sample_weight
     if step.kinds.of(values).name != "same":
         try:
-            values = step.figure(values)
+            values = step.figure(values, adds_up=adds_up)
         except steps.NotOfTheBatch:
+            parts.refuse_a_figure("what a metric is given")
             values = step.guarded(values)
+    elif adds_up:
+        values *= tf.cast(parts.of_a_figure(SAME, step.total, adds_up=True), values.dtype)
     if adds_up:
         values /= tf.cast(step.replicas, values.dtype)
     is_number = tf.is_symbolic_tensor(sample_weight) and sample_weight.shape.rank == 0
     if is_number and step.kinds.of(sample_weight).name == "count":
-        sample_weight = step.total / float(step.replicas)
-    return values, sample_weight
+        return values, step.total / float(step.replicas)
+    return values, sample_weight if adds_up else _weight_of_a_part(step, sample_weight)
+
+
+def _is_of_examples(step: steps.Step, values: Any) -> bool:
+    import tensorflow as tf
+
+    return (
+        isinstance(values, tf.Tensor) and tf.is_symbolic_tensor(values) and step.kinds.of(values).name == EACH
+    )
+
+
+def _weight_of_a_part(step: steps.Step, sample_weight: Any) -> Any:
+    """Return the weight of a scalar: all parts of a batch together have that of the batch, whatever their sizes are."""
+    if parts.taking() is None:
+        return sample_weight
+    import tensorflow as tf
+
+    weight = tf.convert_to_tensor(1.0 if sample_weight is None else sample_weight)
+    if weight.shape.rank != 0 or step.kinds.of(weight).name != "same":
+        parts.refuse_a_figure("what a metric is given")
+    weight = tf.cast(weight, tf.float32)
+    return weight * parts.of_a_figure(SAME, step.total, adds_up=True)

@@ -12,6 +12,7 @@ import functools
 import sys
 
 from orchestrator.runtime import keras3_conditions
+from orchestrator.runtime.transparent import parts
 from orchestrator.runtime.transparent import step as steps
 from orchestrator.runtime.transparent.kinds import SAME
 
@@ -114,7 +115,7 @@ def _shares(step: Step, target: Any) -> tuple[Any, Any]:
     tensors, starts = [], []
     for each in tf.nest.flatten(target):
         for tensor, factor, kind in step.terms(tf.convert_to_tensor(each)):
-            weight = step.share(kind)
+            weight = step.share_of_gradient(kind)
             scale = tf.cast(factor, tensor.dtype) * tf.cast(weight, tensor.dtype)
             tensors.append(tensor)
             starts.append(tf.ones_like(tensor) * scale)
@@ -129,10 +130,13 @@ def _are_weights(sources: Any) -> bool:
 
 
 def _added_up(step: Step, gradients: Any) -> Any:
-    """Return the gradients added up over all replicas."""
+    """Return the gradients added up over all replicas; of a part of a batch, those of this replica."""
     import tensorflow as tf
 
     flat = tf.nest.flatten(gradients)
+    if parts.taking() is not None:
+        own = [None if gradient is None else step.guarded(gradient) for gradient in flat]
+        return tf.nest.pack_sequence_as(gradients, own)
     there = [step.guarded(gradient) for gradient in flat if gradient is not None]
     reduced = iter(step.context.all_reduce(tf.distribute.ReduceOp.SUM, there) if there else ())
     result = [None if gradient is None else next(reduced) for gradient in flat]

@@ -57,6 +57,7 @@ def _wait_for_others(strategy: Any) -> None:
 def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Script) -> Any:
     """Build the strategy, apply all patches, and return the strategy."""
     from orchestrator.runtime.transparent import batches, data, figures, files, fit, gradients, noise
+    from orchestrator.runtime.transparent.parts import Parts
     from orchestrator.runtime.transparent.setting import Setting
 
     name = os.path.basename(script.path)
@@ -75,8 +76,10 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
     gradients.install(library, said, name, script.folder)
     figures.install(library, said, name, script.folder)
     random = noise.install(library, strategy)
-    batches.install(library, strategy, said, random)
+    parts = Parts(said)
+    batches.install(library, strategy, said, random, parts)
     setting = Setting(library, strategy, options, said, chief, random)
+    parts.begin(setting.shrink.parts, library)
     setting.shrink.install(library, strategy)
     fit.install(setting)
     return strategy

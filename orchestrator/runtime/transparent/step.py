@@ -15,6 +15,7 @@ import threading
 import traceback
 import types
 
+from orchestrator.runtime.transparent import parts
 from orchestrator.runtime.transparent.kinds import COUNT, CROSS, EACH, OTHER, SAME, each
 from orchestrator.runtime.transparent.rules import Kinds
 
@@ -111,17 +112,29 @@ class Step:
         if kind.name not in ("same", "mean", "part"):
             return 1.0
         if kind.count is None:
-            return self.examples / self.total
+            return tf.math.divide_no_nan(self.examples, self.total)
+        parts.refuse_a_mean()
         count = tf.cast(_count(kind.count, tf), tf.float32)
         return tf.math.divide_no_nan(count, self.context.all_reduce(tf.distribute.ReduceOp.SUM, count))
 
-    def figure(self, tensor: Any) -> Any:
-        """Return a scalar whose mean over the replicas is its value for the global batch. Raises NotOfTheBatch."""
+    def share_of_gradient(self, kind: Kind) -> Any:
+        """Return the same for a gradient, which may be that of a part of the batch."""
+        taken = parts.taking()
+        if taken is None or kind.count is not None or kind.name not in ("same", "mean", "part"):
+            return self.share(kind)
+        return self.examples / taken.total
+
+    def figure(self, tensor: Any, *, adds_up: bool = False) -> Any:
+        """Return a scalar whose mean over the replicas is its value for the global batch. Raises NotOfTheBatch.
+
+        Of a part of the batch, the mean over the parts is that, by their examples; or, with `adds_up`, the sum.
+        """
         import tensorflow as tf
 
         value = tf.zeros([], tensor.dtype)
         for part, factor, kind in self.terms(tensor):
-            weight = tf.cast(self.share(kind) * float(self.replicas), tensor.dtype)
+            share = self.share(kind) * parts.of_a_figure(kind, self.total, adds_up=adds_up)
+            weight = tf.cast(share * float(self.replicas), tensor.dtype)
             value += self.guarded(tf.cast(part, tensor.dtype)) * weight * tf.cast(factor, tensor.dtype)
         self.kinds.set(value, SAME)
         return value
@@ -229,8 +242,9 @@ def _stepping(function: Callable[..., Any], strategy: Any, kinds: list[Kinds]) -
                 function, tf.__internal__.autograph.control_status_ctx()
             )
             outputs = converted(step.data)
-            for action in step.at_end:
-                action()
+            with parts.changing():
+                for action in step.at_end:
+                    action()
             return tf.nest.map_structure(functools.partial(_output, step), outputs)
 
     decorated: Callable[..., Any] = tf.autograph.experimental.do_not_convert(step_of_a_replica)
@@ -241,6 +255,7 @@ def _stepping(function: Callable[..., Any], strategy: Any, kinds: list[Kinds]) -
 def _entered(step: Step) -> Iterator[Step]:
     global _tracing
     _thread.step, _tracing = step, _tracing + 1
+    parts.enter(step)
     try:
         yield step
     finally:
@@ -258,6 +273,7 @@ def _output(step: Step, output: Any) -> Any:
         return value
     if step.kinds.of(value).name == "same":
         return value
+    parts.refuse_a_figure("what a step returns")
     try:
         return step.figure(value)
     except NotOfTheBatch:

@@ -1,6 +1,7 @@
-"""Small scripts in one: each trains a model of some weights, and prints them. The arguments: which ones; none for all.
+"""Small scripts in one: each trains a model of some weights, and prints them. The arguments: which ones.
 
-`python cases.py` is what a single process does; under `transparent: true` every line must be the same.
+`python cases.py` is what a single process does; under `transparent: true` every line must be the same. With
+`everything`, those are run too that differ only where shares are taken in parts.
 """
 
 import json
@@ -15,10 +16,16 @@ rng = np.random.default_rng(0)
 X = rng.normal(size=(100, 6)).astype("float32")
 Y = (X.sum(1, keepdims=True) > 0).astype("float32")
 CASES = {}
+OF_PARTS = {}
 
 
 def case(function):
     CASES[function.__name__] = function
+    return function
+
+
+def case_of_parts(function):
+    OF_PARTS[function.__name__] = function
     return function
 
 
@@ -427,13 +434,115 @@ def refused_eager_steps():
     return trained(compiled("sgd", run_eagerly=True))
 
 
-for name in sys.argv[1:] or CASES:
+@case_of_parts
+def embedded():
+    drawn = np.random.default_rng(5)
+    model = keras.Sequential([layers.Embedding(9, 4), layers.Flatten(), layers.Dense(1)])
+    model.compile("adam", "mse")
+    return trained(model, drawn.integers(0, 9, size=(100, 5)))
+
+
+@case_of_parts
+def normalization_that_is_frozen():
+    frozen = layers.BatchNormalization(trainable=False)
+    return trained(compiled("adam", "binary_crossentropy", frozen))
+
+
+@case_of_parts
+def noise_that_is_too_small_to_be_seen():
+    # It drops one number in ten million: what is tested is that drawing changes a seed, and nothing else.
+    return trained(compiled("adam", "binary_crossentropy", layers.Dropout(1e-7)))
+
+
+@case_of_parts
+def metrics_that_are_scalars():
+    def mean(y, predicted):
+        return ops.mean(predicted)
+
+    def total(y, predicted):
+        return ops.sum(predicted)
+
+    return trained(compiled("sgd", metrics=[mean, total]))
+
+
+@case_of_parts
+def penalty_that_a_layer_shows():
+    class Shown(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.mean, self.sum = keras.metrics.Mean(name="mean"), keras.metrics.Sum(name="sum")
+
+        def call(self, x):
+            self.mean.update_state(ops.mean(x))
+            self.sum.update_state(ops.mean(x))
+            return x
+
+    return trained(compiled("sgd", "binary_crossentropy", Shown()))
+
+
+@case_of_parts
+def loop_of_masked_batches():
+    drawn = np.random.default_rng(5)
+    x, y = drawn.integers(0, 7, size=(99, 5)), drawn.normal(size=(99, 5, 1)).astype("float32")
+    model = keras.Sequential(
+        [layers.Embedding(7, 4, mask_zero=True), layers.GRU(3, return_sequences=True), layers.Dense(1)]
+    )
+    model.compile("adam", "mse")
+    shown = [float(model.train_on_batch(x[at : at + 33], y[at : at + 33])) for at in (0, 33, 66)]
+    return model, {"shown": shown}
+
+
+@case_of_parts
+def state_in_a_variable_of_tensorflow():
+    class Counted(layers.Layer):
+        def build(self, shape):
+            self.seen = tf.Variable(0.0, trainable=False, aggregation=tf.VariableAggregation.MEAN)
+
+        def call(self, x, training=False):
+            if training:
+                self.seen.assign_add(1.0)
+            return x
+
+    layer = Counted()
+    model, shown = trained(compiled("sgd", "binary_crossentropy", layer))
+    return model, {**shown, "seen": [float(layer.seen.numpy())]}
+
+
+@case_of_parts
+def optimizer_that_changes_gradients():
+    class Signs(keras.optimizers.SGD):
+        def apply(self, grads, trainable_variables=None):
+            return super().apply([ops.sign(each) for each in grads], trainable_variables)
+
+    return trained(compiled(Signs(0.01)))
+
+
+def count_parts():
+    """Return a list that gets the number of parts whenever gradients of parts are applied."""
+    counts, parts = [], sys.modules.get("orchestrator.runtime.transparent.parts")
+    if parts is not None:
+        reduced = parts.Taking.reduced
+
+        def counted(self):
+            counts.append(self.part + 1)
+            return reduced(self)
+
+        parts.Taking.reduced = counted
+    return counts
+
+
+everything = sys.argv[1:] == ["everything"]
+known = {**CASES, **OF_PARTS}
+counts = count_parts()
+for name in known if everything else sys.argv[1:] or CASES:
     keras.utils.set_random_seed(3)
     result = {"case": name}
+    counts.clear()
     try:
-        model, shown = CASES[name]()
+        model, shown = known[name]()
         result["weights"] = np.concatenate([weight.ravel() for weight in model.get_weights()]).tolist()
         result["shown"] = {key: np.asarray(values, float).tolist() for key, values in shown.items()}
     except Exception as e:
         result["error"] = f"{type(e).__name__}: {e}"
+    result["parts"] = max(counts, default=1)
     print(json.dumps(result), flush=True)

@@ -1,7 +1,7 @@
-"""The end of a run about which nothing can be decided any more, at the user's word.
+"""End a run about which nothing can be decided any more, because the user says so.
 
-It goes past the table of transitions and asks nothing of the state but which hosts and tasks there are: whatever is
-wrong with the rest, its hosts are told to kill what is left of the run, and asked for the proof.
+This does not use the table of transitions, and reads only the hosts and the tasks of the state: whatever is wrong with
+the rest, the hosts are told to kill what is left of the run, and are asked for the proof.
 """
 
 from __future__ import annotations

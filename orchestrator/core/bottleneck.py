@@ -1,11 +1,11 @@
 """What limits a run now, from what its tasks and hosts measure. Pure, and silent where nothing is known.
 
 A task's runtime measures two waits: for the next batch, and in collectives, for the other workers. All workers of a
-gang have the same pace, so a slow one is not seen by that: it is the one for which the others wait, and that itself
-waits least. What even the last worker waits there is communication.
+gang have the same pace, so their pace does not show a slow one. The slow worker is the one that waits least in
+collectives, since the others wait for it. The time that even this worker waits there is communication.
 
-A finding must last before it is told, and must be gone for as long before it is taken back; between both lies a gap of
-the figures. So what is told does not flicker.
+A finding must last before it is told, and must be gone for as long before it is taken back. The threshold for telling
+it is higher than the one for taking it back, so that what is told does not flicker.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ HOLD_S = 15.0
 """How long a finding must last, and be gone."""
 
 INPUT_EXPLAINS = 0.5
-"""The part of what the others wait for a worker that its own wait for input must be to explain it."""
+"""A worker's own wait for input explains that the others wait for it if it is at least this part of their wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """From which share of the time on a finding is told, and below which it is taken back."""
+    """The share of the time from which on a finding is told, and the share below which it is taken back."""
 
     on: float
     off: float
@@ -38,7 +38,7 @@ LIMITS = {
     "cpu": Limits(0.90, 0.80),
     "gpu-idle": Limits(0.70, 0.60),
 }
-"""The kinds, the first of several being told: a slow worker explains the waits of all others."""
+"""The kinds. Of several, the first is told: a slow worker explains the waits of all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,10 @@ class Bottleneck:
 
     @property
     def key(self) -> tuple[str, str | None, str | None]:
-        """Return what makes it another one. Which worker waits for its input changes from step to step."""
+        """Return what tells this bottleneck from another.
+
+        It leaves out which worker waits for input: that changes from step to step.
+        """
         return (self.kind, None, None) if self.kind == "input" else (self.kind, self.task, self.host)
 
 
@@ -84,7 +87,8 @@ class Watched:
     told: Bottleneck | None = None
     candidate: Bottleneck | None = None
     candidate_at: Instant | None = None
-    """Since when something else than what is told was found: the candidate, or nothing."""
+    """Since when the candidate (or that nothing limits the run) has been found, where that differs from what is
+    told."""
     looked_at: Instant | None = None
 
 
@@ -110,7 +114,7 @@ def judge(
 def _found(
     tasks: Sequence[TaskReading], hosts: Sequence[HostReading], told: Bottleneck | None, at: Instant
 ) -> Bottleneck | None:
-    """Return the first kind that is above its limit: the lower one of what is told already."""
+    """Return the first kind that is above its limit. For the kind that is told already, that is the lower limit."""
     for one in _measured(tasks, hosts, at):
         limits = LIMITS[one.kind]
         same = told is not None and told.key == one.key
@@ -131,7 +135,8 @@ def _measured(tasks: Sequence[TaskReading], hosts: Sequence[HostReading], at: In
         if (slow.input_share or 0.0) < INPUT_EXPLAINS * waited:
             found.append(Bottleneck("slow-task", waited, at, slow.task, slow.host))
     if inputs:
-        # Of equally slow ones the last waits for its batch, and the others for it: their own is there by then.
+        # Where all are equally slow, the last one waits for its batch and the others wait for the last: their own batch
+        # has come by then.
         most, task = max(inputs, key=lambda each: each[0])
         only = len(inputs) > 1 and median(share for share, other in inputs if other is not task) < most / 2
         found.append(Bottleneck("input", most, at, task.task if only else None, task.host if only else None))

@@ -1,4 +1,7 @@
-"""What runs would do to each other: refused before anything is begun. Pure questions to the runs that are there."""
+"""Conflicts between runs: a command that would cause one is refused before anything begins.
+
+Pure functions of the runs.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from orchestrator.core.plan import Plan
 _SPARE = "a spare"
 
 DRIVEN = "driven"
-"""The code of the problem that somebody else drives what a run wants for itself."""
+"""The code of the problem that another coordinator drives a run that this one would conflict with."""
 
 DRIVEN_EXIT_CODE = 6
 
@@ -55,7 +58,10 @@ def refuse_start(
 
 
 def refuse_scratch(run: Run, *, from_scratch: bool) -> None:
-    """Raise Refused where an active run is to start from scratch, but for one of which that is still to be done."""
+    """Raise Refused where an active run is to start from scratch.
+
+    A repeated request that is not yet done is accepted.
+    """
     if from_scratch and not run.from_scratch:
         raise Refused(
             f"{run.run_id} is active, and goes on from its checkpoints: --from-scratch has changed nothing",
@@ -106,7 +112,7 @@ def driven(plan: Plan, others: Sequence[Driven]) -> Problem | None:
 
 
 def refuse_rollback(run: Run, others: Iterable[Run], *, restart: bool) -> None:
-    """Raise Refused where it would pull the directory from under a gang that nobody said may be stopped."""
+    """Raise Refused where the rollback would change the directory of a gang that the user has not allowed to stop."""
     if not run.phase.is_terminal and not restart:
         raise Refused(
             f"{run.run_id} is active",
@@ -148,5 +154,6 @@ def _refuse_gpus(plan: Plan, run: Run) -> None:
 def _gpus_of(plan: Plan, placed: Plan) -> dict[tuple[str, int], tuple[str, str]]:
     """By address and number of a GPU: its host, and the task that holds it, or is to; or that it is a spare's."""
     spares = {(h.address, gpu): (h.name, _SPARE) for h in plan.hosts if h.spare for gpu in h.gpus}
-    tasks = (*plan.tasks, *placed.tasks)  # those that were left out come back
+    # Tasks that were left out of this generation may come back in the next one
+    tasks = (*plan.tasks, *placed.tasks)
     return spares | {(plan.host(t.host).address, gpu): (t.host, str(t.id)) for t in tasks for gpu in t.gpus}

@@ -94,10 +94,10 @@ from orchestrator.core.task import Task, TaskPhase
 from orchestrator.core.turn import Turn
 
 _TURNS_MAX = 20
-"""More changes of state than this within one step are a loop of ours."""
+"""If one step changes the state more often than this, our rules form a loop."""
 
 SEED_REFUSALS = ("no-readable-checkpoint", "superseded", conflicts.DRIVEN)
-"""Of seeding: trying again gives the same answer."""
+"""Codes of problems of seeding for which trying again gives the same answer."""
 
 
 def step(run: Run, event: Event) -> tuple[Run, list[Action]]:
@@ -200,7 +200,7 @@ def _take(turn: Turn, event: Event) -> None:
 
 
 def _injected(turn: Turn, fault: Fault) -> None:
-    """Remember what is done to a task: its end is then no accident."""
+    """Remember the fault that is injected into a task, so that its end is explained by that fault."""
     turn.note(NoteKind.CHAOS, fault.sentence, fault.task)
     if fault.task is not None and turn.run.task(fault.task).generation == fault.generation:
         lasts_s = fault.for_s if KINDS[fault.kind].lasts else 0.0
@@ -234,7 +234,10 @@ def _advance(turn: Turn) -> None:
 
 
 def _begin_epoch(turn: Turn, event: EpochBegan) -> None:
-    """Another coordinator has taken the journal: it knows what was decided, and of the hosts nothing."""
+    """Begin an epoch: another coordinator has taken the journal.
+
+    It knows what was decided, and nothing of the hosts.
+    """
     forgotten = tuple(
         replace(host, link=Link.CONNECTING, since_at=turn.at, heard_at=None, retry_at=None)
         for host in turn.run.hosts
@@ -243,7 +246,7 @@ def _begin_epoch(turn: Turn, event: EpochBegan) -> None:
     turn.set(epoch=event.epoch, hosts=forgotten, tasks=tasks, owner=event.owner or turn.run.owner)
     waiting = turn.run.phase_state
     if isinstance(waiting, Pending | Rendezvous | Stopping) and waiting.deadline_at is not None:
-        # What was left of the wait may be a moment, and the hosts must be connected first.
+        # Only a moment of the wait may be left, and the hosts must be connected first: so the wait is made longer.
         patience_s = turn.run.plan.timing.unreachable_after_s + SWEEP_WAIT_S
         turn.set_phase(deadline_at=max(waiting.deadline_at, turn.at + patience_s))
     if not turn.run.phase.is_terminal:
@@ -269,7 +272,7 @@ def _order_failed(turn: Turn, event: OrderFailed) -> None:
             turn.set_task(task, phase=TaskPhase.EXITED, exit=ended)
     elif event.order == "stop" and event.task is not None and event.problem.code == "no-task":
         task = turn.run.task(event.task)
-        if task.phase.may_live:  # its start never arrived
+        if task.phase.may_live:  # the order to start it never arrived
             turn.set_task(task, phase=TaskPhase.EXITED, exit=Exit(cause=Cause.ORDERED, at=turn.at))
     elif event.order == "seed" and turn.run.phase is Phase.RENDEZVOUS and not is_seeded(turn.run):
         _seed_failed(turn, event.host, event.problem)
@@ -280,7 +283,10 @@ def _order_failed(turn: Turn, event: OrderFailed) -> None:
 
 
 def _seed_failed(turn: Turn, host: str, problem: Problem) -> None:
-    """Without a good checkpoint a person must act; a disk or a share that failed may be better the next time."""
+    """Handle a failed seeding.
+
+    Without a good checkpoint a person must act; a disk or a share that failed may work the next time.
+    """
     if problem.code == conflicts.DRIVEN:
         problem = replace(problem, exit_code=conflicts.DRIVEN_EXIT_CODE)
     if problem.code in SEED_REFUSALS:

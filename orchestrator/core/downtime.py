@@ -19,7 +19,7 @@ class Downtime:
     """When what happened since training ended."""
 
     failed_at: Instant
-    """By the host's clock, carried over, where a task has ended; else when its host was last heard."""
+    """Where a task has ended: when, by the host's clock, converted to ours. Else when its host was last heard."""
     noticed_at: Instant
     step: int | None
     """The highest that was reached since the restart before."""
@@ -64,7 +64,7 @@ class Downtime:
         started_at = self.started_at if self.started_at is not None else ended_at
         released_at = self.released_at if self.released_at is not None else started_at
         instants = [self.failed_at, self.noticed_at, ended_at, started_at, released_at, stepped_at]
-        # Two clocks take part, the host's and ours: no part is negative.
+        # The instants come from two clocks, the host's and ours, so a difference could be negative: it counts as 0.
         spans = [round(max(0.0, later - earlier), 3) for earlier, later in pairwise(instants)]
         detected_s, ended_s, waited_s, started_s, rest_s = spans
         restored_s = None

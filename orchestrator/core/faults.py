@@ -13,7 +13,7 @@ from orchestrator.core.plan import TaskId
 from orchestrator.core.words import duration
 
 LASTS_MAX_S = 600.0
-"""No fault outlasts this, whatever becomes of who injected it."""
+"""No fault lasts longer than this, even if the coordinator that injected it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Fault:
 
     @property
     def sentence(self) -> str:
-        """For the journal: a person must see later that it was no accident."""
+        """Return the sentence for the journal, by which a person can see later that the fault was injected."""
         where = f"{self.task} on {self.host}" if self.task is not None else self.host
         lasting = f" for {duration(self.for_s)}" if KINDS[self.kind].lasts else ""
         return f"orch chaos: {self.kind} {where}{lasting}: {KINDS[self.kind].does}"

@@ -15,9 +15,10 @@ def highest_told(run: Run) -> int:
 def next_generation(run: Run) -> int:
     """Return a number above all that was given out, and all that any host has.
 
-    Of spares too, and of those that were prepared late: where nothing is shared, the next chief may find the past of
-    another run there. Numbers are passed over whose ports are those of the present generation: a stale process must
-    not join the new gang, and the number between the two may have gone to a standby that was never released.
+    Spares count too, and so do hosts that were prepared late: where nothing is shared, the next chief may find old
+    directories of another run on such a host. Numbers whose ports are those of the present generation are skipped, so
+    that a stale process cannot join the new gang; the number between the two may have gone to a standby that was never
+    released.
     """
     generation = max(run.generation_last, highest_told(run)) + 1
     while run.generation and not have_ports_apart(run.plan, run.generation, generation):

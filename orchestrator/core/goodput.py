@@ -12,7 +12,8 @@ badput, in classes that are disjoint and add up to the elapsed time:
 
 Events say when a generation was released, and not when its first and last steps were. Where a history was kept it says
 so (`Moved`), with what the script's saves took and when somebody watched; without it, a generation trains from its
-release to its end. The steps that were made while nobody watched are training: the position shows them afterwards.
+release to its end. Steps that were made while nobody watched count as training, since the position shows them
+afterwards.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ CLASSES = (
 )
 
 UNSEEN_AFTER_S = 15.0
-"""A shorter gap between two watches is that between two writes of the history."""
+"""The history is written at intervals, so a gap between two watches counts only if it is longer than this."""
 
 _ENDS = (Kind.SUCCEEDED, Kind.FAILED, Kind.KILLED)
 _BEGINS = {
@@ -212,7 +213,7 @@ def _learn(generation: Generation, event: Event, state: str) -> None:
 def _changes(event: Event, state: str, since: float, at: float) -> list[tuple[float, str]]:
     """Return when the run began to do something else, and what: by this event, in order."""
     if event.kind is Kind.HOST_LOST and state == "stop":
-        return [(since, "host"), (at, "stop")]  # that one was waited for
+        return [(since, "host"), (at, "stop")]  # the run waited for that host
     follows = _BEGINS.get(event.kind)
     if follows is None or (follows in ("stall", "training") and state not in _RELEASED):
         return []

@@ -78,7 +78,7 @@ def environment(
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address.strip("[]"),
         "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
         "HOROVOD_CONTROLLER": "gloo",
-        # A Horovod that is built with MPI as well may compute by it, if the user says so.
+        # A Horovod that was built with MPI too computes with MPI if the user says so.
         CPU_OPERATIONS: plan.env.get(CPU_OPERATIONS, "gloo"),
         "ORCH_HOROVOD": json.dumps(wish),
     }

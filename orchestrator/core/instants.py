@@ -36,7 +36,7 @@ _known: dict[type[Any], dict[str, Kind]] = {}
 
 def instants_of(type_: type[Any]) -> dict[str, Kind]:
     """Return which fields of a dataclass are instants, by name."""
-    if type_ not in _known:  # made once a type: all of its hints are read for it
+    if type_ not in _known:  # cached by type, since all of its type hints have to be read
         hints = get_type_hints(type_, include_extras=True)
         found = {field.name: _kind(hints[field.name]) for field in fields(type_)}
         _known[type_] = {name: kind for name, kind in found.items() if kind is not None}
@@ -58,7 +58,7 @@ def is_due(at: Deadline | None, now: Instant) -> bool:
 
 
 def rebased(state: _T, delta_s: float) -> _T:
-    """Return the state with all its instants moved by `delta_s`: while no coordinator lived, time stood still for it.
+    """Return the state with all its instants moved by `delta_s`: no time passed for it while no coordinator lived.
 
     The monotonic clock of another boot may be ahead or far behind; nobody's deadline passes, and nobody's silence
     counts, because nobody was there.

@@ -1,4 +1,7 @@
-"""What is true in every state. Checked at the end of every step, in production too: of tasks, those that it changed."""
+"""What is true in every state.
+
+It is checked at the end of every step, in production too; of the tasks, those that the step changed.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ def check(run: Run, before: Run | None = None) -> None:
     if before is None or run.replacements is not before.replacements or not run.is_placed_as(before):
         _check_slots(run)
     budget, policy = run.budget, run.plan.restart
-    most = max(1, policy.without_progress_max)  # of 0 restarts, too, one failure is allowed: the last
+    # With a budget of 0 restarts, the run still counts the one failure that ends it
+    most = max(1, policy.without_progress_max)
     _demand(budget.without_progress < most, "restarts stay within the budget")
     _demand(budget.in_a_row < IN_A_ROW_FACTOR * most, "so do those without fault")
 

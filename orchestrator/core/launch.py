@@ -1,6 +1,6 @@
 """What a task is started with: TF_CONFIG, ports, environment. Pure functions of the plan.
 
-Of a run that has moved tasks it is the plan as placed now (`Run.placed`).
+For a run that has moved tasks, pass the plan as it is placed now (`Run.placed`).
 """
 
 from __future__ import annotations
@@ -51,11 +51,10 @@ def wiring(plan: Plan, addresses: Mapping[TaskId, str], task: TaskId) -> dict[st
 
 def runtime_options(plan: Plan) -> str:
     """ORCH_RUNTIME: what the runtime is asked to do for the script, as JSON; what is not there is the default."""
-    defaults = asdict(
-        replace(Options(), replicas_planned=plan.options.replicas_planned)
-    )  # told as a variable
+    # The number of replicas that was planned is left out: the task is told it by an environment variable.
+    defaults = asdict(replace(Options(), replicas_planned=plan.options.replicas_planned))
     chosen = {name: value for name, value in asdict(plan.options).items() if value != defaults[name]}
-    if plan.options.tpu is not None:  # TensorFlow would wait for one for many minutes, in silence
+    if plan.options.tpu is not None:  # TensorFlow would silently wait for many minutes for a TPU
         chosen["tpu_wait_s"] = TPU_WAIT_SHARE * plan.timing.start_after_s
     return json.dumps(strategy_options(STRATEGIES[plan.strategy]) | chosen | _saving(plan.checkpoint))
 
@@ -195,7 +194,7 @@ def environment(
         ours["TF_USE_LEGACY_KERAS"] = "1"
     if plan.options.tpu is not None:
         ours["TPU_NAME"] = plan.options.tpu
-    if log_dir is not None:  # else the agent's choice, on the host
+    if log_dir is not None:  # otherwise the agent chooses it, on the host
         ours["ORCH_LOG_DIR"] = log_dir
     if checkpoint_dir is not None:
         ours["ORCH_CHECKPOINT_DIR"] = checkpoint_dir

@@ -120,7 +120,7 @@ def rebuilt(record: Run, told: Told, *, at: Instant, written_at: Instant) -> Run
         hosts=tuple(_forgotten(host, at, told.get(host.name, ())) for host in run.hosts),
         generation=gang,
         generation_last=max([run.generation_last, gang, *generations]),
-        # The position is learned anew: how long it stood still while nobody looked is not known.
+        # The position is learned again, since nobody knows how long it stood still while no coordinator ran.
         phase_state=(
             Running(progress_at=at, verify_at=next_verification(run, at, 0.0))
             if released
@@ -137,7 +137,7 @@ def _places(run: Run, gang: int, told: Told) -> dict[TaskId, str]:
     shown: dict[TaskId, str] = {}
     for host, reports in told.items():
         for report in reports:
-            # Two names of one machine tell the same; the one that the record knows is meant.
+            # Two names of one machine tell the same; the name that is in the record is used.
             if report.generation >= gang and (report.task not in shown or homes.get(report.task) == host):
                 shown[report.task] = host
     return shown
@@ -165,7 +165,7 @@ def _caught_up(run: Run, gang: int, told: Told) -> Run:
             replacements[slot] = name
     assignees = [replacements.get(slot, slot) for slot in run.plan.hosts_used]
     taken = [name for name in assignees if name is not None]
-    if len(set(taken)) < len(taken):  # tasks were numbered anew: who had which slot cannot be told
+    if len(set(taken)) < len(taken):  # tasks were renumbered, so it cannot be told which host had which slot
         replacements = dict(run.replacements)
     run = replace(
         run, replacements={slot: name for slot, name in replacements.items() if name != slot}, seed=None
@@ -197,10 +197,10 @@ def _task(
     if task.phase is TaskPhase.STARTING and not is_individual(run, task):
         if not_found:
             return _lost(task, at, "nothing of it was found although its peers were released")
-        return replace(task, phase=TaskPhase.RUNNING)  # it has ended, or does not speak
+        return replace(task, phase=TaskPhase.RUNNING)  # the task has ended, or does not report
     if _at_its_gate(run, task):
         if not is_seeded(run):
-            # Without the checkpoint it would begin at step 0 among peers that do not.
+            # Without the checkpoint this task would begin at step 0, and its peers would not.
             return _lost(task, at, "the checkpoint that it was to begin with is not known any more")
         return replace(task, phase=TaskPhase.RELEASED)
     return task
@@ -212,7 +212,7 @@ def _told(run: Run, task: Task, report: TaskReport | None, at: Instant) -> Task:
         return replace(task, heard_at=None)
     fresh = task
     if report.generation > task.generation:
-        # Its wait to join is bounded anew, where it is one of its own.
+        # A task that is restarted alone gets a new deadline for joining.
         deadline_at = at + run.plan.timing.start_after_s if is_individual(run, task) else None
         fresh = Task(task.id, task.host, report.generation, deadline_at=deadline_at)
     return replace(

@@ -100,14 +100,15 @@ _ROWS = (
         runtime_module="server",
         # Without it gRPC waits for a peer that is gone, and the chief never learns that a ps has died.
         env=MappingProxyType({"GRPC_FAIL_FAST": "use_caller"}),
-        without_gpus=frozenset({"ps"}),  # it holds variables; a GPU of the host belongs to a worker
+        # A parameter server holds variables; the GPUs of its host belong to a worker
+        without_gpus=frozenset({"ps"}),
         options=frozenset({"serve"}),
         needs_tensorflow=True,
         tf_class="ParameterServerStrategy",
     ),
     Strategy(
         name="processes",
-        standby=False,  # what its scripts import is not TensorFlow, and is not imported at the gate
+        standby=False,  # its scripts do not import TensorFlow, and nothing else is imported at the gate
         task_types=("worker",),
         required_types=(("worker",),),
         wiring=wiring.ranks,

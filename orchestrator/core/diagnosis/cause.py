@@ -27,7 +27,8 @@ INJECTED_BEFORE_S = 10.0
 """A task that ends this soon after `orch chaos` has hurt it ended of that."""
 
 FROZEN_AFTER_S = 5.0
-"""How long a task's runtime, which beats each second, has been silent when it is taken for what a follower lost."""
+"""A task whose runtime has sent no heartbeat for this long is taken for the peer that a follower lost. The runtime
+sends one each second."""
 
 SENTENCE_MAX = 200
 """Characters of a process's own words in a sentence of ours; the rest is in its last lines."""
@@ -117,7 +118,8 @@ def first_cause(run: Run) -> FirstCause | None:
 def lost_by(run: Run, follower: Task) -> Task | None:
     """Return the frozen task that a follower reports as gone; None where there is none.
 
-    TensorFlow ends a process some ten seconds after a peer's last word, sooner than a run counts as stalled.
+    TensorFlow ends a process some ten seconds after it last heard from a peer. That is sooner than a run counts as
+    stalled.
     """
     if follower.exit is None or follower.exit.cause.row.blame is not Blame.PEER:
         return None
@@ -184,7 +186,10 @@ def _named(run: Run, tasks: Sequence[TaskId]) -> str:
 
 
 def completed(run: Run, found: FirstCause) -> FirstCause:
-    """With what can be told only once the others have ended too, and what is always so of its class."""
+    """Return the first cause, completed.
+
+    Some facts can be told only once the other tasks have ended; what its class always means is added too.
+    """
     first = run.task(found.task) if found.task is not None else None
     host = first.host if first else found.host
     others = [t for t in run.tasks if first is None or t.id != first.id]
@@ -217,7 +222,8 @@ def _injected(task: Task, ended_by: Cause) -> Injected | None:
     if task.exit is None:
         return None
     after_s = task.exit.at - injected.at
-    # The order to inject goes out after it is noted; only the two clocks' difference makes an end come before it.
+    # The fault is noted before the order to inject it goes out. An end can seem to come before that only because the
+    # clocks of host and head differ.
     return injected if -1.0 <= after_s <= injected.lasts_s + INJECTED_BEFORE_S else None
 
 
@@ -231,7 +237,7 @@ def _follower(task: Task, first: Task | None) -> Follower:
     after_s = task.exit.at - first.exit.at
     times = first.exit.ended_time, task.exit.ended_time
     if task.host == first.host and times[0] is not None and times[1] is not None:
-        after_s = times[1] - times[0]  # one clock, and no report's delay
+        after_s = times[1] - times[0]  # both times are of one host's clock, without the delay of reports
     return Follower(task.id, task.host, round(max(0.0, after_s), 3))
 
 
@@ -264,15 +270,15 @@ _VARIES = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 def _common_line(ended: Exit) -> str:
-    """Its last line without what differs from task to task and time to time: numbers, addresses, paths of its own."""
+    """Return its last line without what differs between tasks and between times: numbers, addresses, its own paths."""
     return _VARIES.sub("#", ended.last_line)
 
 
 def failure(run: Run) -> str | None:
     """Return how this generation failed, and at which step, as far as it would happen again; None where it need not.
 
-    What fails again there, with no newer checkpoint, fails for ever. A failure of the host's counts only where it
-    has met all of them: elsewhere another host may do.
+    A run that fails again at the same step, with no newer checkpoint, will always fail there. A failure of a host
+    counts only where all tasks have met it: otherwise another host may do.
     """
     first = first_of(run.tasks)
     if first is None or first.exit is None or not first.exit.cause.row.repeats:

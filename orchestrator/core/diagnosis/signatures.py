@@ -82,7 +82,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "the message names the place in the script, and the way out",
         kind="unsupported",
     ),
-    # A follower may repeat what its peer died of, and the peer never says this.
+    # A follower may repeat its peer's error, but the task that failed first never prints this line.
     Signature(
         Cause.FOLLOWER,
         (

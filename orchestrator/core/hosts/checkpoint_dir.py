@@ -1,7 +1,7 @@
 """The checkpoint directory as the hosts see it: whether it answers, and whether it has room.
 
-A shared directory may hang for minutes, and everything that touches it with it: the script that saves, the look at
-the newest checkpoint. No restart would help, so none is made; it is said, and waited for.
+A shared directory may hang for minutes, and everything that touches it with it: the script that saves, the look at the
+newest checkpoint. A restart would not help, so the run waits, and says so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from orchestrator.core.turn import Turn
 from orchestrator.core.words import duration, size
 
 SILENT_S = 5.0
-"""An answer that takes longer is none: from then on it is displayed, and a standstill is not the script's."""
+"""A directory that has not answered for this long is displayed as silent, and a standstill is not blamed on the
+script."""
 
 NOTED_S = 30.0
 """From then on it is an event too."""
@@ -48,13 +49,14 @@ def heard(turn: Turn, host: Host, event: HostReported) -> None:
         if before >= NOTED_S:
             turn.note(NoteKind.CHECKPOINT_DIR_ANSWERS, f"{where} answers again after {duration(before)}")
         if turn.run.task(turn.run.chief).host == host.name:
-            turn.forgive_standstill()  # it was the directory's, and is no pace to learn from
+            # The directory caused this pause, so it says nothing of the script's pace
+            turn.forgive_standstill()
             _look_soon(turn)
     _room(turn, turn.run.host(host.name), event.dir_free_bytes, where)
 
 
 def _look_soon(turn: Turn) -> None:
-    """Look at the newest checkpoint soon: a look that hung with the directory says nothing of what one costs."""
+    """Look at the newest checkpoint soon. A look that hung with the directory does not show how much a look costs."""
     running = turn.run.phase_state
     if isinstance(running, Running):
         due_at = running.verify_at

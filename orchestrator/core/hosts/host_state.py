@@ -20,7 +20,8 @@ FAULTS_MAX = 2
 def is_cut_off(run: Run) -> bool:
     """Whether so many hosts are silent that it must be the coordinator: then it stops and starts nothing.
 
-    Judged by those that hold tasks, and those others that are heard: who was given up long ago proves nothing.
+    It is judged by the hosts that hold tasks and by the others that are connected. A host that was given up long ago
+    shows nothing.
     """
     holding = {task.host for task in run.tasks}
     judging = [host for host in run.hosts if host.name in holding or host.link is Link.CONNECTED]
@@ -42,7 +43,7 @@ def lose(turn: Turn, task: Task, why: str = "") -> None:
 
 
 def set_lost(turn: Turn, host: Host) -> None:
-    """Its tasks count as dead. While the head node is probably cut off; nobody else is given them for that."""
+    """Mark a host as lost: its tasks count as dead. No host is marked while the coordinator is probably cut off."""
     if host.state is HostState.OPEN and not is_cut_off(turn.run):
         turn.set_host(host, state=HostState.LOST, state_why="it has been silent for too long")
 
@@ -78,7 +79,8 @@ def _at_fault(run: Run) -> str | None:
     found = run.first_cause
     if not lost and (found is None or found.cause.row.blame is not Blame.HOST):
         return None
-    if not failed and found is not None:  # of a task that never joined, or could not be released
+    # This was the end of a task that never joined, or that could not be released.
+    if not failed and found is not None:
         return found.host
     return failed.pop() if len(failed) == 1 else None
 

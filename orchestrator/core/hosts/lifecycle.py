@@ -45,10 +45,11 @@ _MUST_NOT_SUFFER = (Phase.RENDEZVOUS, Phase.RUNNING)
 def silent_at(run: Run) -> Iterator[tuple[Host, Deadline]]:
     """Yield when each host is displayed as unreachable unless it is heard; none of those that are already."""
     timing = run.plan.timing
-    # A new coordinator has heard of nobody: who does not come back to it is as silent as who falls silent.
+    # A new coordinator has not heard any host yet: a host that never connects to it is as silent as one that stops
+    # answering.
     judged = (Link.CONNECTED,) if run.phase is Phase.PENDING else (Link.CONNECTED, Link.CONNECTING)
-    # Who has just come back may be cut off in one direction, or by a loose plug: it is not shown as gone and there
-    # by turns. That it is lost is found no later for it.
+    # A host that has just come back may be cut off in one direction, or by a loose plug. It must not be displayed as
+    # unreachable and connected in turns. This does not delay the decision that it is lost.
     steady_s = min(STEADY_S, timing.lost_after_s)
     for host in run.hosts:
         if host.link in judged:
@@ -63,7 +64,8 @@ def _last_sign_at(host: Host) -> Instant:
 def note_silence(turn: Turn) -> None:
     """Display a host that is silent for too long. Nothing else follows from it here.
 
-    When more than half are silent while tasks train, it is said once, and of this machine.
+    When more than half of the hosts are silent while tasks train, one sentence says that this machine is probably cut
+    off.
     """
     silent = [host for host, at in silent_at(turn.run) if at <= turn.at]
     if not silent:
@@ -195,7 +197,8 @@ def host_refused(turn: Turn, event: HostRefused) -> None:
     retry_at = turn.at + PREPARE_RETRY_S if host.facts is None else None
     turn.set_host(host, problem=event.problem.message, retry_at=retry_at)
     needed = host.name in (assignee.name for assignee in turn.run.assignees)
-    # Who drives what is asked of spares too: what is driven there is driven.
+    # Spares are asked too whether another coordinator drives a run: a run that it drives on a spare is a conflict as
+    # well.
     if turn.run.phase is Phase.PENDING and (needed or event.problem.code == conflicts.DRIVEN):
         turn.set(problem=event.problem)
         finish(turn, Ended(phase=Phase.FAILED), event.problem.message)

@@ -31,7 +31,7 @@ from orchestrator.core.words import duration
 def lost_at(run: Run) -> list[tuple[str, Deadline | None]]:
     """Return when each silent host, by name, counts as lost unless it is heard; None where nothing depends on it.
 
-    Nobody does while the coordinator is the one that is cut off.
+    No host is lost while the coordinator is the one that is cut off.
     """
     silent = [host for host in run.hosts if host.link is Link.UNREACHABLE]
     if not silent or is_cut_off(run):
@@ -52,13 +52,15 @@ def _lost_at(run: Run, host: Host) -> Deadline | None:
 
 
 def _lost_while_training(run: Run, running: Running, host: Host) -> Deadline | None:
-    """Hosts of which no task may live any more are done with, but for one that waits to be restarted there."""
+    """Return when silent hosts of a generation that trains count as lost.
+
+    A host on which no task may live any more does not matter, unless a task waits to be restarted there.
+    """
     if not living(run, host):
         return None
     words = [last_word_at(host)]
-    if (
-        running.connected_again_at is not None
-    ):  # not all come back in one instant after the coordinator was cut off
+    # After the coordinator was cut off, the hosts do not all come back at the same instant.
+    if running.connected_again_at is not None:
         words.append(running.connected_again_at)
     if any(task.id.type in STRATEGIES[run.plan.strategy].needed for task in living(run, host)):
         words.append(running.progress_at)
@@ -66,7 +68,9 @@ def _lost_while_training(run: Run, running: Running, host: Host) -> Deadline | N
 
 
 def _lost_afterwards(run: Run, host: Host) -> Deadline | None:
-    """Of a generation that has ended, or is about to: what is waited for is that nothing of it is left there.
+    """Return when a silent host of a generation that ends or has ended counts as lost.
+
+    The run waits until nothing of the generation is left there.
 
     A host that was given up, came back with a task that lives, and is gone again is waited for anew.
     """

@@ -1,9 +1,10 @@
 """Who holds the tasks of the next generation: the one place that decides it. Pure questions to a run.
 
 A slot is a host of the plan with its tasks. Its assignee is that host or a replacement. The rules:
-- A host that can go on keeps its slot; nobody is moved without need, and who comes back finds its slot taken.
-- Who is away keeps its slot, and is waited for, until it counts as lost. Then, as for one that is drained, refused,
-  quarantined or stuck, the slot goes to its own host or to another that is ready, has the room and holds none.
+- A host that can go on keeps its slot. Tasks are not moved without need, so a host that comes back does not get its
+  slot again.
+- A host that is away keeps its slot, and is waited for, until it counts as lost. Then, as for one that is drained,
+  refused, quarantined or stuck, the slot goes to its own host or to another that is ready, has the room and holds none.
 - Where there is none, the slot is left out, if enough tasks remain by `replicas_min`; all such slots or none.
 - Otherwise a quarantined host that is ready is used after all, and any other is waited for.
 """

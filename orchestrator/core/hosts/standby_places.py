@@ -49,7 +49,7 @@ def why_no_memory(run: Run) -> str | None:
 def on_spares(run: Run, *, without: frozenset[str] = frozenset()) -> Iterator[tuple[TaskId, str]]:
     """Yield the tasks that spares can hold now, each with its spare; none of the spares in `without`."""
     if None in run.replacements.values():
-        return  # a spare that is free is given the tasks that are left out
+        return  # the next generation would give a free spare the tasks that are left out
     holding = {task.host for task in run.tasks}
     spares = [
         host
@@ -98,7 +98,9 @@ def is_whole(run: Run) -> bool:
 
 
 def given_up_at(run: Run) -> dict[str, Deadline]:
-    """Return when what is being ended on silent hosts is awaited no more, by host. Later reports still have it ended.
+    """Return, by silent host, when the run stops waiting for the standby's tasks there to end.
+
+    A later report still has them ended.
 
     A spare has none of the tasks for which a silent host would count as lost.
     """
@@ -144,7 +146,7 @@ def fitting(run: Run, assignment: Assignment) -> list[Task]:
     if not is_whole(run) or highest_told(run) >= run.standby.generation:
         return []
     if None in assignment.replacements.values() and assignment.replacements != run.replacements:
-        return []  # they were told of another number of tasks
+        return []  # they were started with another number of tasks
     placed = assigned(run.plan, assignment.replacements)
     found = [run.standby.find(task.id, task.host) for task in placed]
     waiting = [task for task in found if task is not None and task.phase.may_live]

@@ -65,12 +65,15 @@ def answered(turn: Turn, event: CheckpointVerified) -> None:
 
 
 def _found_nothing(turn: Turn, generation: int) -> None:
-    """Keras's BackupAndRestore removes its backup when `fit` is through: what was verified is history then."""
+    """Note that nothing was found.
+
+    Keras's BackupAndRestore removes its backup at the end of `fit`, so a verified checkpoint may be gone.
+    """
     known, seed = turn.run.checkpoint, turn.run.seed
     if known is None or known.generation != generation or known.removed:
         return
     if seed is not None and seed.source == known.path:
-        return  # in an older generation's directory, where nobody has looked
+        return  # it is in an older generation's directory, where this look did not search
     turn.set(checkpoint=replace(known, removed=True))
     sentence = f"the checkpoint of step {known.global_step} was removed at the end, as BackupAndRestore does"
     turn.note(NoteKind.CHECKPOINT_REMOVED, sentence, path=known.path)

@@ -88,7 +88,10 @@ def waits_to_leave(run: Run, task: Task) -> bool:
 
 
 def _leave_drained(turn: Turn) -> None:
-    """Go at once where the others do not train on: TensorFlow's chief takes no worker back until all are there."""
+    """Move the gang off a drained host at once where the other tasks cannot train on.
+
+    TensorFlow's chief takes no worker back until all are there.
+    """
     serving = [task for task in individuals(turn.run) if is_served(turn.run, task)]
     away = [task for task in serving if waits_to_leave(turn.run, task)]
     if away and not any(task.phase in _SERVES for task in serving):
@@ -120,7 +123,7 @@ def _overdue(turn: Turn, task: Task) -> None:
 def _restart(turn: Turn, task: Task) -> None:
     run, ended = turn.run, task.exit or Exit(cause=Cause.HOST_LOST)
     if ended.cause is Cause.FINISHED and not is_served(run, task):
-        return  # an evaluator that has seen enough
+        return  # an evaluator that has finished
     blamed, sentence = ended.cause, f"{task.id} on {task.host} {cause.how(ended)}"
     if task.ending is not None:
         blamed, sentence = task.ending.cause, task.ending.sentence
@@ -129,7 +132,7 @@ def _restart(turn: Turn, task: Task) -> None:
         run.plan.restart,
         blamed,
         verified_step=run.verified_step,
-        failure=None,  # what it waits for may come from the others: a first checkpoint,
+        failure=None,  # it may wait for what other tasks make, such as a first checkpoint
         identity=f"{run.run_id}/{task.id}/{task.generation}",
     )
     if isinstance(decided, restart.GiveUp):
@@ -179,7 +182,7 @@ def _why(run: Run, task: Task, done: str) -> dict[str, object]:
 
 
 def _start_together(turn: Turn) -> None:
-    """Nobody who serves waits longer than another: TensorFlow's chief takes none back until all are there."""
+    """Start all serving tasks that wait together: TensorFlow's chief takes none of them back until all are there."""
     serving = [t for t in individuals(turn.run) if is_served(turn.run, t) and not waits_to_leave(turn.run, t)]
     waiting = [t for t in serving if t.phase is TaskPhase.WAITING]
     first_at = min((t.start_at for t in waiting if t.start_at is not None), default=None)
@@ -198,7 +201,7 @@ def _start(turn: Turn, task: Task) -> None:
 
 
 def _release(turn: Turn, task: Task) -> None:
-    """From here on the position may move again, and stand still for as long as ever."""
+    """Release the task. From here on the position may move again, and the usual limit holds for a standstill."""
     turn.set_task(task, phase=TaskPhase.RELEASED, deadline_at=None)
     turn.do(release(turn.run, turn.run.task(task.id), addresses(turn.run)))
     if is_served(turn.run, task):

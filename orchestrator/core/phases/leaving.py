@@ -2,8 +2,8 @@
 
 Nothing has failed yet, and there is a little time. Its tasks train on until the next checkpoint is verified, and at the
 latest until they need the rest of the time to end in order. Then the gang moves, where another host can take the tasks.
-Where none can, the run ends, saved: such a host does not come back by itself, so nobody waits for it. A host tells it
-as long as it is so, like all that hosts report; so another coordinator learns it too.
+Where none can, the run ends, saved: such a host does not come back by itself, so nobody waits for it. A host reports
+this for as long as it is true, as with everything that hosts report, so another coordinator learns it too.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def leaving(run: Run) -> list[Host]:
 def due(run: Run) -> Sequence[Deadline | None]:
     """Return when the tasks on such hosts are asked to end, or nobody is left who may still take them.
 
-    Who is cut off stops nothing, and starts nothing.
+    A coordinator that is cut off stops nothing, and starts nothing.
     """
     if host_state.is_cut_off(run):
         return ()

@@ -1,7 +1,8 @@
 """A script that goes on from a place of its own: orch gave it an older checkpoint, or none.
 
 What it restores from is neither verified nor fenced: an old process may still write there, and nobody knows whether it
-reads whole. That is said once, what the restart has cost is counted from there, and a start from scratch refuses it.
+reads whole. So this is said once, the cost of the restart is counted from that step, and a start from scratch does not
+allow it.
 """
 
 from __future__ import annotations

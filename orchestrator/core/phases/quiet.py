@@ -1,8 +1,8 @@
-"""Reports that only move numbers: nobody waits for what they say, so nothing is decided, checked or kept for them.
+"""Quiet reports, which only change numbers. Nothing waits for these, so nothing is decided, checked or kept for them.
 
 That is nearly every heartbeat, of nearly every host. What is done for one must therefore not grow with the number of
-hosts. Deadlines only move away by such a report, since a host or a task was heard; what has come due meanwhile is
-decided at the next `Ticked`.
+hosts. Such a report can only postpone deadlines, since a host or a task was heard. A deadline that has passed meanwhile
+is handled at the next `Ticked`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from orchestrator.core.phases.stall import may_be_frozen
 from orchestrator.core.task import Task
 
 _WAITS_FOR_NO_NUMBER = (Phase.PENDING, Phase.RENDEZVOUS, Phase.RUNNING)
-"""In other phases room on a disk may be waited for, or the end of a task that a report leaves out."""
+"""Phases in which no number of a report is waited for. In others, the run may wait for room on a disk, or for the end
+of a task that a report leaves out."""
 
 
 def is_quiet(before: Run, after: Run, event: Event) -> bool:

@@ -57,7 +57,7 @@ def absorb(turn: Turn, event: HostReported) -> None:
     current = {r.task: r for r in event.tasks if r.generation == here.get(r.task)}
     last = turn.run.generation_last
     _never_again(turn, host, [report for report in event.tasks if report.generation > last])
-    # Of this host or, where tasks have moved since, of one that holds nothing now.
+    # The report is of this host or, where tasks have moved since, of a host that holds no tasks now.
     others = [
         report
         for report in event.tasks
@@ -81,7 +81,7 @@ def absorb(turn: Turn, event: HostReported) -> None:
 
 
 def _never_again(turn: Turn, host: Host, newer: list[TaskReport]) -> None:
-    """Give out no number that another coordinator gave out, of which this one, its successor, knew nothing."""
+    """Never use a generation's number that an earlier coordinator gave out without this one knowing it."""
     believed = [report for report in newer if report.generation <= GENERATION_TOLD_MAX]
     if not believed:
         return
@@ -114,7 +114,8 @@ def _hear(turn: Turn, host: Host, event: HostReported) -> None:
         link=Link.CONNECTED,
         since_at=host.since_at if host.link is Link.CONNECTED else turn.at,
         heard_at=turn.at,
-        problem=None if host.facts is not None else host.problem,  # what keeps it from serving the run
+        # The problem that keeps the host from serving the run.
+        problem=None if host.facts is not None else host.problem,
         cpu_percent=event.cpu_percent,
         memory_percent=event.memory_percent,
         memory_available_bytes=event.memory_available_bytes,
@@ -128,14 +129,14 @@ def _hear(turn: Turn, host: Host, event: HostReported) -> None:
 
 def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
     """One task, as its host sees it now."""
-    adopting = (
-        task.heard_at is None and task.pid is not None
-    )  # known from the journal, not heard in this epoch
+    # The task is known from the journal and was not heard in this epoch.
+    adopting = task.heard_at is None and task.pid is not None
     _forgive_silence(turn, task)
     task = turn.set_task(
         task,
         pid=report.pid or task.pid,
-        port=task.port or report.port,  # of one that is restarted alone its peers know the port
+        # The peers of a task that is restarted alone know its port, so the port stays.
+        port=task.port or report.port,
         progress=report.progress,
         heard_at=turn.at,
     )
@@ -146,7 +147,8 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
         if task.phase is not TaskPhase.EXITED:
             _record_exit(turn, task, report.exit or Exit(cause=Cause.SHIM, at=turn.at))
         elif adopting and task.exit is not None and report.exit is not None:
-            # The journal's instant has moved with the coordinators' absence, and the others' ends have not.
+            # The instant in the journal was moved by the time without a coordinator; the ends that other hosts report
+            # were not.
             turn.set_task(task, exit=replace(task.exit, at=report.exit.at))
         return
     if task.phase is TaskPhase.EXITED:
@@ -165,14 +167,13 @@ def _absorb_task(turn: Turn, task: Task, report: TaskReport) -> None:
             task.id,
         )
     phase = _PHASES[report.phase]
-    if _ORDER.index(phase) > _ORDER.index(
-        task.phase
-    ):  # a report that was sent before a release takes nothing back
+    # A report that was sent before the release does not take the task back to its gate.
+    if _ORDER.index(phase) > _ORDER.index(task.phase):
         turn.set_task(task, phase=phase)
 
 
 def _forgive_silence(turn: Turn, task: Task) -> None:
-    """Where the position was while its task was not heard nobody knows: silence is no pause of the training."""
+    """Do not count the task's silence as a pause of the training: while it was not heard, its position is not known."""
     run, heard_at = turn.run, task.heard_at
     silent = heard_at is None or turn.at - heard_at > run.plan.timing.unreachable_after_s
     if silent and task.id == run.chief:
@@ -206,7 +207,8 @@ def _follow_steps(turn: Turn, task: Task) -> None:
     if turn.run.reached_step is None or now > turn.run.reached_step:
         turn.set(reached_step=now)
     if turn.run.best_step is None or now > turn.run.best_step:
-        # When it was made, and not when it was reported: until then the host that went silent since may have helped.
+        # The instant at which the step was made counts, not the one of its report: a host that is silent now may have
+        # taken part in it.
         stepped_at = turn.at - task.progress.step_age_s - task.progress.heartbeat_age_s
         turn.set(best_step=now)
         running = turn.run.phase_state
@@ -288,7 +290,7 @@ def _mute(turn: Turn, task: Task) -> None:
 
 def _record_exit(turn: Turn, task: Task, ended: Exit) -> None:
     if ended.cause is Cause.ORDERED and task.ending is None and turn.run.phase in _NOBODY_IS_ENDED:
-        # Ordered by nobody here: for the run it is an end like any other.
+        # This coordinator has not ordered the end, so the run treats it as any other.
         ended = replace(ended, cause=Cause.SIGNAL if ended.signal else Cause.SCRIPT)
     ended = cause.classify(ended)
     turn.set_task(task, phase=TaskPhase.EXITED, exit=ended)

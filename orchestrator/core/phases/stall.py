@@ -1,12 +1,14 @@
-"""Alive is not training: a run whose position stands still is found, its evidence kept, the odd one out named.
+"""Stalls: a run whose position stands still although its tasks live.
 
-TensorFlow notices a dead peer within seconds and one that is stuck in its own Python never: all others wait in a
-collective, for ever. Judged against the pace that this run has shown: evaluation, saving and the first trace are
-pauses that it has shown too.
+The evidence is kept, and the task that differs is named.
+
+TensorFlow notices a dead peer within seconds, but never one that is stuck in its own Python: all others then wait in a
+collective for ever. A standstill is judged by the pauses that this run has made before, such as for evaluation, saving
+and the first trace.
 
 A task that only serves (a parameter server's worker) has no position of its own, but its runtime beats. When the run
-stands still and such a process gives no sign of life, it is the one: killed, it is restarted alone where its strategy
-allows that, and TensorFlow's chief, which would wait for it for ever, goes on.
+stands still and such a process gives no sign of life, it is the cause. It is killed, and restarted alone where its
+strategy allows that. TensorFlow's chief, which would wait for it for ever, then goes on.
 """
 
 from __future__ import annotations
@@ -46,11 +48,12 @@ EVIDENCE_WAIT_S = 15.0
 """How long the tasks may take to say where they are."""
 
 FROZEN_STANDSTILL_S = 20.0
-"""How long the position stands still until who serves and is silent is taken for frozen. Sooner than FLOOR_S: it is
-evidence, where a pause is none; and what a mistake costs is the restart of a process that computed nothing."""
+"""How long the position must stand still before a serving task that is silent is taken for frozen. This is less than
+FLOOR_S, because silence is evidence and a pause is none, and because a mistake costs only the restart of a process that
+computed nothing."""
 
 SILENT_SHARE = 0.5
-"""Of that time, how long the process must have been silent itself. It beats each second."""
+"""The share of that time for which the process must have been silent. It sends a heartbeat each second."""
 
 
 def limit_s(run: Run) -> float:
@@ -62,8 +65,9 @@ def limit_s(run: Run) -> float:
 def stalled_at(run: Run) -> Deadline | None:
     """Return when the run counts as stalled; None where that cannot be judged.
 
-    Before the first step nothing is known of the pace, and of a chief that is not heard the position is not known.
-    Where the checkpoint directory hangs, whoever saves hangs with it: no restart helps.
+    It cannot be judged before the first step, when no pace is known, nor while the chief is not heard, when its
+    position is not known. Where the checkpoint directory hangs, a task that saves hangs too, and a restart would not
+    help.
     """
     running = run.phase_state
     if not isinstance(running, Running) or running.position_at is None or running.evidence_at is not None:
@@ -86,9 +90,9 @@ def advance_stall(turn: Turn) -> None:
         _thaw(turn, task)
     running = turn.run.phase_state
     if not isinstance(running, Running):
-        return  # ended with one that was frozen
+        return  # the task was ended together with a frozen one
     if running.evidence_at is not None and is_recovering(turn.run):
-        turn.set_phase(evidence_at=None)  # what it stood still for is being patched
+        turn.set_phase(evidence_at=None)  # the cause of the standstill is being repaired
     elif is_due(stalled_at(turn.run), turn.at):
         turn.set_phase(evidence_at=turn.at + EVIDENCE_WAIT_S)
         turn.note(NoteKind.STALLED, f"{_stands_still(turn)}; collecting the stacks of all tasks")
@@ -101,7 +105,10 @@ def advance_stall(turn: Turn) -> None:
 
 
 def _frozen(run: Run, at: Instant) -> list[Task]:
-    """Return who serves and is silent, while the position stands still; before the first step, since the release."""
+    """Return the serving tasks that are silent while the position stands still.
+
+    Before the first step, it stands still since the release.
+    """
     running = run.within(Running)
     since_at = running.position_at if running.position_at is not None else run.since_at
     if (
@@ -124,7 +131,7 @@ def _silent(run: Run) -> list[Task]:
         if may_be_frozen(run, task)
         and task.phase is TaskPhase.RUNNING
         and task.ending is None
-        and task.heard_at is not None  # what the journal remembers of an age is old itself
+        and task.heard_at is not None  # an age that was read from the journal is out of date
         and run.host(task.host).link is Link.CONNECTED
     ]
 
@@ -136,9 +143,9 @@ def may_be_frozen(run: Run, task: Task) -> bool:
 
 
 def _thaw(turn: Turn, task: Task) -> None:
-    """End it: alone where its end leaves the others training, else with all."""
+    """End the frozen task: alone where the others can train on without it, else with all."""
     if turn.run.phase is not Phase.RUNNING:
-        return  # all are being ended, with another that is frozen
+        return  # all tasks are being ended already, because of another frozen one
     sentence = f"{cause.frozen(task)}, and {_stands_still(turn)}"
     if is_individual(turn.run, task):
         end_individually(turn, task, Cause.STALLED, sentence)
@@ -167,7 +174,7 @@ def _stands_still(turn: Turn) -> str:
 
 def _act(turn: Turn, stacks: Mapping[TaskId, str]) -> None:
     run = turn.run
-    # Who serves waits for orders, and is elsewhere than the chief by its nature.
+    # A serving task waits for work, so it is never at the same place in the code as the chief.
     odd = odd_one({task: text for task, text in stacks.items() if not is_served(run, run.task(task))})
     named = f"; {odd} differs from the other tasks: {innermost(stacks[odd])}" if odd is not None else ""
     frozen = "".join(f"; {cause.frozen(task)}" for task in _silent(run))
@@ -175,7 +182,7 @@ def _act(turn: Turn, stacks: Mapping[TaskId, str]) -> None:
     turn.set_phase(evidence_at=None)
     turn.note(NoteKind.STACKS, sentence, odd, stacks={str(task): text for task, text in stacks.items()})
     if run.plan.restart.on_stall == "notify":
-        turn.forgive_standstill()  # said again after another such time
+        turn.forgive_standstill()  # it is said again after the same time
         return
     lines = tuple(stacks[odd].splitlines()[-20:]) if odd is not None else ()
     stop_for(turn, FirstCause(odd, run.generation, Cause.STALLED, sentence, lines))
@@ -184,7 +191,7 @@ def _act(turn: Turn, stacks: Mapping[TaskId, str]) -> None:
 def odd_one(stacks: Mapping[TaskId, str]) -> TaskId | None:
     """Return the task that says nothing, or does not wait in TensorFlow, or differs from all others; None where none.
 
-    In that order: of two tasks each is elsewhere than the other, and the one that is frozen cannot even say where.
+    The order matters: of two tasks, each differs from the other, but only the frozen one cannot say where it is.
     """
     places = {task: innermost(text) for task, text in stacks.items()}
     counted = Counter(places.values())

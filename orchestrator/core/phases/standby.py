@@ -3,7 +3,7 @@
 Most of a restart is the import of TensorFlow. A standby has done that before anything fails, so that its tasks only
 need their release. It has a generation's number of its own, with that generation's directory and ports, and nothing of
 it may train before `starting.begin_generation` has taken it. It is of use only while the next generation would have the
-same tasks where they wait, and no higher number was given out. What becomes of it is never a failure of the run: it
+same tasks where they wait, and no higher number was given out. A standby that fails is never a failure of the run: it
 is started again a few times, and then no more. A run that ends waits until its standby is gone, as for its tasks.
 
 Spares hold the tasks that they may have to take over (`hosts/standby_places.py`), so that a host that is lost costs no
@@ -60,7 +60,7 @@ def _steady_s(run: Run) -> float:
 
 
 def due(run: Run) -> list[Deadline | None]:
-    """Return when something happens by itself: the start, the renewal, or the end of the patience with it."""
+    """Return when something happens by itself: the start, the renewal, or the end of the wait for its tasks to join."""
     standby = run.standby
     starts = isinstance(run.phase_state, Running) and not (standby.tasks and standby.ended)
     return [standby.join_at, standby.start_at if starts else None, *standby_places.given_up_at(run).values()]
@@ -124,7 +124,7 @@ def _renew(turn: Turn) -> None:
 
 
 def _late(turn: Turn) -> None:
-    """End the patience with those that have not joined: with all of it, unless they are on spares only."""
+    """Give up on tasks that have not joined in time: on the whole standby, unless all of these are on spares."""
     late = [task for task in living(turn.run) if task.phase is not TaskPhase.READY]
     why = f"did not join within {duration(turn.run.plan.timing.start_after_s)}"
     if any(is_home(turn.run, task) for task in late):
@@ -239,7 +239,10 @@ def _absorb(turn: Turn, task: Task, told: TaskReport | None) -> None:
 
 
 def believed(run: Run, host: str) -> list[tuple[object, ...]]:
-    """Return what is decided by of the standby's tasks on a host, and what the next coordinator needs of them."""
+    """Return what is known of the standby's tasks on a host.
+
+    Decisions depend on it, and the next coordinator needs it.
+    """
     return [(task.phase, task.pid, task.port) for task in run.standby.tasks_on(host)]
 
 
@@ -272,9 +275,8 @@ def _start(turn: Turn) -> None:
     places = [*((task.id, task.host) for task in run.tasks), *standby_places.on_spares(run)]
     tasks = [Task(task, host, generation, TaskPhase.STARTING) for task, host in places]
     for name in dict.fromkeys(host for _, host in places):
-        turn.set_host(
-            turn.run.host(name), untouched=False
-        )  # what is left of the run there has to be looked for
+        # The host has to be searched for what is left of the run.
+        turn.set_host(turn.run.host(name), untouched=False)
     turn.set(
         generation_last=generation,
         standby=Standby(

@@ -244,7 +244,7 @@ def _start_deadline(turn: Turn) -> None:
         return
     missing = [t for t in run.tasks if t.phase in (TaskPhase.STARTING, TaskPhase.WAITING)]
     if not missing and (checkpoint_dir.hangs(run) or _is_seeding(run, turn.at)):
-        # Another generation would wait for the same; what is waited for stands in the sentence.
+        # Another generation would wait for the same thing; the reason of the phase says what the run waits for.
         turn.set_phase(deadline_at=turn.at + run.plan.timing.start_after_s)
         return
     if not missing:
@@ -254,7 +254,7 @@ def _start_deadline(turn: Turn) -> None:
         what = f"{named} did not join within {duration(run.plan.timing.start_after_s)}"
     for task in missing:
         turn.note(NoteKind.MISSING, f"{task.id} on {task.host} never joined{_silence(run, task)}", task.id)
-    # On several hosts none of them went first, and none is to blame.
+    # If several hosts fail to join, none is known to be the first, and none is blamed.
     first = missing[0].id if len({task.host for task in missing}) == 1 else None
     stop_for(turn, FirstCause(first, run.generation, Cause.START, what))
 

@@ -101,8 +101,8 @@ def _downtime(turn: Turn) -> Downtime | None:
 def end_patience_s(run: Run) -> float:
     """Return how long a task may take to be gone, after its kill, before it is judged without its report.
 
-    One on a host that is silent is then given up with its host: so no sooner than the host would be, had nobody been
-    killed. Who kills the run as a whole does not wait for that.
+    A task on a silent host is given up together with its host, so not before the host itself would count as lost. A
+    kill of the whole run does not wait for that.
     """
     return max(run.plan.timing.lost_after_s, SWEEP_WAIT_S)
 
@@ -121,7 +121,7 @@ def _grace_s(run: Run, intent: Intent | None) -> float:
 
 
 def hurry(turn: Turn) -> None:
-    """End the patience with a run that stops and whose outcome is decided: nobody is waited for any more."""
+    """Stop waiting for the tasks of a run that stops and whose outcome is decided."""
     if turn.run.within(Stopping).force_at is not None:
         turn.set_phase(force_at=turn.at)
 
@@ -180,7 +180,7 @@ def _settle_intent(turn: Turn) -> None:
 
 
 def _rescheduled(turn: Turn) -> None:
-    """All have made room; the budget of failures is as it was."""
+    """Begin again after all tasks have ended to be moved. The budget of failures is unchanged."""
     _count_free(turn)
     turn.enter(Backoff(start_at=turn.at), turn.run.reason)
 
@@ -270,16 +270,15 @@ def _prove(turn: Turn) -> None:
     elif stopping.final_verification_asked_at is None:
         if not to_prove(run):
             _conclude(turn)
-        else:  # the look alone was worth more
+        else:  # the verification alone deserved a longer wait
             turn.set_phase(deadline_at=min(stopping.deadline_at, turn.at + SWEEP_WAIT_S))
 
 
 def prove_again(turn: Turn) -> None:
     """Ask every host anew: another coordinator has started more than was looked for."""
     if turn.run.phase is Phase.STOPPING and turn.run.proof:
-        turn.set_phase(
-            proof={}
-        )  # within the same deadline, or a host that goes on saying so would keep the run
+        # The deadline is not moved, or a host that keeps reporting would keep the run from ending.
+        turn.set_phase(proof={})
         turn.do(*(SweepHost(host=name, generation=turn.run.generation_last) for name in to_prove(turn.run)))
 
 
@@ -315,7 +314,8 @@ def _give_up_on(turn: Turn, task: Task) -> None:
     turn.note(NoteKind.UNKILLABLE, sentence, task.id)
     goes_on = turn.run.intent in (Intent.RESTART, Intent.RESCHEDULE)
     if goes_on and task.host not in slots.next_assignment(turn.run).waits_for:
-        # Others can take its tasks. Its shim may be what hangs, so it takes a sweep to let its host know.
+        # Other hosts can take its tasks. Its shim may be what hangs, so a sweep is ordered, which reaches the host
+        # without the shim.
         turn.do(SweepHost(host=task.host, generation=task.generation))
         return
     hint = "it waits in the kernel, for a disk, a network file system or a GPU; the host may need a reboot"

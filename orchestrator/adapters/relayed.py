@@ -130,9 +130,8 @@ class _Said(Tail):
         while True:
             word, rest = self._relay_line(self._kept.find(self._mark))
             if word == b"open":
-                self._kept = self._kept.partition(self._mark + b" open\n")[
-                    2
-                ]  # what came before is the engine's talk
+                # What came before is the engine's talk.
+                self._kept = self._kept.partition(self._mark + b" open\n")[2]
                 return None
             if word is not None:
                 return f"no keeper answers there: {_text(rest)}"

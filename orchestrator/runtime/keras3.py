@@ -158,9 +158,8 @@ def _average_statistics(tf: Any, strategy: Any, model: Any) -> None:
     key, average = getattr(model, "_orch_average", (None, None))
     if average is None or key != [id(variable) for variable in variables]:
         key, average = [id(variable) for variable in variables], _averager(tf, strategy, variables)
-        object.__setattr__(
-            model, "_orch_average", (key, average)
-        )  # with a plain assignment, Keras would track it as part of the model
+        # With a plain assignment, Keras would track it as part of the model.
+        object.__setattr__(model, "_orch_average", (key, average))
     average()
 
 

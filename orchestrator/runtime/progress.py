@@ -68,9 +68,8 @@ class Progress:
     def _follow(self, step: Any) -> None:
         """Tell from the first two reports where training began: the first one comes some steps after that."""
         try:
-            number = (
-                int(step) if is_plain(step) else None
-            )  # reading a strategy's variable may be a collective
+            # Reading a strategy's variable may be a collective.
+            number = int(step) if is_plain(step) else None
         except (TypeError, ValueError, OverflowError):
             return  # it is said when it is sent
         if self._first is None:

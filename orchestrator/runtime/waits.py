@@ -194,9 +194,8 @@ def _after_its_input(original: Any, args: Any, kwargs: Any, wait: Wait, tf: Any)
     total, last = wait.variables
     with tf.device("/device:CPU:0"), tf.control_dependencies([given]):
         began = tf.timestamp()
-    found = original(
-        *args, **kwargs
-    )  # nothing of ours comes before it, so that nothing of ours can hold it up
+    # Nothing of ours comes before it, so that nothing of ours can hold it up.
+    found = original(*args, **kwargs)
     with tf.device("/device:CPU:0"), tf.control_dependencies([found]):
         ended = tf.timestamp()
         since = tf.maximum(began, last.read_value())

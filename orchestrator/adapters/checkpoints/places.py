@@ -99,9 +99,8 @@ def remove(root: str, directory: str) -> None:
     try:
         os.makedirs(heap, exist_ok=True)
         target = os.path.join(heap, f"{os.path.basename(directory)}.{os.urandom(4).hex()}")
-        durable.place(
-            directory, target, durable=False
-        )  # after a power cut it is there whole, and is removed again
+        # After a power cut it is there whole, and is removed again.
+        durable.place(directory, target, durable=False)
     except OSError:  # a disk that is full has no room for one more name
         shutil.rmtree(directory, ignore_errors=True)
     for name in names_in(heap):  # also what somebody who was killed here has left

@@ -33,9 +33,8 @@ def token(root: str, run: str) -> str:
         return found
     mine = f"{path}.{os.uname().nodename}.{os.getpid()}.tmp"
     try:
-        durable.fill(
-            mine, os.urandom(_TOKEN_BYTES).hex().encode(), mode=0o666
-        )  # other hosts' users may read it
+        # Other hosts' users may read it.
+        durable.fill(mine, os.urandom(_TOKEN_BYTES).hex().encode(), mode=0o666)
         _offer(mine, path)
     finally:
         if os.path.exists(mine):

@@ -87,9 +87,8 @@ def _read_zip(path: str, *, whole: bool) -> int | None:
                     keras_archive.to_end(file)
         with archive.open(main) as file:
             saved = _Saved()
-            saved.look_through(
-                SimpleNamespace(read=file.read, readline=file.readline)
-            )  # it cannot tell where it is
+            # It cannot tell where it is.
+            saved.look_through(SimpleNamespace(read=file.read, readline=file.readline))
             return choose_step(saved.integers)
 
 

@@ -83,9 +83,8 @@ class CheckpointStore:
             if whole:
                 os.fsync(file.fileno())
         if whole:
-            durable.place(
-                part, self.path(chunk), durable=False
-            )  # `add` syncs the directory for all chunks at once
+            # `add` syncs the directory for all chunks at once.
+            durable.place(part, self.path(chunk), durable=False)
         else:
             os.unlink(part)
         return whole

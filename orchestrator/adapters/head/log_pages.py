@@ -92,9 +92,8 @@ def document(logs: RunLogs, run_id: str, query: Mapping[str, str]) -> dict[str, 
 def _older(
     files: Mapping[tuple[str, int], str], before: Place, wanted: _Filter, limit: int, *, differs: bool
 ) -> dict[str, Any]:
-    budget = _Budget(
-        BYTES_MAX + len(files) * _BLOCK_BYTES
-    )  # the first block of each is looked at in any case
+    # The first block of each is looked at in any case.
+    budget = _Budget(BYTES_MAX + len(files) * _BLOCK_BYTES)
     ends = {key: before.get(key, _whole(path)) for key, path in files.items()}
     parts = [_levelled(_backwards(path, *key, ends[key], budget)) for key, path in files.items()]
     read = _Read(dict(ends), budget)
@@ -143,9 +142,8 @@ def _newer(files: Mapping[tuple[str, int], str], after: Place, wanted: _Filter, 
     """Return what was written since; of much, the newest, and how many lines were left out."""
     found: list[_Found] = []
     ends = dict(after)
-    budget = _Budget(
-        BYTES_MAX + len(files) * _BLOCK_BYTES
-    )  # the first block of each is looked at in any case
+    # The first block of each is looked at in any case.
+    budget = _Budget(BYTES_MAX + len(files) * _BLOCK_BYTES)
     for key, path in files.items():
         ends[key] = end = _whole(path)
         begin = after.get(key, 0)

@@ -33,9 +33,8 @@ class Unit:
         """The unit file."""
         before = ["network-online.target"] if self.system else []
         if self.system and self.environment.get("ORCH_RUNTIME_DIR", "").startswith(f"/run/user/{self.uid}/"):
-            before.append(
-                f"user-runtime-dir@{self.uid}.service"
-            )  # else the directory is there after a login only
+            # Else the directory is there after a login only.
+            before.append(f"user-runtime-dir@{self.uid}.service")
         variables = {**self.environment, "ORCH_SERVICE": f"{'system' if self.system else 'user'}/{UNIT}"}
         lines = [
             "[Unit]",

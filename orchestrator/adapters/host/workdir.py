@@ -54,9 +54,10 @@ def prepare(host_dir: str, run: str, task: str, tree: str) -> str:
         for path in again:
             pushed[path] = _copy(os.path.join(tree, path), os.path.join(directory, path))
         os.makedirs(directory, mode=0o700, exist_ok=True)
+        # Where a power cut loses it, the code is copied again.
         durable.write_json(
             _record(directory), {"tree": os.path.basename(tree), "files": pushed}, durable=False
-        )  # where a power cut loses it, the code is copied again
+        )
     return directory
 
 

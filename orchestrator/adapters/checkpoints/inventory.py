@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PIN_ATTEMPTS = 5
-"""How often a checkpoint is chosen anew because the training wrote over it meanwhile."""
+"""How often another checkpoint is chosen because the training wrote over the chosen one meanwhile."""
 
 WRITES_S = 10.0
 """Who writes a checkpoint writes to it at least this often: buffers are full, and file systems show it, by then."""
@@ -241,8 +241,8 @@ def _pinned(
 ) -> tuple[Entry, str, bool]:
     """Choose a checkpoint and pin it. Return it, the directory of the copy, and whether that existed before.
 
-    A training that goes on may write over what was chosen before it is copied. Then it is chosen anew: `what` may mean
-    a newer one by now. `may_be` raises SeedError for what must not be chosen.
+    A training that goes on may write over what was chosen before it is copied. Then the choice is repeated: `what` may
+    mean a newer one by now. `may_be` raises SeedError for what must not be chosen.
     """
     for last in (False,) * (PIN_ATTEMPTS - 1) + (True,):
         entry = _whole_one(root, what)

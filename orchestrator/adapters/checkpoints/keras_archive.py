@@ -34,7 +34,8 @@ def read(path: str) -> int | None:
             with archive.open(member) as file:
                 to_end(file)
             if member.endswith(".h5"):
-                with archive.open(member) as file:  # anew: who seeks in a member has no checksum compared
+                # Opened again: zipfile checks no checksum once a member was sought in
+                with archive.open(member) as file:
                     step = hdf5.read_file(file)
     return step
 

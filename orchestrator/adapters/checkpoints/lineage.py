@@ -80,7 +80,7 @@ def _set_aside(root: str, found: list[Chapter]) -> None:
         name = str(chapter.generation)
         chapter.is_aside = left_behind or name in aside["generations"]
         cut = aside["cuts"].get(name, {}).get("saved_at")
-        # The limit also holds for all chapters before it: one of them may have given this one what is set aside.
+        # The limit also holds for all earlier chapters: this one may have got from one of them what is set aside.
         chapter.until = until = cut if until is None or (cut is not None and cut < until) else until
         if not chapter.is_aside and (places.marker_of(chapter.source) or {}).get("from_scratch"):
             left_behind = True  # a start from scratch leaves everything older behind, on purpose
@@ -105,7 +105,7 @@ def go_back(root: str, generation: int, saved_at: float) -> list[int]:
     there = places.generations(root)
     newest = max([generation, *there])
     before = _read(root)
-    # A mark that was made after the chosen generation belongs to the history that is left behind now.
+    # A mark that was made after the chosen generation belongs to the history that this rollback leaves behind.
     kept = {
         kind: {
             name: mark

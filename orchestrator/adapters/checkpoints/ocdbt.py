@@ -18,7 +18,7 @@ MANIFEST = "manifest.ocdbt"
 
 _MANIFEST_MAGIC, _NODE_MAGIC = 0x0CDB3A2A, 0x0CDB20DE
 _BYTES_MAX = 64 << 20
-"""Of one manifest or node, unpacked; 8 MiB is what is usual."""
+"""The most bytes of one manifest or node, unpacked; 8 MiB are usual."""
 
 _HEADER_BYTES_MIN = 14
 _NUMBERED = 1

@@ -103,7 +103,7 @@ def remove(root: str, directory: str) -> None:
         durable.place(directory, target, durable=False)
     except OSError:  # a disk that is full has no room for one more name
         shutil.rmtree(directory, ignore_errors=True)
-    for name in names_in(heap):  # also what somebody who was killed here has left
+    for name in names_in(heap):  # what a killed process has left here is removed too
         shutil.rmtree(os.path.join(heap, name), ignore_errors=True)
 
 

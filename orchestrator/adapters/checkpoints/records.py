@@ -40,7 +40,7 @@ class Records:
     def add(self, unit: Unit, why: str | None) -> None:
         """Record that `unit` has just been read. `why` says why it does not read whole; None: it does.
 
-        What nobody can read has no record.
+        A checkpoint that nothing can read has no record.
         """
         if not unit.is_verified:
             return

@@ -128,7 +128,7 @@ def _clear(chunks: str, used: set[str]) -> None:
     home = os.path.dirname(chunks)
     for name in places.names_in(home):
         path = os.path.join(home, name)
-        # Not at once: hosts that share a home directory have boots of their own.
+        # It is not removed at once, since hosts that share a home directory boot at different times.
         if path != chunks and time.time() - os.stat(path).st_mtime > ABANDONED_S:
             shutil.rmtree(path, ignore_errors=True)
 

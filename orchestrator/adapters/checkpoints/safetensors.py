@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 INDEX_ENDING = ".safetensors.index.json"
 
 _HEADER_BYTES_MAX = 100_000_000
-"""So says the format."""
+"""The limit that the format sets."""
 
 _BITS = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6} | {
     f"{kind}{bits}": bits for kind in "IUF" for bits in (8, 16, 32, 64)

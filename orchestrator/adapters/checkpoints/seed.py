@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _POINTER_BYTES_MAX = 4096
 _UNFINISHED_NAMED = 5
-"""So many of what was left unfinished are told of: a script may have died a hundred times."""
+"""How many unfinished checkpoints are named at most: a script may have died a hundred times."""
 
 
 def seed(
@@ -266,7 +266,10 @@ def _write_pointers(building: str) -> None:
 
 
 def _point_to_kept(source: str, found: Found, building: str, kept: list[Unit]) -> None:
-    """Make the links anew; and what names a dropped checkpoint, as DeepSpeed's `latest`, name the newest kept one."""
+    """Make the links again.
+
+    A file that names a dropped checkpoint, such as DeepSpeed's `latest`, then names the newest kept one.
+    """
     dropped = {(os.path.dirname(unit.path), unit.name) for unit in found.units if unit not in kept}
     newest: dict[str, str] = {}
     for unit in kept:

@@ -87,7 +87,7 @@ def _read_zip(path: str, *, whole: bool) -> int | None:
                     keras_archive.to_end(file)
         with archive.open(main) as file:
             saved = _Saved()
-            # It cannot tell where it is.
+            # This stream cannot tell its position, so only these two methods are passed on.
             saved.look_through(SimpleNamespace(read=file.read, readline=file.readline))
             return choose_step(saved.integers)
 

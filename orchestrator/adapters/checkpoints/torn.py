@@ -30,7 +30,7 @@ class Torn(Exception):
 
 
 class NotUnderstood(Exception):
-    """It may be whole, and this reader cannot tell."""
+    """The checkpoint may be whole, but this reader cannot tell."""
 
 
 def opened(path: str) -> IO[bytes]:

@@ -17,7 +17,7 @@ MAGIC = b"\x28\xb5\x2f\xfd"
 _RAW, _RLE, _PACKED, _AS_BEFORE = range(4)
 
 Table = list[tuple[int, int, int]]
-"""Of a state: the symbol, how many bits are read for the next state, and what is added to them."""
+"""For each state: the symbol, how many bits are read for the next state, and what is added to them."""
 
 
 def _spread(bits: list[int], base: int) -> list[tuple[int, int]]:
@@ -103,7 +103,7 @@ class _Bits:
     def __init__(self, data: bytes) -> None:
         if not data or not data[-1]:
             raise ValueError("a stream without its end")
-        self._data = bytes(8) + data  # who looks ahead may look beyond the first byte
+        self._data = bytes(8) + data  # zeros in front, since a look ahead may go beyond the first byte
         self._at = 8 * len(self._data) - 9 + data[-1].bit_length()
 
     @property
@@ -204,7 +204,7 @@ class _Unpacker:
         self._out += literals[at:]
 
     def _distance(self, offset: int, length: int) -> int:
-        """Of the last three distances, one may be meant: then the small numbers stand for them."""
+        """Return the distance of a match. Small numbers stand for one of the last three distances."""
         last = self._offsets
         if offset > 3:
             distance = offset - 3

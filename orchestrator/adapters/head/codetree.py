@@ -25,7 +25,7 @@ _READ_BYTES = 1 << 20
 _SHOWN = 5
 _DIAGNOSTICS_SHOWN = 20
 _ENTRY_BYTES = 100
-"""Of a file in the manifest, beside its name."""
+"""The bytes that a file takes in the manifest, beside its name."""
 
 __all__ = ["CodeFile", "Survey", "digest_of", "manifest", "survey"]
 

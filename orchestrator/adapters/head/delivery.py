@@ -30,12 +30,13 @@ def deliver(url: str, *, title: str, body: str, level: str) -> str | None:
             target = apprise.Apprise.instantiate(url, suppress_exceptions=True)
             if target is None:
                 return "its URL is none that this apprise understands"
-            # As text, whatever the service could show: what hosts say is to be no markup there. And the service itself
-            # is asked, not `Apprise`, which would do it in another thread; what is said of a failure is known by ours.
+            # The message is sent as plain text, whatever the service could show, so that words of hosts are no markup
+            # there. The service itself is called, not `Apprise`, which would do it in another thread: the failure's
+            # words are collected by our thread.
             target.notify_format = apprise.NotifyFormat.TEXT
             if target.notify(title=title, body=body, notify_type=apprise.NotifyType(level)):
                 return None
-        except Exception as e:  # a plugin's fault is no fault of the run
+        except Exception as e:  # a fault of a plugin must not harm the run
             heard.append(f"{type(e).__name__}: {e}")
     return redacted(heard[-1], url) if heard else "it was not taken, and nothing was said"
 

@@ -1,4 +1,4 @@
-"""A cache for a value that is derived from files and is derived anew once one of them has changed."""
+"""A cache for a value that is derived from files. It is derived again once one of them has changed."""
 
 from __future__ import annotations
 

@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 FILE = "history.db"
 
 TIERS: Mapping[int, int] = {1: 3600, 10: 86_400, 60: 30 * 86_400}
-"""By the seconds of a bucket, for how many seconds it is kept."""
+"""For how many seconds buckets are kept, by the seconds that a bucket covers."""
 
 SERIES_MAX = 2000
-"""Of one run: hosts choose the names of metrics."""
+"""The most series of one run. There is a limit because hosts choose the names of metrics."""
 
 BYTES_MAX = 128 << 20
-"""Of one run's file. Above four fifths of it the oldest quarter of each tier is dropped."""
+"""The most bytes of one run's file. Above four fifths of it, the oldest quarter of each tier is dropped."""
 
 _PAGE_BYTES = 4096
 _PENDING_MAX = 200_000
@@ -107,7 +107,7 @@ class Series:
     tier_s: int
     buckets: tuple[Bucket, ...]
     nonfinite: Mapping[int, NonFinite] = field(default_factory=dict)
-    """By generation: when it was not finite first."""
+    """When the metric was first not finite, by generation."""
 
 
 class History:
@@ -120,7 +120,7 @@ class History:
         self._db: sqlite3.Connection | None = None
         self._ids: dict[tuple[str, str], int] = {}
         self._open: dict[tuple[int, int], Bucket] = {}
-        """By series and tier, the bucket that grows."""
+        """The bucket that grows, by series and tier."""
         self._pending: dict[tuple[int, int, int, int], Bucket] = {}
         self._moves: dict[int, Moved] = {}
         self._watched: tuple[float, float] | None = None
@@ -227,7 +227,7 @@ class History:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=1.0)
             db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=OFF")  # what a power cut takes is a plot
+            db.execute("PRAGMA synchronous=OFF")  # a power cut can cost no more than a plot
             db.execute(f"PRAGMA max_page_count={BYTES_MAX // _PAGE_BYTES}")
             for statement in _SCHEMA:
                 db.execute(statement)
@@ -343,7 +343,7 @@ def cells(
     wide = -(-(found[0][1] - found[0][0] + coarsest) // max(1, count))
     tier = coarsest if wide >= coarsest else _tier(path, next(iter(known)), begin)
     width = -(-wide // tier) * tier
-    # Beside max(), SQLite gives the other columns of that row: the newest value of the stretch.
+    # With max(), SQLite returns the other columns of the row that has the maximum: the newest value of the stretch.
     query = (
         f"SELECT series, begin / {width} * {width}, max(begin), last FROM buckets "
         f"WHERE series IN ({of}) AND tier = ? AND begin BETWEEN ? AND ? GROUP BY 1, 2"
@@ -360,7 +360,7 @@ def _tier(path: str, series: int, begin: float | None) -> int:
     if not rows:
         return max(TIERS)
     earliest = max(min(at for _, at in rows), begin or 0)
-    # A coarser bucket begins earlier than the first finer one in it, by less than its length.
+    # A coarser bucket may begin earlier than the first finer bucket within it, by less than its own length.
     return min(int(tier) for tier, at in rows if at <= earliest + max(TIERS))
 
 

@@ -62,9 +62,9 @@ class _Written(NamedTuple):
 
     run: Run
     state_bytes: int
-    """Of the last state that was written whole."""
+    """The size of the last state that was written whole."""
     log_bytes: int
-    """Of the entries since, as far as they say how the state has changed."""
+    """The size of the changes of the state in the entries since then."""
 
 
 class Journal:
@@ -75,14 +75,15 @@ class Journal:
         self.path = path
         self._clock = clock or now_utc
         self._last: dict[str, _Written] = {}
-        """By run, its last entry of this process."""
+        """What this process last wrote of each run."""
         self._together: contextlib.ExitStack | None = None
         """What ends the transaction that several commits share; None where each has its own."""
         self._has_begun = False
         try:
             if not os.path.exists(path):
                 self._create()
-            if os.stat(path).st_size == 0:  # SQLite would take it for a new one, and all runs be forgotten
+            # SQLite would take the file for a new journal, and all runs would be forgotten
+            if os.stat(path).st_size == 0:
                 raise damaged(path, "it is empty")
             self._db = _connect(path)
             self._db.execute("PRAGMA journal_mode=WAL")
@@ -269,7 +270,7 @@ class Journal:
             (ended_max,),
         )
         forgotten = [one.run.run_id for one in contents_of(rows, self._since).kept if not unproven(one.run)]
-        for run_id in forgotten:  # one at a time: who waits to write need not wait for all
+        for run_id in forgotten:  # one run at a time, so that another writer need not wait for all of them
             with self._transaction():
                 for table in ("events", "journal", "runs"):
                     self._db.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))

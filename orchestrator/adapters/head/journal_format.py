@@ -58,7 +58,7 @@ STEPS: dict[int, tuple[str, ...]] = {
         "ALTER TABLE journal ADD COLUMN after BLOB",
     ),
 }
-"""By the version that a step starts from."""
+"""The steps, by the version that they start from."""
 
 
 def damaged(path: str, why: str) -> JournalError:

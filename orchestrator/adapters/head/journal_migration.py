@@ -53,7 +53,7 @@ def _phase_state(phase: str, beside: dict[str, Any], since_at: float) -> dict[st
             found = {name: beside[name] for name in ("deadline_at", "seeding_at")}
             return {**found, "seeding": beside["seeding"] or ""}
         case "RUNNING":
-            # That it was cut off once need not be known: the next coordinator has heard of nobody anyway.
+            # The next coordinator need not know that this one was once cut off: it has not heard any host yet.
             return {
                 "progress_at": beside["progress_at"] if beside["progress_at"] is not None else since_at,
                 "verify_at": beside["verify_at"],

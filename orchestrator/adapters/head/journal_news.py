@@ -1,4 +1,4 @@
-"""The newest events of the journal, read beside its writer: for who tells people, and holds up nobody."""
+"""The newest events of the journal, for messages to people. They are read beside the writer, and do not hold it up."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Contents:
     kept: tuple[Kept, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
     owner_id: str = ""
-    """By which hosts know whose runs these are; empty of a journal that an older orch wrote."""
+    """The id by which hosts know the owner of these runs; empty where an older orch wrote the journal."""
 
     @property
     def set_aside(self) -> tuple[Unreadable, ...]:
@@ -60,7 +60,7 @@ class Contents:
 
 
 COLUMNS = "run_id, name, state, created, ended, written_at, state_seq"
-"""Of the table of runs, in the order of `contents_of`."""
+"""The columns of the table of runs, in the order of `contents_of`."""
 
 COLUMNS_BEFORE_V4 = COLUMNS.replace("state_seq", "NULL")
 

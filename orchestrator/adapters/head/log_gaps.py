@@ -44,7 +44,8 @@ def drop_torn_gap(file: BinaryIO, path: str) -> None:
     if torn.start < size:
         file.truncate(torn.start)
     text = "".join(f"{gap.start} {gap.after} {gap.offset}\n" for gap in whole)
-    durable.write(gaps_path(path), text.encode(), durable=False)  # neither is the log: the host has it
+    # The copy is not synced either, since the host has the log
+    durable.write(gaps_path(path), text.encode(), durable=False)
 
 
 def write_gap(file: BinaryIO, path: str, offset: int, *, missing: int, time: float) -> None:

@@ -18,7 +18,7 @@ class MetricsUnit:
     environment: Mapping[str, str]
     user: str
     system: bool = False
-    """Of the machine, run as `user`; else the user's own manager runs it."""
+    """Whether the machine's manager runs it, as `user`; else the user's own manager does."""
 
     @property
     def text(self) -> str:

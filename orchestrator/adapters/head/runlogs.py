@@ -76,7 +76,7 @@ class RunLogs:
             return offset + len(data)
 
     def put_host(self, run_id: str, task: str, generation: int, host: str) -> None:
-        """Write down on which host a log was written, for who reads the logs of a host. Raises OSError."""
+        """Write down on which host a log was written, so that the logs of a host can be found. Raises OSError."""
         path = _host_path(self._path(run_id, task, generation))
         if not os.path.exists(path):
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)

@@ -26,7 +26,7 @@ class Unit:
     user: str
     uid: int
     system: bool = False
-    """Of the machine, run as `user`; else the user's own manager runs it."""
+    """Whether the machine's manager runs it, as `user`; else the user's own manager does."""
 
     @property
     def text(self) -> str:
@@ -145,7 +145,7 @@ class Systemd:
 
     @property
     def path(self) -> str:
-        """Of our unit file."""
+        """Return the path of our unit file."""
         return os.path.join(self.directory, self.unit)
 
     def check(self) -> None:

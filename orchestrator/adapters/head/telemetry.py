@@ -60,7 +60,7 @@ def send(run_id: str, spans: Sequence[TraceSpan]) -> str | None:
     exporter = OTLPSpanExporter(timeout=TIMEOUT_S)
     try:
         done = exporter.export(told) is SpanExportResult.SUCCESS
-    except Exception as e:  # whatever a library of many parts raises costs a trace, and no run
+    except Exception as e:  # the library may raise anything; that may cost a trace, but must not harm a run
         return f"the traces were not sent: {type(e).__name__}"
     finally:
         exporter.shutdown()  # type: ignore[no-untyped-call]

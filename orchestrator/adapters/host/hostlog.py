@@ -193,7 +193,7 @@ class LogWriter:
         bases = {inode: base for inode, base in self._bases.items() if inode in live}
         bases[newest] = self.end
         path = os.path.join(self._directory, NAME + ".head")
-        durable.write_json(path, bases, durable=False)  # neither is the log
+        durable.write_json(path, bases, durable=False)  # the log is not synced either
         self._bases = bases
 
 

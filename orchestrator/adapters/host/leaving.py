@@ -1,4 +1,6 @@
-"""What whoever lends this host has said of taking it away: the keeper writes it down, and every agent reports it.
+"""The notice that this host will be taken away by whoever lends it.
+
+The keeper writes it down, and every agent reports it.
 
 The file's name is in the environment of what the keeper starts. Times are of the host's monotonic clock, which keeper
 and agents share. A host that nobody lends has no such file.

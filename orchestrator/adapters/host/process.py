@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 BOOT_VARIABLE = "ORCH_BOOT_ID"
-"""Set by the keeper of a pod for all that it starts. A pod that was made anew may run under the same kernel."""
+"""Set by the keeper of a pod for all that it starts. A new pod may run under the same kernel as the old one."""
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36

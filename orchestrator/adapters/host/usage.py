@@ -56,7 +56,7 @@ class Sampler:
                 rss_bytes += rss
         percent = None
         if self._at is not None and at > self._at:
-            # A process that is new since then counts from its start; one that is gone counts no more.
+            # A process that has begun since then counts from its start; one that has ended does not count any more.
             spent_s = sum(used - self._cpu_s.get(each, 0.0) for each, used in cpu_s.items())
             percent = round(max(0.0, 100.0 * spent_s / (at - self._at)), 1)
         self._cpu_s, self._at = cpu_s, at

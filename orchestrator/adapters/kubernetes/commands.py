@@ -16,7 +16,7 @@ TIMEOUT_S = 30.0
 _REQUEST_S = 20
 _SAID_MAX = 600
 _NO_RIGHT = 5
-"""The exit code for what only somebody else can allow."""
+"""The exit code where kubectl lacks a right, which only an administrator can grant."""
 
 
 class KubernetesFailed(OrchestratorError):

@@ -28,7 +28,7 @@ class Job:
     name: str
     """The run's."""
     python: str
-    """That of orch, on the login node and, over the shared file system, on the nodes."""
+    """The Python of orch on the login node; the nodes use it too, over the shared file system."""
     submitted_at: float
 
     def to_json(self) -> dict[str, Any]:

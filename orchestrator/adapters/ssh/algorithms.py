@@ -22,13 +22,13 @@ KEYWORDS = {
     "pubkeyacceptedalgorithms": "PubkeyAcceptedAlgorithms",
     "casignaturealgorithms": "CASignatureAlgorithms",
 }
-"""Of ssh_config, as its reader gives them and as people write them."""
+"""The keywords of ssh_config, as its reader gives them and as people write them."""
 
 _ALIASES = {"curve25519-sha256@libssh.org": "curve25519-sha256"}
 """What the library calls it, and what everybody else does."""
 
 _WEAK = ("*-cbc", "hmac-md5*", "*-96")
-"""The library still offers them, and ssh does not unless it is told to."""
+"""Algorithms that the library still offers, and that ssh offers only if it is told to."""
 
 _CA_SIGNATURES = ("ssh-ed25519", "ecdsa-sha2-*", "rsa-sha2-*", "sk-*")
 
@@ -46,7 +46,7 @@ class Algorithms:
 
 def algorithms(settings: Mapping[str, str]) -> Algorithms:
     """Return what these settings of ssh_config leave. ValueError where one leaves nothing that we could do."""
-    library: Any = paramiko.Transport  # its lists are what it has instead of an interface
+    library: Any = paramiko.Transport  # paramiko has no public interface for these lists
     keys = library._preferred_keys
     # Authenticated ciphers first: of the others paramiko checks each packet's MAC byte by byte, in Python.
     ciphers = sorted(_strong(library._preferred_ciphers), key=lambda name: "-gcm@" not in name)

@@ -42,7 +42,7 @@ class Certificate:
     critical: bool
     """Whether it has options that must be understood; for hosts there are none."""
     algorithm: str
-    """Of the authority's signature."""
+    """The algorithm of the authority's signature."""
     is_signed: bool
     """Whether that signature is good."""
 

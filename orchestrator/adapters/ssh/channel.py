@@ -79,7 +79,8 @@ class SshChannel:
                 if session.recv_ready():
                     return session.recv(size)
                 if session.eof_received or session.closed:
-                    data = session.recv(size)  # what came between the two questions, else the end
+                    # Bytes that came after recv_ready was asked; none if this is the end
+                    data = session.recv(size)
                     self._drain_stderr()
                     self._ended = not data
                     return data
@@ -136,7 +137,8 @@ class SshChannel:
         try:
             rest = memoryview(data)
             while rest:
-                # It takes as much as fits into a packet: what is cut into pieces here before leaves a small one each.
+                # paramiko takes as much as fits into a packet. If the data were cut into pieces here, each piece would
+                # end with a small packet.
                 sent = self._session.send(rest)  # type: ignore[arg-type]  # a view does, and is no copy
                 if not sent:
                     raise ChannelClosed("the connection is closed")

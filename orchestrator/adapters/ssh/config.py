@@ -95,7 +95,7 @@ def read_config(paths: list[Path], home: Path) -> ConfigText:
     reader = _Reader(home)
     lines: list[str] = []
     for path in paths:
-        # What stands before the first Host of a file is for everybody, also in the second file.
+        # Settings before the first Host of a file hold for all hosts, in the second file too.
         lines += ["Host *", *reader.lines(path, "Host *", 0)]
     return ConfigText("\n".join(lines) + "\n", tuple(reader.warnings), tuple(reader.sources))
 
@@ -186,7 +186,7 @@ def route(host: HostPlan, lookup: Lookup, home: Path) -> Route:
             )
         return Route(host, target, None)
     bastion = _bastion(host, jump, lookup, home)
-    # `Host *` with a ProxyJump speaks of the bastion too; ssh as well goes to that one directly.
+    # `Host *` with a ProxyJump matches the bastion too; as with ssh, the bastion itself is reached directly.
     same = (bastion.address, bastion.port) == (target.address, target.port)
     return Route(host, target, None if same else bastion)
 
@@ -202,7 +202,7 @@ def _bastion(host: HostPlan, jump: str, lookup: Lookup, home: Path) -> Hop:
     name = found[2].strip("[]")
     port = int(found[3]) if found[3] else None
     settings = lookup(name)
-    # A cluster.yaml alone must be enough: the host's user is the bastion's where nobody names another.
+    # A cluster.yaml alone must be enough: where no other user is named for the bastion, the host's user is taken.
     user = found[1] or str(settings.get("user") or host.user or "") or None
     return _hop(host, name, settings, home, user=user, port=port, bastion=True)
 

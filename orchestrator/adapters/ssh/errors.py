@@ -110,7 +110,8 @@ def _way_out(host: HostPlan, hop: Hop, judged: Judgement, own: Path) -> str:
 
 
 def _trust(host: HostPlan, option: str = "") -> str:
-    # By its name alone orch would know neither its address nor its bastion: these stand in the spec.
+    # The spec is named where there is one: by the host's name alone, orch would know neither its address nor its
+    # bastion.
     return f"orch trust{option} {shlex.quote(host.spec or host.name)}"
 
 

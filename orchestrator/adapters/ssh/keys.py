@@ -76,7 +76,7 @@ class Keys:
                     ) from error
                 except paramiko.SSHException:
                     if not transport.is_active() and not refused:
-                        raise  # lost before it had judged any key: no refusal
+                        raise  # the connection was lost before the host judged any key, so this is no refusal
                     refused += 1
                     self._tried.append(label)
                     if not transport.is_active():

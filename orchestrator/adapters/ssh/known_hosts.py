@@ -115,13 +115,13 @@ class Judgement:
     entry: Entry | None = None
     """The line that decided, where one did."""
     against: tuple[Entry, ...] = ()
-    """Of a changed key: every line that has another one."""
+    """Every line that has another key, where the key has changed."""
     authority: Entry | None = None
-    """Of an unknown key: a @cert-authority line for the host."""
+    """A @cert-authority line for the host, where the key is unknown."""
 
 
 State = Literal["known", "new", "changed", "revoked", "not needed"]
-"""Of a key that a host shows. `not needed`: the host shows another key, of a type that is known."""
+"""The state of a key that a host shows. `not needed`: the host shows another key, of a type that is known."""
 
 
 class KnownHosts:
@@ -187,8 +187,8 @@ class KnownHosts:
         against = _contradicting(plain, key)
         if against:
             return Judgement("changed", against[0], against)
-        # As ssh does: a host that is known without a port is known by that key on all of them. Another key on
-        # another port is no change: it may well be another sshd.
+        # As with ssh, an entry without a port holds for all ports of the host. Another key on another port is not a
+        # changed key: it may be that of another sshd.
         for entry in plain or [entry for entry in bare if not entry.marker]:
             if entry.key == key:
                 return Judgement("known", entry)

@@ -38,7 +38,7 @@ class ReadAhead:
                 return bytes(data)
             self._held = memoryview(data)
         taken = bytes(self._held[:size])
-        # What is empty must not keep its buffer: it may be long until more comes.
+        # An empty queue must not keep its buffer: it may take long until more data comes.
         self._held = self._held[size:] if size < len(self._held) else _NOTHING
         return taken
 

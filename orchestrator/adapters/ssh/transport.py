@@ -382,7 +382,7 @@ def _without_delay(sock: object) -> None:
     """
     if isinstance(sock, socket.socket):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if hasattr(socket, "TCP_QUICKACK"):  # Linux; wears off by itself
+        if hasattr(socket, "TCP_QUICKACK"):  # only Linux has it, and clears it by itself
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 

@@ -48,7 +48,7 @@ class Item:
     """Who began or took over the run; None if unknown."""
     plan: HostPlan | None = None
     path: str = ""
-    """Of what is in our own state directory."""
+    """The path, where the orphan is in our own state directory."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the document for `--json`."""

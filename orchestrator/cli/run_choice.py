@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _HOST_PATIENCE_S = 3.0
-"""Of a person who pressed Tab, where a host has to be asked too."""
+"""How long completion waits for hosts: a person has pressed Tab."""
 
 _Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
@@ -61,7 +61,7 @@ def run_and(last: str, complete: _Complete | None = None) -> Callable[[_Command]
 
     def first_words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         found = complete(ctx, param, incomplete) if complete is not None else []
-        # Where a word is there already, click has taken it for LAST: now comes LAST itself.
+        # If there is a word already, click has taken it for LAST, and the word after it is LAST.
         return found if ctx.params.get(last) is not None else [*complete_run(ctx, param, incomplete), *found]
 
     def declare(command: _Command) -> _Command:
@@ -164,7 +164,7 @@ def complete_checkpoint(
     from orchestrator.cli.session import Session
 
     session = ctx.find_object(Session) or Session.of_process()
-    # Where a word is there already, click may have taken the run's name for the checkpoint.
+    # If there is a word already, click may have taken the run's name for the checkpoint.
     name = ctx.params.get("name") or ctx.params.get("checkpoint")
     try:
         run = find_or_newest(_runs_now(ctx) or [], name)

@@ -63,7 +63,7 @@ def with_host(runs: Iterable[Mapping[str, Any]], host: str, command: str) -> dic
     runs = list(runs)
     active = [dict(run) for run in runs if is_active(run)]
     having = [run for run in active if host in hosts_of(run)]
-    if not having and command == "undrain":  # what an ended run was told to be gone may be taken back
+    if not having and command == "undrain":  # `undrain` may take back that a host of an ended run is gone
         gone = [dict(run) for run in runs if host in ((run.get("proof") or {}).get("gone") or {})]
         if gone:
             return gone[-1]

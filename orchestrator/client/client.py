@@ -114,7 +114,7 @@ class Client:
 
 
 class Run:
-    """One run. What it says is asked anew each time."""
+    """One run. Each property and method asks the coordinator again."""
 
     def __init__(self, environment: Environment, name: str, run_id: str) -> None:
         """Name a run that is known to exist; `Client` makes these."""

@@ -1,4 +1,4 @@
-"""What the client needs around it: paths, a clock, and somebody to tell what it does meanwhile."""
+"""What the client needs of its caller: paths, a clock, and a function to which it tells what it does."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ RUNS_MAX = 200
 """The newest names. A coordinator keeps fifty ended runs."""
 
 METRICS_MAX = 32
-"""Of what the script of one run reports."""
+"""How many of the metrics that a run's script reports are exposed."""
 
 _NAME_MAX = 64
 

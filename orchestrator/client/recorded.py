@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from orchestrator.adapters.head.accounts import Accounts
 
 _NOT_KNOWN = dict.fromkeys(("heartbeat_age_s", "steps_per_s", "cpu_percent", "rss_bytes"))
-"""Of a task, what only its heartbeats say."""
+"""The fields of a task that only its heartbeats tell."""
 
 
 def status(paths: Paths, *, now: float, accounts: Accounts | None = None) -> dict[str, Any] | None:

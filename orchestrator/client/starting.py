@@ -71,7 +71,7 @@ def spawn(command: list[str], environment: Environment) -> subprocess.Popen[byte
             cwd=environment.paths.state_dir,
             env={
                 **environment.environ,
-                # Absolute: a relative path of the environment would mean another directory there.
+                # The path is made absolute: a relative one would mean another directory in that process.
                 "ORCH_STATE_DIR": environment.paths.state_dir,
                 "ORCH_RUNTIME_DIR": environment.paths.runtime_dir,
             },

@@ -53,7 +53,7 @@ def submit(
 
     plan, secrets = load_plan(file)
     plan = place(plan) if place is not None else plan
-    load_own(environment.paths.notify)  # a person who is told of nothing must hear of that now
+    load_own(environment.paths.notify)  # if no message can be sent later, the user must learn that now
     seen = survey_code(file, plan, client)
     coordinator, _ = ensure_coordinator(environment)
     if before is not None:

@@ -103,7 +103,7 @@ class _Bringer:
                 body["sha256"] = part["sha256"]
         except OrchestratorError as e:
             if e.code in ("usage", "coordinator-unreachable", "internal"):
-                raise  # the next file would meet the same
+                raise  # the next file would meet the same error
             self._session.warn(str(e))
             entry["why"] = str(e)
         else:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 _TIMEOUT_S = 5.0
-"""Below Prometheus's own of ten seconds, so that a coordinator that hangs is told as one that does not answer."""
+"""Less than Prometheus's own timeout of ten seconds, so that a coordinator that hangs is reported as one that does not
+answer."""
 
 
 def registry(environment: Environment) -> CollectorRegistry:

@@ -200,7 +200,7 @@ def _draw(draw: _Draw, path: str, rows: Sequence[Row], name: str, session: Sessi
 
     try:
         draw(path, rows, name, verdict(rows))
-    except OSError as e:  # what was measured is worth more than its plot
+    except OSError as e:  # the measurements are shown even if the plot fails
         session.warn(f"{path}: {e.strerror}")
     else:
         session.say(f"Plot: {path}")

@@ -120,7 +120,8 @@ def scan(
                 found.append(asked[len(found)].result())
                 show(found[-1])
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # who interrupts this asks no other host
+        # An interruption ends the command: no other host is asked
+        pool.shutdown(wait=False, cancel_futures=True)
     return found
 
 

@@ -134,7 +134,8 @@ def run(request: Request, session: Session) -> dict[str, Any]:
         return {**document, **wait_for_the_outputs(session, client, ended)}
     except KeyboardInterrupt:
         session.say(detached(submitted))
-        # Following only shows the run: to end it is no failure. --wait asked for an outcome, and has none.
+        # An interruption of --follow is no failure, since following only shows the run. With --wait it is one: the user
+        # asked for an outcome and there is none.
         if request.until == "follow":
             return document
         raise

@@ -18,7 +18,7 @@ from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError
 EVENTS_MAX = 200
 LOG_LINES = 200
 POINTS_MAX = 600
-"""Of a sparkline: ten minutes at one look a second, where the coordinator keeps no history."""
+"""How many points a sparkline has: ten minutes at one look a second, where the coordinator keeps no history."""
 
 Document = Mapping[str, Any]
 

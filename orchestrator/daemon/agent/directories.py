@@ -97,6 +97,6 @@ def look(directory: str, run: str, host_dir: str) -> dict[str, int]:
     os.listdir(directory)
     import contextlib
 
-    with contextlib.suppress(OSError):  # a full disk: what is saved there is looked at too
+    with contextlib.suppress(OSError):  # the disk may be full, which is reported all the same
         claims.touch_stamp(directory, run, host_dir)
     return {"free_bytes": disk.f_bavail * disk.f_frsize}

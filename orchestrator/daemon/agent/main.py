@@ -60,7 +60,7 @@ class Agent:
         self._loop.watch(_STDIN, READ, self._hear)
         self._output.send({"hello": self._host.hello()})
         self._heartbeat(self._rhythm)
-        # Only now: it would keep the head waiting for the first sign of life.
+        # These come after the hello, since they would keep the head waiting for it.
         self._loop.after(0.0, self._host.load_psutil)
         self._loop.after(0.0, self._host.listen_to_gpus)
         while not self._ended and not self._output.broken:
@@ -87,11 +87,12 @@ class Agent:
     def _report(self) -> None:
         self._changed = False
         runs = {run: self._tasks.report(run) for run in self._tasks.watched}
-        # Not of the last heartbeat: who hears that a task has ended must hear what is left of it.
+        # This is read for each report, not kept from the last heartbeat: a report that a task has ended must also say
+        # what is left of it.
         host: HostSample = {**self._sampled, "unkillable": unkillable.known(self._host.host_dir)}
         try:
             self._output.report(_frame({"host": host, "runs": runs}))
-        except FrameError as e:  # to die of it would mean to die of the next report, too
+        except FrameError as e:  # if the agent ended here, the next agent would end at its first report
             _complain(e)
 
     def _forward(self, message: Mapping[str, Any], blob: bytes) -> None:
@@ -149,11 +150,12 @@ def _complain(error: Exception) -> None:
 def main(host_dir: str, bundle: str, request: BootRequest) -> None:
     """Serve the channel on stdin and stdout. Called by the bootstrap, in its process."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    # sshd sends it when the connection breaks; the end of stdin says the same, in order.
+    # sshd sends SIGHUP when the connection breaks. It is ignored, since the end of stdin says the same after all that
+    # was sent.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.umask(0o077)
-    if os.access(bundle, os.W_OK):  # not on a disk that has become read-only
-        os.utime(bundle)  # in use: old ones are removed
+    if os.access(bundle, os.W_OK):  # the disk may have become read-only
+        os.utime(bundle)  # this marks the bundle as in use, since old ones are removed
     Agent(host_dir, bundle, request).run()
     # What is left to do at a normal exit is to close a stdout that may be broken.
     os._exit(0)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.protocol.reports import Left, Task
 
 _RECORDS_BYTES = 1 << 20
-"""Of runs of which nothing lives, in one answer: a frame holds 4 MiB, and a host remembers many of them."""
+"""The most bytes of ended runs in one answer: a frame holds 4 MiB, and a host remembers many runs."""
 
 DIRECTORY_S = 10.0
 """After this, a checkpoint directory that has not answered counts as hanging."""
@@ -46,7 +46,7 @@ class Watched:
         self._looked_at: dict[str, float] = {}
 
     def take(self, run: str) -> None:
-        """Have the claim of a run written anew: the order to watch it may be another coordinator's."""
+        """Have the claim of a run written again: the order to watch it may come from another coordinator."""
         self._looked_at.pop(run, None)
 
     def look(self, watched: Mapping[str, Claim]) -> None:
@@ -152,7 +152,7 @@ def _known(host_dir: str, run: str, processes: list[int], *, brief: bool) -> Kno
     directory = hostdir.run_dir(host_dir, run)
     lives = bool(processes) or _lives(host_dir, run)
     tasks = [] if brief and not lives else _tasks(host_dir, run)
-    if not lives:  # of many such runs one answer tells: how they ended, in a line each
+    if not lives:  # one answer lists many ended runs, so each of them is cut to a line on how it ended
         tasks = [{**cut(task, CUTS), "alive": False} for task in tasks]
     claim, is_watched, ago_s = claims.look(directory)
     size, newest = (0, None) if brief else _measure(directory)

@@ -1,4 +1,4 @@
-"""What an agent decides, and nothing of how it is done: no clock, no process, no disk, no socket.
+"""What an agent decides. How it is done is elsewhere: there is no clock, process, disk or socket here.
 
 Who is obeyed, what is started, what a report shows, what became of a shim that is silent. The agent executes it, and
 so may a simulator; the fencing of coordinators is `hostdir.refuse_superseded`, that of a task's orders `shim_state`.

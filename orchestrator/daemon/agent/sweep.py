@@ -45,12 +45,12 @@ def sweep(
         if shim.get("task"):
             known.append(process.Identity.from_json(shim["task"]))
             if not shim.get("cgroup"):
-                by = "marker"  # that task had no group, whatever the next one gets
+                by = "marker"  # that task had no control group, even if later ones have
     left = shim_sweep.sweep(host_dir, run, generation_max, groups=groups, known=known)
     if release is not None and not left:
         import contextlib
 
-        with contextlib.suppress(OSError):  # what cannot be released is old after a while
+        with contextlib.suppress(OSError):  # a stamp that cannot be released counts as old after a while
             within(RELEASE_S, lambda: claims.release_stamp(release, run, host_dir), None)
     return {"left": left, "ports_busy": [port for port in sorted(set(ports)) if _taken(port)], "by": by}
 

@@ -226,7 +226,7 @@ class Tasks:
     def _learn(self, link: Link, told: Task | None) -> None:
         task = agent_state.of(told, *link.key[1:])
         if task is None:
-            return  # nothing that can be read: it stays as it was known
+            return  # the report cannot be read, so what was known of the task stays
         before, link.task, link.received_at = link.task, task, time.monotonic()
         if link.ended:
             self._answer_for(link)

@@ -74,7 +74,7 @@ class Keeper:
         self._may_end = may_end
         self._warned = False
         self._relays: dict[int, socket.socket] = {}
-        """By the pid of the command that the relay has asked for."""
+        """The relays, by the pid of the command that each has asked for."""
         self._poll = select.poll()
         self._signals, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         for number in (*WARNINGS, signal.SIGCHLD):

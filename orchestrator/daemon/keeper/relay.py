@@ -39,7 +39,8 @@ def main(argv: list[str]) -> int:
     except (OSError, ValueError) as e:
         _say(f"{mark} no-keeper {e}")
         return 0
-    # The command alone holds them now: when it closes its stdout, the head must see that end.
+    # Only the command may hold these descriptors now: when it closes its stdout, the head must see the end of the
+    # stream.
     for descriptor in (0, 1):
         os.close(descriptor)
     _say(f"{mark} {_end(keeper)}")

@@ -42,7 +42,7 @@ class Generation:
         return None if self.roll is None else self.roll.over(self.number)
 
     def environment(self, settings: Settings) -> dict[str, str]:
-        """Return what the task is told of it."""
+        """Return the environment that tells the task of this generation."""
         env = {
             "ORCH_RUN": settings.run,
             "ORCH_HOST": socket.gethostname(),

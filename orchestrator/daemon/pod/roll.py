@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _KEPT = 20
-"""So many generations' records stay, for people."""
+"""How many generations' records are kept, for people to read."""
 
 
 class Roll:

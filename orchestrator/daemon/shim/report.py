@@ -154,7 +154,8 @@ class Progress:
     def heard(self, message: dict[str, Any], at: float) -> str:
         """Process a line of the runtime. Return how soon agents must be told: `now`, `soon`, or "" for not at all."""
         if "heartbeat" in message or self.heartbeat_at is not None:
-            self.heartbeat_at = at  # once it beats, any word is a sign of life
+            # Once the runtime has sent a heartbeat, every message of it is a sign of life
+            self.heartbeat_at = at
         if "step" in message:
             return self._step(message, at)
         if "error" in message:
@@ -176,7 +177,7 @@ class Progress:
             return self._say(_NO_STEP)
         first = self.global_step is None
         if self._points and step < self._points[-1][1]:
-            self._points.clear()  # it went back, after a restore: the pace begins anew
+            self._points.clear()  # the step went back after a restore, so the pace is measured from here
         if not self._points or at - self._points[-1][0] >= PACE_WINDOW_S / _POINTS_MAX:
             self._points.append((at, step))
         while len(self._points) > 2 and at - self._points[0][0] > PACE_WINDOW_S:

@@ -35,7 +35,8 @@ def listing(
     """
     answer = link.ask(FILES({**orders.of_run(run), "of": of}), timeout_s=ASK_TIMEOUT_S).ok
     own = {str(task.id): task.generation for task in run.tasks if task.host == host}
-    # A working directory is that of all generations. The newest one that the host knows may be a standby's.
+    # All generations share one working directory, so the run's generation is named: the newest that the host knows may
+    # be a standby's.
     listed = [
         file
         for file in answer["files"]

@@ -171,7 +171,7 @@ class LogCopier:
             return  # it is asked for again after ASK_AGAIN_S
         source = self._sources.get(name)
         if source is None:
-            return  # meanwhile it is of an old generation
+            return  # the task is of a newer generation by now
         try:
             self._logs.put_host(*name, source.host)
             self._logs.append(*name, reply.ok["offset"], reply.blob)

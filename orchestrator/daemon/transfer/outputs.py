@@ -54,7 +54,7 @@ class Found(NamedTuple):
 
     outputs: list[Output]
     left_out: dict[str, int]
-    """By host: links, names that cannot be shown, and what is beyond the bounds of an answer."""
+    """What is left out, by host: links, names that cannot be shown, and files beyond the bounds of an answer."""
     unreached: dict[str, str]
 
 

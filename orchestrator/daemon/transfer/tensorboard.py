@@ -56,7 +56,7 @@ def fetch(run: Run, directory: str, hosts: Iterable[str], lease: Leases) -> dict
 
     names = list(hosts)
     try:
-        # All at once, so that no host that answers nothing is waited for by the others.
+        # All hosts are asked at once, so that a host that does not answer delays no other.
         with ThreadPoolExecutor(len(names), thread_name_prefix="summaries") as asking:
             answers = dict(zip(names, asking.map(one, names), strict=True))
     except OSError as e:

@@ -23,7 +23,7 @@ FIRST_STEPS = 10
 """After so many the pace is known well enough. The first is left out of it: it is traced."""
 
 _NEWEST_WEIGHT = 0.5
-"""Of the newest save in the cost. The first one is dearer than those that follow."""
+"""The weight of the newest save in the cost. The first save costs more than those that follow."""
 
 
 class Wish:

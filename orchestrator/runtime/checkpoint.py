@@ -25,7 +25,7 @@ _CALLBACKS_AT = 5
 _INITIAL_EPOCH_AT = 10
 
 _settings: dict[str, Setting] = {}
-"""By Keras, what all fits of this process share."""
+"""What all fits of this process share, by the Keras module that they use."""
 
 
 def Checkpoint() -> Any:
@@ -106,7 +106,7 @@ def _setting(library: str, model: Any) -> Setting:
         from orchestrator.runtime.transparent.said import Said
 
         class Own(setting.Setting):
-            """Of a script whose steps are those of its optimizer."""
+            """The setting for a script whose steps are those of its optimizer."""
 
             def prepare(self, model: Any, course: replay.Course) -> None:
                 # Without a strategy, Keras 3 builds model and optimizer only when the first step is traced.

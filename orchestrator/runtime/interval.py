@@ -1,7 +1,8 @@
 """How often to save: the interval that costs least. A pure function; it runs inside the task, which measures the cost.
 
-Who saves seldom trains much anew after a failure, who saves often trains less: with a save that holds the training up
-for `cost_s`, and a failure every `failure_s`, both together are least at sqrt(2 * cost_s * failure_s) (Young, 1974).
+A run that saves seldom trains many steps again after a failure, and one that saves often loses time to saving: with a
+save that holds the training up for `cost_s`, and a failure every `failure_s`, both together are least at sqrt(2 *
+cost_s * failure_s) (Young, 1974).
 """
 
 from __future__ import annotations
@@ -9,19 +10,20 @@ from __future__ import annotations
 import math
 
 SHARE_MAX = 0.01
-"""Of the time, how much the training is held up by saving, at most."""
+"""The largest share of the time for which saving may hold the training up."""
 
 WRITING_SHARE_MAX = 0.1
 """The same of what is written beside the training, which takes of the disk and of a core."""
 
 SHORTEST_S = 1.0
-"""Nobody gains from less: to start again takes longer."""
+"""A shorter interval gains nothing, since a restart takes longer than that."""
 
 LONGEST_S = 1800.0
-"""The most that is trained anew, however cheap that would be by the formula: its failures are a guess."""
+"""The most training that a failure may cost, whatever the formula says: the rate of failures in it is a guess."""
 
 FAILURE_S = 84 * 3600.0
-"""What is expected where nobody says it: as of two hosts by the prior of `core/saving.py`."""
+"""The mean time between failures that is assumed where none is told: that of two hosts by the prior of
+`core/saving.py`."""
 
 
 class Interval:

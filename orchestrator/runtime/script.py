@@ -226,7 +226,7 @@ def last_line(error: BaseException) -> str:
         return (lines or [type(error).__name__])[-1][:_MESSAGE_MAX]
     if lines[0].endswith("in user code:"):
         return _of_user_code(lines)[:_MESSAGE_MAX]
-    # Of "2 root error(s) found." the indented line with the first one says what it is.
+    # After "2 root error(s) found." the first indented line names the error.
     telling = [
         line
         for line in lines

@@ -55,7 +55,7 @@ def _hook(base: Any, progress: Progress) -> Any:
             progress.report(int(values.results), {})
 
         def end(self, session: Any) -> None:
-            # What a run fetches may be the step before its own.
+            # The step that a run fetches may be the one before it was increased, so it is read once more.
             if self._step is None or self._first is None:
                 return
             last = int(session.run(self._step))

@@ -29,7 +29,7 @@ WINDOW_S = 2.0
 """Over how long a share is measured at least."""
 
 _WEIGHT = 0.4
-"""Of the newest window in a share: what people see should not jump."""
+"""The weight of the newest window in a share. It is small, so that the displayed share does not jump."""
 
 _UNTIMED = ("parameter_server", "tpu")
 """Strategies whose steps run elsewhere than where they are traced."""
@@ -141,8 +141,8 @@ def _is_compiled() -> bool:
     frame = sys._getframe()
     while frame is not None:
         owner = frame.f_locals.get("self")
-        # Of nothing else may an attribute be asked: a distributed variable answers by an all-reduce of its own, for
-        # which this one would wait.
+        # No attribute of any other object may be read: reading one of a distributed variable may start an all-reduce,
+        # for which this one would wait.
         if type(owner).__name__ == "Function" and vars(owner).get("_jit_compile") is True:
             return True
         frame = frame.f_back  # type: ignore[assignment]
@@ -186,8 +186,8 @@ def _replicas_here(tf: Any) -> float:
 
 def _after_its_input(original: Any, args: Any, kwargs: Any, wait: Wait, tf: Any) -> Any:
     given = args[0] if args else kwargs.get("t")
-    # The collectives of several replicas of one process wait for each other; what is written to one variable after
-    # each of them would put them in a row.
+    # The collectives of several replicas of one process wait for each other. A write to one variable after each of them
+    # would make them run one after the other, and so block for ever.
     if _replicas_here(tf) > 1 or tf.config.list_logical_devices("GPU") or not tf.is_tensor(given):
         wait.is_timed = False
         return original(*args, **kwargs)

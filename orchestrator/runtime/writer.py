@@ -26,7 +26,7 @@ class Writer:
     def write(self, work: Callable[[], None]) -> None:
         """Do this work beside the training, after the work before. Raises what that has raised."""
         self.wait()
-        # Not a daemon: a script that ends meanwhile is waited for, and its last save is kept.
+        # The thread is not a daemon, so a script that ends meanwhile waits for its last save.
         self._thread = threading.Thread(target=self._run, args=(work,), name="orch-save")
         self._thread.start()
 

@@ -24,7 +24,7 @@ class OwnNotify:
 
 
 def load_own(path: str) -> OwnNotify:
-    """Return what stands in the file; nobody, where there is none.
+    """Return the recipients in the file; none where there is no file.
 
     Raises:
         SpecError: it cannot be used; one line per diagnostic.

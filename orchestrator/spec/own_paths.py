@@ -19,7 +19,7 @@ _PLACES = {
     "ModelCheckpoint": (0, "filepath"),
     "CheckpointManager": (1, "directory"),
 }
-"""By the name of the call: the position and the keyword of its path."""
+"""The position and the keyword of the path in each call, by the name of the call."""
 
 
 @dataclass(frozen=True, slots=True)

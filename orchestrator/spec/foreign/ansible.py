@@ -23,7 +23,7 @@ Facts = dict[str, object]
 @dataclass(slots=True)
 class _Inventory:
     hosts: dict[str, dict[str, Facts]] = field(default_factory=dict)
-    """By group; the variables of a host are its own."""
+    """The hosts by group, each with its own variables."""
     vars: dict[str, Facts] = field(default_factory=dict)
     children: dict[str, list[str]] = field(default_factory=dict)
 

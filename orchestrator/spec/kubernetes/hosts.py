@@ -20,7 +20,7 @@ from orchestrator.spec.kubernetes.manifests import Manifest
 TRANSPORT = "k8s"
 
 NAME_MAX = 40
-"""Of a run: its pods' names are host names, and a keeper's socket has them in its path."""
+"""The longest name of a run: its pods' names are host names, and a keeper's socket has them in its path."""
 
 _GPU = "nvidia.com/gpu"
 _MARGIN_S = 10

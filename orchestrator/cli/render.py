@@ -14,6 +14,7 @@ from orchestrator.cli.terminal import fold
 from orchestrator.cli.times import of_event, shown
 from orchestrator.cli.troubles import trouble_lines
 from orchestrator.client.choice import is_active
+from orchestrator.client.run_facts import metrics, position
 from orchestrator.core.words import counted, duration, pace, size
 
 ENDED_MAX = 5
@@ -87,17 +88,7 @@ def rest_of_reason(run: Document) -> str:
 
 def headline(run: Document, paint: Paint) -> str:
     """Return the first line: `mnist-20261120-1  RUNNING  generation 2, 1 restart, step 120, 3.4 steps/s`."""
-    facts = []
-    if run.get("generation"):
-        facts.append(f"generation {run['generation']}")
-    if run.get("restarts"):
-        facts.append(counted(run["restarts"], "restart"))
-    if run.get("global_step") is not None:
-        total = f" of {run['steps_total']}" if run.get("steps_total") else ""
-        facts.append(f"step {run['global_step']}{total}")
-    if is_active(run) and run.get("steps_per_s") is not None:
-        facts.append(f"{pace(run['steps_per_s'])} steps/s")
-    facts += metrics(run)
+    facts = position(run) + metrics(run)
     return "  ".join(
         filter(None, [paint(title(run), "bold"), phase(run.get("phase"), paint), ", ".join(facts)])
     )
@@ -212,22 +203,6 @@ def progress(run: Document) -> str:
     facts += metrics(run)
     tasks = ", ".join(f"{t.get('task')} {or_dash(t.get('global_step'))}" for t in run.get("tasks") or [])
     return f"RUNNING: {', '.join(facts)} ({tasks})"
-
-
-_FOR_SCALE = "measured/"
-"""What `orch scale` reads, in a table of its own."""
-
-
-def metrics(run: Document) -> list[str]:
-    """Return `epoch 2`, `loss 0.1234` and what else the chief reports. Epochs count from 1, as Keras prints them."""
-    epoch = run.get("training_epoch")
-    shown = [] if epoch is None else [f"epoch {epoch + 1}"]
-    found = run.get("metrics") or {}
-    return shown + [
-        f"{name} {value:.4g}"
-        for name, value in found.items()
-        if isinstance(value, (int, float)) and not name.startswith(_FOR_SCALE)
-    ]
 
 
 def event(event: Document, paint: Paint, *, utc: bool = False) -> str:

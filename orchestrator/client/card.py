@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from orchestrator.client.run_facts import metrics, position
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.words import counted, duration, pace
+from orchestrator.core.words import duration
 
 _COLOURS = {"RUNNING": "#002c76", "SUCCEEDED": "#3d9578", "FAILED": "#98031f", "KILLED": "#98031f"}
 _PASSING = "#9f9424"
@@ -47,20 +48,10 @@ def card(run_id: str, status: Mapping[str, Any] | OrchestratorError) -> str:
 
 
 def _facts(status: Mapping[str, Any]) -> str:
-    facts = []
-    if status.get("generation"):
-        facts.append(f"generation {status['generation']}")
-    if status.get("restarts"):
-        facts.append(counted(status["restarts"], "restart"))
-    if status.get("global_step") is not None:
-        total = f" of {status['steps_total']}" if status.get("steps_total") else ""
-        facts.append(f"step {status['global_step']}{total}")
-    if status.get("steps_per_s") is not None:
-        facts.append(f"{pace(status['steps_per_s'])} steps/s")
+    facts = position(status)
     if status.get("eta_s") is not None:
         facts.append(f"{duration(status['eta_s'])} left")
-    numbers = status.get("metrics") or {}
-    facts += [f"{name} {value:.4g}" for name, value in numbers.items() if isinstance(value, (int, float))]
+    facts += metrics(status)
     return ", ".join(facts)
 
 

@@ -242,6 +242,13 @@ def test_the_card_escapes_what_hosts_say(client: Client, api: FakeApi) -> None:
     assert "no coordinator is running" in run._repr_html_()
 
 
+def test_the_card_shows_the_same_facts_as_the_terminal(client: Client, api: FakeApi) -> None:
+    api.runs.append(run_document(training_epoch=1, metrics={"loss": 0.5, "measured/steps": 8.0}))
+    card = client.run()._repr_html_()
+    assert "epoch 2, loss 0.5" in card
+    assert "measured/" not in card
+
+
 def test_any_thread_may_use_it(client: Client, api: FakeApi) -> None:
     api.runs.append(run_document())
     run, phases = client.run(), []

@@ -1,0 +1,39 @@
+"""The facts of a run in a few words each: where its training is, and what its chief reports. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.client.choice import is_active
+from orchestrator.core.words import counted, pace
+
+_FOR_SCALE = "measured/"
+"""What `orch scale` reads, in a table of its own."""
+
+
+def position(run: Mapping[str, Any]) -> list[str]:
+    """Return `generation 2`, `1 restart`, `step 120 of 400` and `3.4 steps/s`, as far as they are known."""
+    facts = []
+    if run.get("generation"):
+        facts.append(f"generation {run['generation']}")
+    if run.get("restarts"):
+        facts.append(counted(run["restarts"], "restart"))
+    if run.get("global_step") is not None:
+        total = f" of {run['steps_total']}" if run.get("steps_total") else ""
+        facts.append(f"step {run['global_step']}{total}")
+    if is_active(run) and run.get("steps_per_s") is not None:
+        facts.append(f"{pace(run['steps_per_s'])} steps/s")
+    return facts
+
+
+def metrics(run: Mapping[str, Any]) -> list[str]:
+    """Return `epoch 2`, `loss 0.1234` and what else the chief reports. Epochs count from 1, as Keras prints them."""
+    epoch = run.get("training_epoch")
+    shown = [] if epoch is None else [f"epoch {epoch + 1}"]
+    found = run.get("metrics") or {}
+    return shown + [
+        f"{name} {value:.4g}"
+        for name, value in found.items()
+        if isinstance(value, (int, float)) and not name.startswith(_FOR_SCALE)
+    ]

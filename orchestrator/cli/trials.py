@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.session import Session
@@ -12,6 +13,18 @@ from orchestrator.core.errors import OrchestratorError, Refused
 
 if TYPE_CHECKING:
     from orchestrator.core.plan import Plan
+
+_NAME_KEPT = 47
+"""So many characters of a run's name are left in that of a trial, which may have 63."""
+
+
+def trial_of(own: Plan, plan: Plan, kind: str, which: str) -> Plan:
+    """Return a plan as a trial of `plan`: with its hosts, and with a name and a checkpoint directory of its own."""
+    checkpoint = own.checkpoint
+    if checkpoint is not None:
+        checkpoint = replace(checkpoint, dir=f"{checkpoint.dir}/{kind}/{which}", keep=1)
+    name = f"{plan.name[:_NAME_KEPT]}-{kind}-{which}"
+    return replace(own, name=name, hosts=plan.hosts, checkpoint=checkpoint)
 
 
 def to_its_end(

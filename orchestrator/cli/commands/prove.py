@@ -16,7 +16,7 @@ from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
 from orchestrator.cli.tables import table
-from orchestrator.cli.trials import to_its_end
+from orchestrator.cli.trials import to_its_end, trial_of
 from orchestrator.core.comparison import TOLERANCE, Incomparable, Record, Verdict, compare, rows
 from orchestrator.core.errors import OrchestratorError, SpecError
 from orchestrator.core.words import counted, duration
@@ -67,15 +67,9 @@ def plans(request: Request) -> tuple[Plan, Plan, dict[str, str]]:
     found = []
     for which, each in (("alone", alone(spec)), ("together", many)):
         own = plan_spec(each, base)
-        checkpoint = own.checkpoint
-        if checkpoint is not None:
-            checkpoint = replace(checkpoint, dir=f"{checkpoint.dir}/prove/{which}", keep=1)
         found.append(
             replace(
-                own,
-                name=f"{plan.name[:47]}-prove-{which}",
-                hosts=plan.hosts,
-                checkpoint=checkpoint,
+                trial_of(own, plan, "prove", which),
                 outputs=(),
                 outputs_dir="",
                 restart=replace(own.restart, without_progress_max=0, standby="off"),

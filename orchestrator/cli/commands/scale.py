@@ -14,7 +14,7 @@ from orchestrator.cli.help import Command
 from orchestrator.cli.options import DURATION
 from orchestrator.cli.session import Session
 from orchestrator.cli.tables import table
-from orchestrator.cli.trials import to_its_end
+from orchestrator.cli.trials import to_its_end, trial_of
 from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
 from orchestrator.core.words import counted, duration
 
@@ -66,15 +66,9 @@ def plans(request: Request) -> tuple[list[Plan], dict[str, str]]:
             own = plan_spec(sized(spec, plan, size), base)
         except SpecError as e:
             raise SpecError(f"{counted(size, 'replica')}: {e}", hint=e.hint) from e
-        checkpoint = own.checkpoint
-        if checkpoint is not None:
-            checkpoint = replace(checkpoint, dir=f"{checkpoint.dir}/scale/{size}", keep=1)
         found.append(
             replace(
-                own,
-                name=f"{plan.name[:50]}-scale-{size}",
-                hosts=plan.hosts,
-                checkpoint=checkpoint,
+                trial_of(own, plan, "scale", str(size)),
                 restart=replace(own.restart, without_progress_max=0),
                 options=replace(own.options, measure=Measure(request.steps, request.warmup)),
             )

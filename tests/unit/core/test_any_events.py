@@ -180,6 +180,9 @@ class Chaos:
         if isinstance(event, ev.OrderFailed) and event.task is not None:
             self.ended.add((event.task, event.generation))
             self.living.pop(event.task, None)
+        if isinstance(event, ev.HostRefused) and event.problem.code == AllocationGone.code:
+            for task in self.run.tasks_on(event.host):  # its engine has ended them, whatever the host said before
+                self.living.pop(task.id, None)
         if isinstance(event, ev.HostReported):
             for task in self.run.tasks:
                 if task.host == event.host:

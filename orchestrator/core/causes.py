@@ -1,4 +1,4 @@
-"""Why tasks and generations end: one row for each cause, which says everything that is decided by it.
+"""Why tasks and generations end: one row for each cause, which holds everything that depends on it.
 
 To add a cause, add its row here, and what shows it: a failure signature (`diagnosis/signatures`), or the place in
 `phases` that finds it. Nothing else names causes in groups; a test looks that it stays so.
@@ -18,9 +18,9 @@ class Blame(Enum):
     TASK = "task"
     """The task's own: its script, its data, what it found where it ran."""
     HOST = "host"
-    """The host's, where the others were fine: two generations in a row quarantine it."""
+    """The host's fault, where the other hosts were fine: two generations in a row quarantine it."""
     PEER = "peer"
-    """Another task had gone before, and this one died of that."""
+    """Another task ended first, and this one ended because of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +28,21 @@ class Row:
     """One cause."""
 
     name: str
-    """As journal, events and JSON carry it: never changed, for old journals are read."""
+    """The name in journal, events and JSON. It never changes, since old journals must be readable."""
     blame: Blame = Blame.TASK
     is_free: bool = False
-    """It leaves the count of failures without progress as it is. What fails on a GPU or in NCCL each time is counted
-    as a script is: nobody is served by its hundredth restart."""
+    """It does not count as a failure without progress. A failure of a GPU or of NCCL that comes each time does count,
+    as one of the script does: a hundredth restart would help nobody."""
     repeats: bool = False
-    """It comes back with the same code on the same hosts: tasks that end so at once may all end alike."""
+    """It happens again with the same code on the same hosts, so all tasks may end in this way at once."""
     ends_the_run: bool = False
     """Starting again would end in the same way."""
     wants_new_place: bool = False
-    """Where a restart of one task with its old port on its old host did not help, one of all tasks may."""
+    """A restart of all tasks may help where a restart of one task, with its old port on its old host, did not."""
     is_found_first: bool = False
     """It is found while the tasks live: what they then die of is not the cause."""
     disowns: bool = False
-    """What the generation has saved is not gone on from."""
+    """The run does not resume from what the generation has saved."""
     may_want_room: bool = False
     """Where the disk of the checkpoint directory is full, the script died of that, and the run waits for room."""
     reported_as: str = ""
@@ -66,12 +66,12 @@ class Cause(Enum):
     )
     ORDERED = Row("ordered", blame=Blame.NOBODY, how="was stopped")
     SCRIPT = Row("script", repeats=True, may_want_room=True, reported_as="script")
-    """Its own words say more than any sentence of ours."""
+    """The script's own words say more than any sentence of ours."""
     IMPORT = Row("import", repeats=True)
     DATA = Row("data", repeats=True)
     """How the data set is split, or a file of it."""
     DEVICES = Row("devices", repeats=True)
-    """Not the GPUs that the strategy needs."""
+    """The task did not get the GPUs that the strategy needs."""
     OOM = Row(
         "out of memory",
         reported_as="oom",
@@ -106,7 +106,7 @@ class Cause(Enum):
         means="the process crashed in native code",
         advice='run once with env PYTHONFAULTHANDLER: "1" for a Python stack; `dmesg` on {host} may name the library',
     )
-    """A signal that a process brings upon itself."""
+    """A signal that a process causes itself, such as SIGSEGV."""
     PREEMPTED = Row(
         "preempted",
         is_free=True,
@@ -191,7 +191,7 @@ class Cause(Enum):
         means="somebody went back to an older checkpoint",
         advice="nothing; `orch ckpt ls` shows what was set aside, and going back to that brings it in again",
     )
-    """By the user's word."""
+    """The user went back to an older checkpoint."""
 
     RESCHEDULED = Row(
         "rescheduled",

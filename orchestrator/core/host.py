@@ -54,7 +54,7 @@ class Facts:
     code: str = ""
     """The digest of the pushed tree: the same on all hosts."""
     highest_generation: int = 0
-    """Of the generations' directories in the checkpoint directory, as this host sees it."""
+    """The highest generation that has a directory in the checkpoint directory, as this host sees it."""
     checkpoint_share: str = ""
     """What the run found written in the checkpoint directory: the same on all hosts, or they do not share it."""
     unkillable: tuple[Unkillable, ...] = ()
@@ -106,7 +106,7 @@ class Host:
     problem: str | None = None
     """Why it is unreachable or being connected for long."""
     warning: str | None = None
-    """What on it may end tasks although nothing is wrong with them."""
+    """What may end tasks on this host although nothing is wrong with them."""
     retry_at: Deadline | None = None
     """When a host that could not be prepared is asked again: what it lacked (a mount, a disk) may come."""
     cpu_percent: float | None = None

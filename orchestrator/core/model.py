@@ -56,11 +56,11 @@ class Run:
     since_at: Instant = 0.0
     """When the phase was entered."""
     generation: int = 0
-    """Of the gang. A task that was restarted alone has a higher one."""
+    """The gang's generation. A task that was restarted alone has a higher one."""
     generation_last: int = 0
     """The highest that was given out: to the gang, or to a task restarted alone."""
     replacements: Mapping[str, str | None] = field(default_factory=dict)
-    """By host of the plan: who has its tasks in this generation; None: nobody, they are left out. Else it itself."""
+    """Hosts of the plan whose tasks another host holds in this generation, and which; None: they are left out."""
     reason: str = ""
     reason_rest: str | None = None
     """What `reason` says after the sentence of the first cause; None where it does not begin with that."""
@@ -83,9 +83,9 @@ class Run:
     reached_step: int | None = None
     """The highest since a generation last started from a checkpoint: what the next restart goes back from."""
     longest_pause_s: float | None = None
-    """Between two moves of the chief's position, in this run."""
+    """The longest time between two moves of the chief's position, in this run."""
     from_scratch: bool = False
-    """Asked for and not done yet: older checkpoints are to be left behind."""
+    """A start from scratch was asked for and is not done yet: older checkpoints are to be left behind."""
     code: str = ""
     """The digest of the tree that this run runs, from its first generation on, whatever the workdir becomes."""
     warnings: tuple[str, ...] = ()

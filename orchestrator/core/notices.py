@@ -1,4 +1,4 @@
-"""What a person is told of a run's events, while nobody looks: which, when, how often, and in which words.
+"""The messages about a run's events that people get: about which events, when, how often, and in which words.
 
 Pure: events of the journal go in, and come out as notices, at most one a minute of what repeats.
 """
@@ -55,7 +55,7 @@ LEVELS: Mapping[str, str] = {
     "disk-full": "failure",
     "succeeded": "success",
 }
-"""Of each kind how bad it is; `warning` for the others."""
+"""How bad each kind is; `warning` for the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What is to be said now: the last of `count` events."""
+    """A message to send now: about the last of `count` events."""
 
     kind: str
     last: Happened
@@ -95,7 +95,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Of one run and kind: when it was said last, and what has happened since."""
+    """For one run and kind: when it was said last, and what has happened since."""
 
     said_at: float
     count: int = 0
@@ -103,7 +103,7 @@ class Held:
 
 
 Desk = Mapping[tuple[str, str], Held]
-"""By run and kind."""
+"""The messages that are held back, by run and kind."""
 
 EMPTY: Desk = MappingProxyType({})
 

@@ -1,4 +1,4 @@
-"""Whose a run is: the head node that drives it, and what hosts tell of such claims."""
+"""The owner of a run: the head node that drives it, and what hosts tell of such claims."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """A run of somebody, as a host or a checkpoint directory tells of it."""
+    """A run of any head node, as a host or a checkpoint directory tells of it."""
 
     run_id: str
     name: str

@@ -15,7 +15,10 @@ from orchestrator.core.instants import Deadline, Instant
 
 
 class Phase(StrEnum):
-    """Of a group of tasks that share one fate. A string, so that JSON can tell one phase's state from another's."""
+    """The phase of a group of tasks that share one fate.
+
+    It is a string, so that JSON can tell one phase's state from another's.
+    """
 
     PENDING = "PENDING"
     """Hosts are connected, checked and given the code."""
@@ -102,7 +105,7 @@ class Running:
     position_at: Instant | None = None
     """Since when it stands there."""
     evidence_at: Deadline | None = None
-    """Until when a stalled run waits for its tasks' stacks."""
+    """The instant until which a stalled run waits for its tasks' stacks."""
     watched: Watched = field(default_factory=Watched)
     """What limits its pace."""
 
@@ -114,9 +117,9 @@ class Stopping:
     phase: Literal[Phase.STOPPING] = Phase.STOPPING
     intent: Intent
     deadline_at: Deadline
-    """When whoever has not ended counts as lost, or not to be killed."""
+    """When a task that has not ended counts as lost, or as one that cannot be killed."""
     force_at: Deadline | None = None
-    """When those who may end by themselves are killed; None where nobody may any more."""
+    """When tasks that may end by themselves are killed; None where no task may do so any more."""
     proof: Mapping[str, Swept] | None = None
     """By host. None until the hosts are asked to look that nothing is left."""
     final_verification_asked_at: Instant | None = None

@@ -4,10 +4,10 @@ Rules:
 - A host holds as many tasks as it has slots; a spare host holds none.
 - Tasks spread: the next one goes where the fewest are. Then the tasks of a type are numbered in the order of
   the hosts, so that neighbours in a ring of workers share a machine where they can.
-- A task's GPUs come from its host's list, in order, and no two tasks share one. Who asks for none by number
-  gets an equal share of what its host has left (chief, worker), or none at all (ps, evaluator).
-- The hungriest tasks are placed first, each where the least is left over. For tasks that ask alike this finds a
-  place whenever there is one; for a mix it is a good guess, and what finds no room is named.
+- A task's GPUs come from its host's list, in order, and no two tasks share one. A task that names no number gets an
+  equal share of what its host has left (chief, worker), or none at all (ps, evaluator).
+- The tasks that ask for the most GPUs are placed first, each where the fewest are left over. For tasks that ask alike
+  this finds a place whenever there is one; for a mix it is a good guess, and what finds no room is named.
 """
 
 from __future__ import annotations

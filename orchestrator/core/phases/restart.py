@@ -17,7 +17,8 @@ SAME_END = "starting again would end in the same way"
 SAME_FAILURE = "the same failure at the same step twice in a row, without a newer verified checkpoint"
 
 IN_A_ROW_FACTOR = 4
-"""Even without fault, a run that comes back this many times its budget without a checkpoint is given up."""
+"""A run that restarts this many times its budget without a new checkpoint is given up, even if no failure was its
+fault."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""A full checkpoint directory: the generation that ended of it counts as no failure, and the run waits for room.
+"""A full checkpoint directory.
+
+A generation that ended because of it does not count as a failure, and the run waits for room.
 
 A person must make room, and nothing else has to be done: the run resumes by itself when a report shows enough. What is
 free is reported with some delay, so a script that says that a disk is full is judged only when a newer look is known.

@@ -53,7 +53,7 @@ def head(seen: Seen, width: int = 120) -> Text:
         "  ",
     )
     others = f"  {counted(len(seen.runs), 'run')} (r)" if len(seen.runs) > 1 else ""
-    # Where it is narrow, the bar says least of what stands there, then how many runs there are, and then the last fact.
+    # On a narrow screen, what tells least is left out first: the bar, then the number of runs, then the last facts.
     told = [(_facts(run, bar), others) for bar in (_BAR, _BAR // 2, 0)]
     facts = told[-1][0]
     told += [(facts[:count], "") for count in range(len(facts), -1, -1)]

@@ -181,7 +181,8 @@ class Chaos:
             self.ended.add((event.task, event.generation))
             self.living.pop(event.task, None)
         if isinstance(event, ev.HostRefused) and event.problem.code == AllocationGone.code:
-            for task in self.run.tasks_on(event.host):  # its engine has ended them, whatever the host said before
+            # Its engine has ended the tasks, whatever the host said before.
+            for task in self.run.tasks_on(event.host):
                 self.living.pop(task.id, None)
         if isinstance(event, ev.HostReported):
             for task in self.run.tasks:

@@ -209,6 +209,9 @@ class NoteKind(Enum):
     TRANSPARENT_OWN_STRATEGY = Row(
         "transparent-own-strategy", "The script makes a strategy, and gets the run's.", by_task=True
     )
+    TRANSPARENT_DEVICES = Row(
+        "transparent-devices", "A setting of TensorFlow that comes too late is left out.", by_task=True
+    )
     TRANSPARENT_SEED = Row("transparent-seed", "The random seeds of the workers.", by_task=True)
     TRANSPARENT_SHARD = Row("transparent-shard", "How the data set is shared.", by_task=True)
     TRANSPARENT_BATCH = Row("transparent-batch", "What the script's batch means.", by_task=True)

@@ -56,7 +56,17 @@ def _wait_for_others(strategy: Any) -> None:
 
 def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Script) -> Any:
     """Build the strategy, apply all patches, and return the strategy."""
-    from orchestrator.runtime.transparent import batches, data, figures, files, fit, gradients, noise
+    from orchestrator.runtime.transparent import (
+        batches,
+        convolutions,
+        data,
+        figures,
+        files,
+        fit,
+        gradients,
+        noise,
+        settings_of_tensorflow,
+    )
     from orchestrator.runtime.transparent.parts import Parts
     from orchestrator.runtime.transparent.setting import Setting
 
@@ -67,6 +77,8 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
     __import__(library)
     _seed(library, said)
     replace_others(strategy, said, name)
+    settings_of_tensorflow.install(said, name, script.folder)
+    convolutions.install(strategy)
     data.shard(strategy, said)
     data.copy_generated()
     chief = is_chief(os.environ.get("TF_CONFIG"))

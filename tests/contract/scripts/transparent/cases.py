@@ -356,6 +356,36 @@ def recurrent_model_asked_for_one_example():
 
 
 @case
+def convolutions_without_an_example():
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            layers.Reshape((3, 2, 1)),
+            layers.Conv2D(4, 2, activation="relu"),
+            layers.Conv2D(3, 2, padding="same"),
+            layers.SeparableConv2D(3, 2, padding="same", activation="tanh"),
+            layers.DepthwiseConv2D(2, padding="same"),
+            layers.Conv2DTranspose(2, 2, strides=2, activation="relu"),
+            layers.Conv2DTranspose(2, 2),
+            layers.Flatten(),
+            layers.Dense(1, "sigmoid"),
+        ]
+    )
+    model.compile("sgd", "binary_crossentropy")
+    model, history = trained(model, X[:33], Y[:33], validation_data=(X[:33], Y[:33]))
+    return model, {**history, "predicted": model.predict(X[:1], verbose=0)[:, 0].tolist()}
+
+
+@case
+def devices_of_its_own():
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if tf.distribute.has_strategy():  # alone, this process has begun to compute
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        tf.config.threading.set_inter_op_parallelism_threads(3)
+    return trained(compiled())
+
+
+@case
 def normalized_over_the_global_batch():
     inner = layers.BatchNormalization(synchronized=True)
     return trained(compiled("adam", "binary_crossentropy", inner), X[:33], Y[:33])

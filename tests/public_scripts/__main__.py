@@ -3,7 +3,8 @@
 Each script is run as its author does, and by two workers of which one is killed with SIGKILL in the middle of `fit`,
 after which a second generation goes on from its backup. `--runs 2,still,3` adds: both with the noise of layers off,
 where there is some; and three workers. Weights are compared; where there is noise, the loss. A refusal is recorded with
-its line. `--page` writes the results into docs/strategies.md.
+its line. What is not equal is compared with how far one process is from itself: with its first weights moved by a
+relative 1e-7, and with other noise. `--page` writes the results into docs/strategies.md.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 import tomllib
 
-from tests.public_scripts.page import commit, name_of, verdict, write_page
+from tests.public_scripts.page import EQUAL, commit, name_of, verdict, write_page
 
 HERE = Path(__file__).parent
 
@@ -30,9 +31,13 @@ _NOISE = re.compile(
     r"Dropout|Random[A-Z]\w+(?=\()|keras\.random\b|tf\.random\b|GaussianNoise|BatchNormalization|backend\.random\b"
 )
 
+_ERROR = re.compile(r"[\w.]*(Error|Exception|Unsupported|NoNetwork)\b")
 _STARVED = re.compile(r"heartbeat timeout|Unexpected heartbeat request|failed to connect to all addresses")
 """What TensorFlow says where a worker had no processor for ten seconds."""
 GENERATIONS = 4
+
+CONTROLS = 2
+"""How often one process is compared with itself. Its greatest difference counts."""
 
 
 def main() -> None:
@@ -45,7 +50,9 @@ def main() -> None:
         help="has the collections as OWNER/NAME/PATH, or is filled with them",
     )
     parser.add_argument("--fetch", action="store_true", help="get the scripts that are missing from GitHub")
-    parser.add_argument("--only", default="", help="only scripts whose path contains this")
+    parser.add_argument(
+        "--only", default="", help="only scripts whose path contains one of these, with commas between"
+    )
     parser.add_argument("--results", type=Path, default=Path("build/public-scripts.json"))
     parser.add_argument("--runs", default="2", help="which of 2, still, 3; a script has its own, too")
     parser.add_argument("--again", action="store_true", help="also run what the results have already")
@@ -63,7 +70,7 @@ def main() -> None:
 
     import_once(_data(args))
     for script in collection["script"]:
-        if args.only in script["path"]:
+        if any(part in script["path"] for part in args.only.split(",")):
             _run(collection, script, args, known)
 
 
@@ -78,11 +85,47 @@ def _run(collection: dict[str, Any], script: dict[str, Any], args: argparse.Name
             continue
         if row.get("2", {}).get("outcome") == "refused":
             continue
-        row[run] = _transparent(row, script, args, run)
+        row[run] = {"commit": commit(), **_transparent(row, script, args, run)}
         print(f"{name}, {run}: {verdict(row, run)} {row[run]}", flush=True)
+    _compare_with_itself(row, script, args)
     known[name] = {"commit": commit(), **row}
     args.results.parent.mkdir(parents=True, exist_ok=True)
     args.results.write_text(json.dumps(known, indent=1))
+
+
+def _compare_with_itself(row: dict[str, Any], script: dict[str, Any], args: argparse.Namespace) -> None:
+    """Measure how far one process ends from itself, where that may be why a run is not equal."""
+    runs = [run for run in ("2", "still", "3") if row.get(run, {}).get("outcome") == "ran"]
+    apart = {run for run in runs if not (row[run]["weights_apart"] or 0) <= EQUAL}
+    wanted = {
+        "moved": bool(apart) and not row["noise"],
+        "moved still": "still" in apart,
+        "redrawn": bool(apart) and any(each != "BatchNormalization" for each in row["noise"]),
+    }
+    for control, needed in wanted.items():
+        itself = row.setdefault("itself", {})
+        if needed and control not in itself:
+            itself[control] = _from_itself(script, args, control)
+            print(f"{name_of(script)}, {control}: {itself[control]}", flush=True)
+
+
+def _from_itself(script: dict[str, Any], args: argparse.Namespace, control: str) -> dict[str, Any]:
+    from tests.public_scripts.running import stored
+
+    home, (kind, _, still) = _home(script, args), control.partition(" ")
+    env = {"ORCH_PUBLIC_STILL": "1"} if still else {}
+    expected = stored(home / ("plain-still" if still else "plain"))
+    if expected is None:
+        return {"outcome": "not run", "why": "the plain run has left nothing"}
+    found = []
+    for number in range(1, CONTROLS + 1):
+        told = {**env, "ORCH_PUBLIC_CONTROL": f"{kind}:{number}"}
+        other = _plain(home / f"{home.name}.py", home, args, told, f"plain-{control.replace(' ', '-')}")
+        if "why" in other:
+            return {"outcome": "not run", **other}
+        found.append(_compared(expected, other))
+    most = {key: max(each[key] or 0.0 for each in found) for key in ("weights_apart", "loss_apart")}
+    return {"outcome": "ran", "commit": commit(), **most}
 
 
 def _home(script: dict[str, Any], args: argparse.Namespace) -> Path:
@@ -135,11 +178,13 @@ def _data(args: argparse.Namespace) -> Path:
     return data
 
 
-def _plain(copy: Path, home: Path, args: argparse.Namespace, env: dict[str, str]) -> dict[str, Any]:
+def _plain(
+    copy: Path, home: Path, args: argparse.Namespace, env: dict[str, str], kind: str = "plain"
+) -> dict[str, Any]:
     """Return the figures and weights of one process, or why there are none."""
     from tests.public_scripts.running import plain, until
 
-    place = home / ("plain-still" if env else "plain")
+    place = home / kind
     shutil.rmtree(place, ignore_errors=True)
     alone = plain(copy, place, _data(args), env)
     if not until(lambda: alone.poll() is not None):
@@ -156,7 +201,7 @@ def _transparent(
 
     home, env = _home(script, args), {"ORCH_PUBLIC_STILL": "1"} if run == "still" else {}
     copy = home / f"{home.name}.py"
-    expected = _plain(copy, home, args, env) if env else stored(home / "plain")
+    expected = _plain(copy, home, args, env, "plain-still") if env else stored(home / "plain")
     if expected is None or "why" in expected:
         return {"outcome": "not run", **(expected or {"why": "the plain run has left nothing"})}
     # Some kill the chief, some another worker; one that is too short is not killed.
@@ -221,9 +266,14 @@ def _compared(expected: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]
 
 
 def _last(log: str) -> str:
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    said = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Unsupported|NoNetwork)\b", line)]
-    return (said or lines or ["nothing"])[-1][:300]
+    """Return the last error of a log; where its line says nothing yet, with the next one."""
+    lines = [re.sub(r"\x1b\[\d*m", "", line).strip() for line in log.splitlines()]
+    lines = [line for line in lines if line and not re.match(r"Detected at node|File |<stack traces", line)]
+    said = [place for place, line in enumerate(lines) if _ERROR.match(line)]
+    if not said:
+        return (lines or ["nothing"])[-1][:500]
+    more = lines[said[-1] + 1 : said[-1] + 2] if re.search(r"(:|call\(\)\.)$", lines[said[-1]]) else []
+    return " ".join([lines[said[-1]], *more])[:500]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 It leaves the figures of each `fit`, and the weights of all models that were fitted, in HOME. With ORCH_PUBLIC_KILL_AT
 it kills itself with SIGKILL within the batch of that number; with ORCH_PUBLIC_STILL the noise of layers is off.
+ORCH_PUBLIC_CONTROL is for a process that is compared with itself: `moved:1` moves the first weights by a relative 1e-7,
+`redrawn:1` draws other noise.
 """
 
 from __future__ import annotations
@@ -29,6 +31,11 @@ def main(kind: str, script: str, home: Path) -> int:
     small_data.install()
     if os.environ.get("ORCH_PUBLIC_STILL"):
         small_data.still()
+    control, _, number = os.environ.get("ORCH_PUBLIC_CONTROL", "").partition(":")
+    if control == "moved":
+        _move_weights(int(number))
+    elif control == "redrawn":
+        small_data.redrawn(int(number))
     seen = _watch_models(home)
     try:
         code = _alone(script) if kind == "alone" else _as_worker(script)
@@ -96,6 +103,23 @@ def _watch_models(home: Path) -> dict[str, Any]:
     keras.Model.fit = fit
     callbacks.on_train_batch_end = on_train_batch_end
     return seen
+
+
+def _move_weights(number: int) -> None:
+    """Move the weights of each model by a relative 1e-7, once, before its first step."""
+    callbacks: Any = sys.modules["keras.src.callbacks.callback_list"].CallbackList
+    begin, random = callbacks.on_train_begin, np.random.default_rng(number)
+    moved: list[Any] = []
+
+    def on_train_begin(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not any(self._model is each for each in moved):
+            moved.append(self._model)
+            for variable in self._model.trainable_variables:
+                value = np.asarray(variable, "float64")
+                variable.assign((value * (1 + random.choice([-1e-7, 1e-7], value.shape))).astype("float32"))
+        begin(self, *args, **kwargs)
+
+    callbacks.on_train_begin = on_train_begin
 
 
 def _write(home: Path, seen: dict[str, Any]) -> None:

@@ -18,10 +18,18 @@ EQUAL = 1e-3
 ALIKE = 0.25
 """Of the last loss, relative, where noise differs by replica."""
 
+ITSELF = 2.0
+"""How many times as far from one process as that is from itself a run may end."""
+
+SAME_LOSS = 0.02
+"""Of the last loss, relative, where one process does not end with the same weights twice either."""
+
+RUNS = ("2", "still", "3")
+
 
 def good(row: dict[str, Any], run: str) -> bool:
-    """Return whether this run shows what the page promises: equal, alike for what has noise, or refused."""
-    return run not in row or verdict(row, run).partition(" ")[0] in ("equal", "alike", "refused")
+    """Return whether this run shows what the page promises: see `verdict`."""
+    return run not in row or verdict(row, run).partition(" ")[0] in ("equal", "alike", "unstable", "refused")
 
 
 def verdict(row: dict[str, Any], run: str) -> str:
@@ -36,9 +44,27 @@ def verdict(row: dict[str, Any], run: str) -> str:
         return "trains nothing"
     if weights is not None and weights <= EQUAL:
         return f"equal ({weights:.0e})"
-    if row["noise"] and loss is not None and loss <= ALIKE:
-        return f"alike (loss {loss:.1%})"
+    moved = _itself(row, "moved still" if run == "still" else "moved")
+    if moved is not None and weights is not None and _as_itself(seen, moved):
+        return f"unstable ({weights:.0e}; by itself {moved['weights_apart']:.0e})"
+    if row["noise"] and run != "still" and loss is not None:
+        redrawn = _itself(row, "redrawn")
+        own = f"; by itself {redrawn['loss_apart']:.1%}" if redrawn is not None else ""
+        if loss <= max(ALIKE, ITSELF * redrawn["loss_apart"] if redrawn is not None else 0.0):
+            return f"alike (loss {loss:.1%}{own})"
     return f"differs (weights {weights:.0e}, loss {loss:.0%})" if weights is not None else "other weights"
+
+
+def _as_itself(seen: dict[str, Any], moved: dict[str, Any]) -> bool:
+    """Return whether a run ended no farther from one process than that from itself, and with the same loss."""
+    near: bool = seen["weights_apart"] <= ITSELF * moved["weights_apart"]
+    return near and (seen["loss_apart"] or 0.0) <= max(SAME_LOSS, ITSELF * moved["loss_apart"])
+
+
+def _itself(row: dict[str, Any], control: str) -> dict[str, Any] | None:
+    """Return how far one process ended from itself, where that was measured."""
+    found: dict[str, Any] = row.get("itself", {}).get(control) or {}
+    return found if found.get("outcome") == "ran" else None
 
 
 def write_page(collection: dict[str, Any], known: dict[str, Any]) -> None:
@@ -54,15 +80,15 @@ def table_of(collection: dict[str, Any], known: dict[str, Any]) -> Iterator[str]
     """Return the lines of the table."""
     rows = [(script, _run(known.get(name_of(script)))) for script in collection["script"]]
     ran = [row for _, row in rows if row and row["outcome"] != "not run"]
-    bad = sum(not all(good(row, run) for run in ("2", "still", "3")) for row in ran)
-    commits = ", ".join(sorted({row.get("commit", "unknown") for row in ran})) or "none"
+    bad = sum(not all(good(row, run) for run in RUNS) for row in ran)
     yield (
-        f"{datetime.date.today()}, commit {commits}: {len(ran)} of {len(rows)} scripts ran, "
-        f"{len(ran) - bad} of them as the page promises, {bad} not."
+        f"{datetime.date.today()}: {len(ran)} of {len(rows)} scripts ran, {len(ran) - bad} of them as the page "
+        f"promises, {bad} not; {sum('still' in row for row in ran)} of {sum(bool(row['noise']) for row in ran)} with "
+        "noise were also trained with it off. Each row names the commits at which its runs were made."
     )
     yield ""
-    yield "| script | fits | 2 workers, one killed | noise off | 3 workers | |"
-    yield "| --- | --- | --- | --- | --- | --- |"
+    yield "| script | fits | 2 workers, one killed | noise off | 3 workers | | commit |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
     for script, row in rows:
         yield "| " + " | ".join(_cells(script, row)) + " |"
     yield ""
@@ -80,9 +106,7 @@ def commit() -> str:
 
 def _run(row: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return the row, or None where only one process has trained so far."""
-    there = row is not None and (
-        row["outcome"] == "not run" or any(run in row for run in ("2", "still", "3"))
-    )
+    there = row is not None and (row["outcome"] == "not run" or any(run in row for run in RUNS))
     return row if there else None
 
 
@@ -94,18 +118,25 @@ def name_of(script: dict[str, Any]) -> str:
 def _cells(script: dict[str, Any], row: dict[str, Any] | None) -> tuple[str, ...]:
     name = name_of(script)
     if row is None:
-        return (name, "", "", "", "", "not run: no time for it")
+        return (name, "", "", "", "", "not run: no time for it", "")
     if row["outcome"] == "not run":
-        return (name, "", "", "", "", f"not run: {_cell(row['why'])}")
+        return (name, "", "", "", "", f"not run: {_cell(row['why'])}", _commits(row))
     two = row.get("2") or {}
-    why = next((row[run]["why"] for run in ("2", "still", "3") if "why" in row.get(run, {})), "")
+    why = next((row[run]["why"] for run in RUNS if "why" in row.get(run, {})), "")
     noise = f"noise: {', '.join(row['noise'])}" if row["noise"] else ""
     killed = two.get("killed")
     at = f"; {killed['worker']} at step {killed['at']}, from {killed['from']}" if killed else ""
-    still = verdict(row, "still") if row["noise"] else ""
-    return (name, str(row["fits"]), verdict(row, "2") + at, still, verdict(row, "3"), _cell(why or noise))
+    shown = (verdict(row, "2") + at, verdict(row, "still"), verdict(row, "3"))
+    return (name, str(row["fits"]), *shown, _cell(why or noise), _commits(row))
+
+
+def _commits(row: dict[str, Any]) -> str:
+    """Return the commits of a row's runs. A run that does not name its own is of the row's."""
+    first = row.get("commit", "unknown")
+    runs = [row[run] for run in RUNS if run in row] + list(row.get("itself", {}).values())
+    return ", ".join(dict.fromkeys(run.get("commit", first) for run in runs) or [first])
 
 
 def _cell(text: str) -> str:
     """Return a script's own words for a cell of the table, in which nothing is a link or a column."""
-    return text.replace("](", "] (").replace("|", "\\|").replace("\n", " ")[:240]
+    return text.replace("](", "] (").replace("|", "\\|").replace("\n", " ")[:400]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import sys
 import types
 from typing import Any
@@ -13,9 +14,10 @@ import numpy as np
 TRAIN, TEST = 200, 48
 """200 is no multiple of the batch of 32: each epoch ends with a smaller batch."""
 
-_DRAWING = (
-    "matplotlib", "matplotlib.pyplot", "matplotlib.cm", "imageio", "IPython", "IPython.display", "ipywidgets"
+_NOTHING = (
+    "matplotlib", "matplotlib.pyplot", "matplotlib.cm", "imageio", "IPython", "IPython.display", "ipywidgets", "pandas"
 )  # fmt: skip
+"""They draw; and what a script imports and does not use."""
 
 
 def _images(shape: tuple[int, ...], classes: int, *, column: bool) -> Any:
@@ -125,8 +127,10 @@ def install() -> None:
     files.urlretrieve = _refused
     files.validate_file = lambda *_, **__: True
     keras.utils.plot_model = lambda *_, **__: None
-    for name in _DRAWING:
+    for name in _NOTHING:
         sys.modules[name] = _Nothing()
+    sys.modules["tqdm"] = types.ModuleType("tqdm")  # shows progress
+    vars(sys.modules["tqdm"])["tqdm"] = lambda each, **_: each
     sys.modules["gdown"] = types.ModuleType("gdown")
     vars(sys.modules["gdown"])["download"] = lambda *_, **__: None
     sys.modules["tensorflow_datasets"] = _tfds()
@@ -153,31 +157,64 @@ def still() -> None:
 
 def _draw_constants() -> None:
     """Let what is drawn within a graph be a constant. Weights are drawn before, and stay as they are."""
+
+    def constant(_draw: Any, words: dict[str, Any]) -> Any:
+        import tensorflow as tf
+
+        dtype = tf.as_dtype(words["dtype"])
+        if "minval" in words:
+            low, high = words["minval"] or 0, words["maxval"]
+            value = low if high is None or dtype.is_integer else (low + high) / 2
+        else:
+            value = words["mean"] + words["stddev"] / 2
+        return tf.fill(words["shape"], tf.cast(value, dtype))
+
+    _patch_draws(constant, stateless_too=True)
+
+
+def redrawn(number: int) -> None:
+    """Draw other noise within graphs. Weights are drawn before, and stay as they are."""
+    import tensorflow as tf
+
+    drawn = itertools.count(1000 * number)
+
+    def other(draw: Any, words: dict[str, Any]) -> Any:
+        return draw(**{**words, "seed": next(drawn)})
+
+    _patch_draws(other, stateless_too=False)
+    generators: Any = sys.modules["keras.src.random.seed_generator"]
+    draw_seed = generators.draw_seed
+
+    @functools.wraps(draw_seed)
+    def draw_other_seed(seed: Any) -> Any:
+        own = draw_seed(seed)
+        return own + 1000 * number if tf.inside_function() and not isinstance(seed, int) else own
+
+    for module in list(sys.modules.values()):
+        if getattr(module, "draw_seed", None) is draw_seed:
+            vars(module)["draw_seed"] = draw_other_seed
+
+
+def _patch_draws(made: Any, *, stateless_too: bool) -> None:
+    """Let `made(draw, words)` draw for TensorFlow's functions, within graphs only."""
     import tensorflow as tf
     from tensorflow.python.ops import random_ops
 
-    def constant(draw: Any) -> Any:
+    def patched(draw: Any) -> Any:
         @functools.wraps(draw)
         def drawing(*args: Any, **kwargs: Any) -> Any:
             if not tf.inside_function():
                 return draw(*args, **kwargs)
             given = inspect.signature(draw).bind(*args, **kwargs)
             given.apply_defaults()
-            words = given.arguments
-            dtype = tf.as_dtype(words["dtype"])
-            if "minval" in words:
-                low, high = words["minval"] or 0, words["maxval"]
-                value = low if high is None or dtype.is_integer else (low + high) / 2
-            else:
-                value = words["mean"] + words["stddev"] / 2
-            return tf.fill(words["shape"], tf.cast(value, dtype))
+            return made(draw, given.arguments)
 
         return drawing
 
     for kind in ("normal", "uniform", "truncated_normal"):
-        stateless = constant(getattr(tf.random, f"stateless_{kind}"))
-        setattr(tf.random, f"stateless_{kind}", stateless)
+        if stateless_too:
+            setattr(tf.random, f"stateless_{kind}", patched(getattr(tf.random, f"stateless_{kind}")))
         plain = f"random_{kind}" if kind != "truncated_normal" else kind
-        drawing = constant(getattr(random_ops, plain))
+        drawing = patched(getattr(random_ops, plain))
         setattr(random_ops, plain, drawing)
         setattr(tf.random, kind, drawing)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tomllib
 
-from tests.public_scripts.__main__ import _compared
+from tests.public_scripts.__main__ import _compared, _last
 from tests.public_scripts.page import good, name_of, table_of, verdict
 from tests.public_scripts.running import as_script, shortened
 
@@ -76,6 +76,44 @@ def test_equal_is_said_of_equal_weights_only(noise: list[str], seen: dict[str, A
     assert good(row, "3"), "what was not run promises nothing"
 
 
+@pytest.mark.parametrize(
+    ("noise", "run", "itself", "says"),
+    [
+        ([], "2", {"moved": ran(0.2, 0.0)}, "unstable (3e-01; by itself 2e-01)"),
+        ([], "2", {"moved": ran(0.1, 0.0)}, "differs (weights 3e-01, loss 5%)"),
+        ([], "2", {"moved": ran(0.2, 0.01)}, "differs (weights 3e-01, loss 5%)"),
+        ([], "2", {"moved": {"outcome": "not run"}}, "differs (weights 3e-01, loss 5%)"),
+        (["Dropout"], "still", {"moved still": ran(0.2, 0.03)}, "unstable (3e-01; by itself 2e-01)"),
+        (["Dropout"], "still", {"redrawn": ran(0.2, 0.9)}, "differs (weights 3e-01, loss 5%)"),
+        (["Dropout"], "2", {"redrawn": ran(0.2, 0.04)}, "alike (loss 5.0%; by itself 4.0%)"),
+    ],
+)
+def test_what_differs_from_itself_is_measured(
+    noise: list[str], run: str, itself: dict[str, Any], says: str
+) -> None:
+    loss = 0.05 if not says.startswith("unstable") else 0.01
+    row = {"noise": noise, run: ran(0.3, loss if run != "still" else 0.05), "itself": itself}
+    assert verdict(row, run) == says
+    assert good(row, run) == (not says.startswith("differs"))
+
+
+def test_an_error_is_told_with_the_line_that_says_what_it_is() -> None:
+    lines = [
+        "ValueError: an earlier one",
+        "AttributeError: Exception encountered when calling Patches.call().",
+        "",
+        "\x1b[1mmodule 'keras.ops' has no attribute 'backend'\x1b[0m",
+        "Arguments received by Patches.call():",
+    ]
+    assert _last("\n".join(lines)) == (
+        "AttributeError: Exception encountered when calling Patches.call(). "
+        "module 'keras.ops' has no attribute 'backend'"
+    )
+    assert _last("no error at all\n") == "no error at all"
+    graph = "tf.InvalidArgumentError: Graph execution error:\n\nDetected at node x defined at:\n  File y\nbad depth\n"
+    assert _last(graph) == "tf.InvalidArgumentError: Graph execution error: bad depth"
+
+
 def test_weights_are_compared_by_the_largest_of_their_array() -> None:
     expected = {"weights": [np.array([0.0, 2.0])], "fits": [{"loss": [3.0, 2.0]}]}
     found = {"weights": [np.array([0.01, 2.0])], "fits": [{"loss": [3.0, 1.9]}]}
@@ -94,6 +132,6 @@ def test_the_table_says_what_was_not_run_and_why() -> None:
     lines = list(table_of(collection, known))
     assert "1 of " in lines[0]
     assert "1 of them as the page promises, 0 not" in lines[0]
-    assert f"| {first} |  |  |  |  | not run: it fails alone: a \\| b |" in lines
-    assert f"| {second} | 1 | equal (1e-06); worker:1 at step 8, from 6 |  |  |  |" in lines
+    assert f"| {first} |  |  |  |  | not run: it fails alone: a \\| b | unknown |" in lines
+    assert f"| {second} | 1 | equal (1e-06); worker:1 at step 8, from 6 |  |  |  | unknown |" in lines
     assert sum("no time for it" in line for line in lines) == len(collection["script"]) - 2

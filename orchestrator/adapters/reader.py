@@ -60,33 +60,38 @@ class Reader:
         os.eventfd_write(self._bell, 1)
 
     def _started(self) -> select.epoll:
-        if self._epoll is None:
-            self._epoll = select.epoll()
-            self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            self._epoll.register(self._bell, select.EPOLLIN)
-            threading.Thread(target=self._run, args=(self._epoll,), name="reader", daemon=True).start()
+        if self._epoll is None:  # kept only once all of it is there: what failed half-way is tried again
+            with contextlib.ExitStack() as undo:
+                epoll = undo.enter_context(select.epoll())
+                bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                undo.callback(os.close, bell)
+                epoll.register(bell, select.EPOLLIN)
+                threading.Thread(target=self._run, args=(epoll, bell), name="reader", daemon=True).start()
+                undo.pop_all()
+            self._epoll, self._bell = epoll, bell
         return self._epoll
 
-    def _run(self, epoll: select.epoll) -> None:
+    def _run(self, epoll: select.epoll, bell: int) -> None:
         while True:
             wait_s = max(0.0, self._paused[0][0] - time.monotonic()) if self._paused else None
             for descriptor, _ in epoll.poll(wait_s):
-                if descriptor == self._bell:
-                    self._ring()
+                if descriptor == bell:
+                    self._ring(bell)
                 elif (ready := self._ready.get(descriptor)) is not None:
                     self._read(descriptor, ready)
             self._go_on()
 
-    def _ring(self) -> None:
+    def _ring(self, bell: int) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
+            os.eventfd_read(bell)
         while self._soon:
             _without_fault(self._soon.popleft())
 
     def _read(self, descriptor: int, ready: Ready) -> None:
         pause_s = _without_fault(ready)
         if pause_s is None:
-            self.leave(descriptor)
+            if self._ready.get(descriptor) is ready:  # its number may be another's by now
+                self.leave(descriptor)
         elif pause_s > 0:
             with self._lock:
                 if self._ready.get(descriptor) is not ready or self._epoll is None:

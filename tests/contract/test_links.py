@@ -425,6 +425,26 @@ def test_a_fault_of_ours_is_said_and_does_not_end_the_link(rig: Rig) -> None:
     assert ("down", "r", "a", "a fault in orch; see the coordinator's log") in rig.ear.heard
 
 
+def test_a_channel_that_cannot_be_fed_from_is_let_go_and_one_connection_takes_its_place(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed, failures = FakeChannel.feed, [OSError("no descriptor left")]
+
+    def fail_once(channel: FakeChannel, take: Callable[[bytes], float]) -> None:
+        if failures:
+            raise failures.pop()
+        feed(channel, take)
+
+    monkeypatch.setattr(FakeChannel, "feed", fail_once)
+    link = rig.link()
+    link.attach("r", WATCH)
+    until(lambda: rig.ear.kinds().count("up") == 2)
+    assert rig.ear.kinds() == ["up", "down", "up"]
+    assert link.ask(ASKED)
+    time.sleep(0.1)
+    assert rig.ear.kinds() == ["up", "down", "up"]
+
+
 def test_two_runs_share_a_link_and_the_last_one_closes_it(rig: Rig) -> None:
     link = rig.connected()
     link.attach("s", WATCH._replace(epoch=4))

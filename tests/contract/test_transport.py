@@ -336,6 +336,7 @@ class Fed:
 
     def __init__(self, pause_s: float = 0.0) -> None:
         self.heard = bytearray()
+        self.pieces = 0
         self.ends = 0
         self.together = 0
         self.pause_s = pause_s
@@ -349,6 +350,7 @@ class Fed:
         try:
             self.after_end += self.ends
             self.ends += not data
+            self.pieces += 1
             self.heard += data
             return self.pause_s
         finally:
@@ -408,6 +410,18 @@ def test_who_wants_a_pause_is_fed_nothing_for_so_long_and_others_go_on(
     assert slow.heard == b"one" or time.monotonic() - began_at > 0.3
     slow.wait(lambda: slow.heard == b"onetwo")
     assert time.monotonic() - began_at > 0.3
+
+
+def test_what_comes_in_a_pause_is_fed_in_a_few_pieces(start: Callable[[str], Channel]) -> None:
+    """So of many reports the newest is heard soon: each alone, with a pause after it, would come minutes late."""
+    channel, fed = start(ECHO), Fed(pause_s=0.4)
+    channel.feed(fed.take)
+    channel.write(b"first")
+    fed.wait(lambda: fed.heard == b"first")
+    for _ in range(200):
+        channel.write(b"report\n")
+    fed.wait(lambda: len(fed.heard) == len(b"first") + 200 * len(b"report\n"))
+    assert fed.pieces < 10
 
 
 def test_to_close_ends_the_feeding_also_in_a_pause(start: Callable[[str], Channel]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import paramiko
 from paramiko.buffered_pipe import BufferedPipe
 
 from orchestrator.adapters.transport import EXIT_STATUS_WAIT_S, ChannelClosed, Tail, Take
+
+log = logging.getLogger(__name__)
 
 _FED_BYTES = 1 << 16
 """Taken out of paramiko's buffer at once: more than a packet holds."""
@@ -66,8 +69,13 @@ class SshChannel:
         """Who is fed; None while read() is used."""
         self._feeding = threading.Lock()
         self._is_late = False
+        """Whether a thread feeds on later."""
         self._closed = threading.Event()
         self._ended = False
+        self._ends = False
+        """Whether a thread feeds the end."""
+        self._told = False
+        """Whether who is fed was told of the end."""
         self.forget: Callable[[], None] = lambda: None
 
     def read(self, size: int) -> bytes:
@@ -101,37 +109,58 @@ class SshChannel:
         if self._clear_to_send.is_set():
             self._feed_on()
         else:  # while keys are exchanged, granting the host more would wait for this very thread
-            self._is_late = True
-            threading.Thread(target=self._feed_late, name="ssh-feed", daemon=True).start()
-
-    def _feed_late(self) -> None:
-        self._clear_to_send.wait(_KEYS_S)
-        self._is_late = False
-        self._feed_on()
+            self._is_late = self._lend(self._feed_late, 0.0)
 
     def _over(self) -> None:
-        if self._take is not None:  # in a thread: whoever says it holds the session's lock
-            threading.Thread(target=self._feed_on, name="ssh-feed", daemon=True).start()
+        if self._take is not None and not self._ends:  # in a thread: whoever says it holds the session's lock
+            self._ends = self._lend(self._feed_on)
+
+    def _lend(self, work: Callable[..., None], *args: float) -> bool:
+        """Have it done in a thread of its own. Return whether there is one."""
+        try:
+            threading.Thread(target=work, args=args, name="ssh-feed", daemon=True).start()
+        except RuntimeError as e:  # the silence of the link is noticed, and it is closed
+            log.warning("%s", e)
+            return False
+        return True
+
+    def _feed_late(self, pause_s: float) -> None:
+        """Feed on after a pause, and once keys are exchanged."""
+        self._closed.wait(pause_s)
+        self._clear_to_send.wait(_KEYS_S)
+        with self._feeding:
+            self._is_late = False
+        self._feed_on()
 
     def _feed_on(self) -> None:
-        """Hand on what is there, then the end, where it has come."""
+        """Hand on what is there, then the end, where it has come. If the host has to wait, a thread does it later.
+
+        Meanwhile what comes stays in paramiko's buffer, which holds a window of it, and is then taken all at once:
+        paramiko's own thread must go on, for keys and for our writes.
+        """
         with self._feeding:
-            take, session = self._take, self._session
-            if take is None or self._ended:
-                return
-            is_over = self._closed.is_set() or session.eof_received or session.closed
-            try:
-                self._drain_stderr()
-                while session.recv_ready() and not self._closed.is_set():
-                    pause_s = take(session.recv(_FED_BYTES))
-                    if pause_s > 0:
-                        # Nothing of the whole connection is read meanwhile: its host has to wait in its own kernel.
-                        self._closed.wait(pause_s)
-            except (paramiko.SSHException, EOFError, OSError):
-                is_over = True
-            if is_over:
-                self._ended = True
-                take(b"")
+            while not self._is_late and (pause_s := self._feed_some()) > 0:
+                self._is_late = self._lend(self._feed_late, pause_s)
+                if not self._is_late:
+                    self._closed.wait(pause_s)
+
+    def _feed_some(self) -> float:
+        """Return how long to wait before more is fed; 0 where all is. The lock of feeding is held."""
+        take, session = self._take, self._session
+        if take is None or self._told:
+            return 0.0
+        is_over = self._ended or self._closed.is_set() or session.eof_received or session.closed
+        try:
+            self._drain_stderr()
+            while session.recv_ready() and not self._closed.is_set():
+                if (pause_s := take(session.recv(_FED_BYTES))) > 0:
+                    return pause_s
+        except (paramiko.SSHException, EOFError, OSError):
+            is_over = True
+        if is_over:
+            self._ended = self._told = True
+            take(b"")
+        return 0.0
 
     def write(self, data: bytes) -> None:
         try:
@@ -150,6 +179,7 @@ class SshChannel:
 
     def close(self) -> None:
         if self._closed.is_set():
+            self._over()  # there may have been no thread for it
             return
         self._closed.set()
         hang_up(self._connections)

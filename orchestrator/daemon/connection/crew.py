@@ -18,6 +18,9 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
+NO_THREAD_S = 1.0
+"""After what time a thread is asked for again where the machine allowed none."""
+
 IDLE_MAX = 4
 """How many threads stay when there is no work for them."""
 
@@ -36,14 +39,20 @@ class Crew:
         self._walks = False
 
     def do(self, work: Callable[[], None]) -> None:
-        """Begin the work now, in a thread that is idle or in a new one."""
+        """Begin the work in a thread that is idle or in a new one: now, or when the machine allows one."""
         with self._lock:
             is_taken = self._idle > 0
             self._idle -= is_taken
         if is_taken:
             self._work.put(work)
-        else:
+            return
+        try:
             threading.Thread(target=self._serve, args=(work,), name="connection-crew", daemon=True).start()
+        except (
+            RuntimeError
+        ):  # the machine allows no more threads now: work that is lost would end a link for good
+            log.warning("no thread can be started; trying again in %.0f s", NO_THREAD_S)
+            self.later(NO_THREAD_S, work)
 
     def submit(self, work: Callable[..., Any], /, *args: Any) -> None:
         """Begin the work now, as `do`: what a ThreadPoolExecutor is for, without a thread that stays for each."""
@@ -75,8 +84,8 @@ class Crew:
         """Have a thread that walks, and that knows what has changed. The lock is held."""
         self._news.set()
         if not self._walks:
-            self._walks = True
             threading.Thread(target=self._walk, name="connection-timers", daemon=True).start()
+            self._walks = True
 
     def _serve(self, work: Callable[[], None]) -> None:
         while True:

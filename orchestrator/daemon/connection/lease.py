@@ -12,11 +12,15 @@ from orchestrator.core.model import Problem
 from orchestrator.core.plan import HostPlan
 from orchestrator.core.words import duration
 from orchestrator.daemon.connection.conversation import LinkDown, OrderRefused
+from orchestrator.daemon.connection.crew import Crew
 from orchestrator.daemon.connection.link import HostLink, Watch
 from orchestrator.protocol.hello import Greeting
 from orchestrator.protocol.reports import Report
 
 CONNECT_TIMEOUT_S = 30.0
+
+_CREW = Crew()
+"""Of all leased links: one of its own for each would leave threads behind."""
 
 
 class _Awaited:
@@ -57,7 +61,7 @@ def leased(
         OrderRefused: nor before a person acts: keys, a missing Python.
     """
     awaited = _Awaited()
-    link = HostLink(host, transport, bundle, awaited)
+    link = HostLink(host, transport, bundle, awaited, crew=_CREW)
     link.attach(run_id, watch)
     try:
         if not awaited.told.wait(CONNECT_TIMEOUT_S):

@@ -238,7 +238,9 @@ class HostLink:
         self._began_at = time.monotonic()
         held_s = self._held_until - self._began_at
         if held_s > 0:
-            self._crew.later(held_s, self._try)
+            with self._lock:
+                if not self._closed:
+                    self._crew.later(held_s, self._try)
             return
         self._misbehaves = None
         try:
@@ -305,30 +307,33 @@ class HostLink:
                 self._listener.up(run_id, self.host.name, started.hello)
             connection.start(self._silence_max_s, self._pace.silence_check_s)
             self._take(connection, started.frames)
+            reception = Reception(
+                started.decoder,
+                Intake(self._pace.reports_per_s, self._pace.unasked_bytes_per_s, time.monotonic()),
+                heard=partial(self._take, connection),
+                flooded=self._tell_flood,
+                # Whoever reads other connections too must not wait for the end of this one.
+                ended=lambda error: self._crew.do(partial(ended, error)),
+            )
+            connection.channel.feed(reception.take)
         except Exception as e:
             ended(e)
-            return
-        reception = Reception(
-            started.decoder,
-            Intake(self._pace.reports_per_s, self._pace.unasked_bytes_per_s, time.monotonic()),
-            heard=partial(self._take, connection),
-            flooded=self._tell_flood,
-            # Whoever reads other connections too must not wait for the end of this one.
-            ended=lambda error: self._crew.do(partial(ended, error)),
-        )
-        connection.channel.feed(reception.take)
 
     def _ended(self, connection: Conversation, began_at: float, error: Exception | None) -> None:
         """Let go of a connection, tell runs, and try again. In a thread of the crew."""
         with self._lock:
+            if self._connection is not connection:  # this was done: it ended for two reasons at once
+                return
             self._connection = None
-        connection.channel.close()
-        connection.end()
-        if time.monotonic() - began_at > self._pace.forgiven_s:
-            self._misfits = 0
-        if error is None and not self._closed:
-            self._tell_down(connection.why or _broken(connection))
-        self._try_again(error)
+        try:
+            connection.channel.close()
+            connection.end()
+            if time.monotonic() - began_at > self._pace.forgiven_s:
+                self._misfits = 0
+            if error is None and not self._closed:
+                self._tell_down(connection.why or _broken(connection))
+        finally:
+            self._try_again(error)
 
     def _take(self, connection: Conversation, frames: Frames) -> tuple[bool, int]:
         """Hand on replies and the newest report: older ones say nothing that it does not say. Raises WireError.

@@ -46,6 +46,7 @@ from orchestrator.core.phase_states import Phase
 from orchestrator.core.phases.stopping import unproven
 from orchestrator.core.plan import Plan, TaskId
 from orchestrator.daemon.connection.conversation import Asks
+from orchestrator.daemon.connection.crew import Crew
 from orchestrator.daemon.connection.link import LinkDown, OrderRefused
 from orchestrator.daemon.coordinator import chaos, checkpoint_requests, status
 from orchestrator.daemon.coordinator.executor import Executor
@@ -78,7 +79,7 @@ class Coordinator:
         self.owner = Owner(self.journal.owner_id(), socket.gethostname(), user_name())
         self._set_aside: tuple[Unreadable, ...] = ()
         self._secrets = Secrets(paths.state_dir)
-        self._logs = LogCopier(RunLogs(paths.state_dir), self._limit_reached)
+        self._logs = LogCopier(RunLogs(paths.state_dir), self._limit_reached, do=Crew().do)
         self._fetching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self.loop = Loop(self.journal, self._execute, changed=self._changed)
         self._left_files = LeftFiles(paths)

@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from orchestrator.adapters.head import disk
@@ -55,13 +56,31 @@ Tell = Callable[[str, str, TaskId, str], None]
 """Called with run, host, task and a sentence when something is not copied any more."""
 
 
-class LogCopier:
-    """Copies the logs of all runs and hosts."""
+Do = Callable[[Callable[[], None]], None]
+"""Has work done, here or in another thread."""
 
-    def __init__(self, logs: RunLogs, tell: Tell, now: Callable[[], float] = time.monotonic) -> None:
+
+class LogCopier:
+    """Copies the logs of all runs and hosts.
+
+    Args:
+        logs: Where they are copied to.
+        tell: Is told when something is not copied any more.
+        now: The clock, in seconds.
+        do: Has the work done that waits for the disk: whoever reads the hosts must not wait for it.
+    """
+
+    def __init__(
+        self,
+        logs: RunLogs,
+        tell: Tell,
+        now: Callable[[], float] = time.monotonic,
+        do: Do = lambda work: work(),
+    ) -> None:
         self._logs = logs
         self._tell = tell
         self._now = now
+        self._do = do
         self._lock = threading.Lock()
         self._sources: dict[_Log, _Source] = {}
         self._asked: dict[_Log, float] = {}
@@ -98,8 +117,8 @@ class LogCopier:
             source = self._sources.get(name)
             if source is not None and source.host == report.host:
                 self._ends[name] = end = task.progress.log_bytes
-                if self._copied.get(name, -1) < end:
-                    self._ask(link, name, epoch)
+                if self._copied.get(name, -1) < end and not self._was_asked(name):
+                    self._do(partial(self._ask, link, name, epoch))
 
     def put_first_cause(self, run_id: str, found: Mapping[str, Any] | None) -> None:
         """Keep the first cause beside the logs, for readers without a coordinator. Errors are logged: it is a copy."""
@@ -148,7 +167,7 @@ class LogCopier:
     def _ask(self, link: HostLink, name: _Log, epoch: int) -> None:
         here = self._here(name)
         with self._lock:
-            if here >= self._ends.get(name, 0) or self._now() - self._asked.get(name, -1e9) < ASK_AGAIN_S:
+            if here >= self._ends.get(name, 0) or self._was_asked(name):
                 return
             if not self._may_grow(name):
                 return
@@ -163,7 +182,10 @@ class LogCopier:
                 "bytes_max": CHUNK_BYTES,
             }
         )
-        link.send(order, on_reply=lambda reply: self._take(link, name, epoch, reply))
+        link.send(order, on_reply=lambda reply: self._do(partial(self._take, link, name, epoch, reply)))
+
+    def _was_asked(self, name: _Log) -> bool:
+        return self._now() - self._asked.get(name, -1e9) < ASK_AGAIN_S
 
     def _take(self, link: HostLink, name: _Log, epoch: int, reply: Reply[LogPart]) -> None:
         if reply.ok is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -91,3 +92,21 @@ def test_who_pauses_is_left_alone_for_so_long_and_who_has_left_for_ever(pipes: l
     reader.soon(done.set)
     assert done.wait(SOON_S)
     assert (slow.heard, fast.heard) == (b"12345678", b"abcdefgh")
+
+
+def test_a_reader_that_could_not_begin_begins_later(
+    pipes: list[Pipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Reader()
+
+    def refuse(*_: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "eventfd", refuse)
+        with pytest.raises(OSError, match="too many"):
+            reader.watch(pipes[0].out, pipes[0].ready)
+    os.write(pipes[0].into, b"one")
+    reader.watch(pipes[0].out, pipes[0].ready)
+    until(lambda: pipes[0].heard == b"one")
+    reader.leave(pipes[0].out)

@@ -291,16 +291,16 @@ def _judge(told: Sequence[Event], generations: Sequence[Generation], *, succeede
     resumed = {e.generation: e.data.get("global_step") or 0 for e in told if e.kind in _RESUMES}
     trained = [g for g in generations if any(span.state == "training" for span in g.spans)]
     followers = [g.number for g in generations if g.number in resumed]
+    saves = bool(resumed) or any(e.kind is Kind.CHECKPOINT for e in told)
     for generation in trained:
         follower = next((number for number in followers if number > generation.number), None)
         if follower is not None:
             generation.kept_to = resumed[follower]
             if generation.last_step is None:
                 generation.last_step = resumed[follower] + (lost[follower] or 0)
-        elif generation is not trained[-1]:
-            generation.kept_to = (
-                0  # without a checkpoint directory no event says that the next one began at step 0
-            )
+        elif generation is not trained[-1] or (not saves and generation is not generations[-1]):
+            # Without a checkpoint directory no event says that the next one begins at step 0.
+            generation.kept_to = 0
         elif succeeded:
             generation.kept_to = generation.last_step
             continue

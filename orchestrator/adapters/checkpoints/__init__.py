@@ -43,15 +43,36 @@ def verify(directory: str, pause: Callable[[float], None] = time.sleep) -> dict[
     not called torn, nor one that was written a moment ago; the directory is looked at again. One of a format that
     nothing here reads is `verified: false`; it is complete as far as its names tell, and because nobody writes it.
     """
+    waits = _Waits(pause)
     for _ in range(LOOKS_MAX):
-        answer, changed = _look(directory, pause)
+        answer, changed = _look(directory, waits)
         if not changed:
             break
-        pause(LOOK_AGAIN_S)
-    return answer
+        waits.pause(LOOK_AGAIN_S)
+    return {**answer, "waited_s": round(waits.waited_s, 3)} if waits.waited_s else answer
 
 
-def _look(directory: str, pause: Callable[[float], None]) -> tuple[dict[str, Any], bool]:
+class _Waits:
+    """How long one `verify` has waited for those who write: that is no cost of reading, by which the next is timed."""
+
+    def __init__(self, pause: Callable[[float], None]) -> None:
+        self._pause = pause
+        self.waited_s = 0.0
+        self.waited_for: set[str] = set()
+        """The torn checkpoints that were waited for: once each, so that a busy writer does not hold up an older one."""
+
+    def pause(self, seconds: float) -> None:
+        self.waited_s += seconds
+        self._pause(seconds)
+
+    def settles(self, unit: Unit, own: str) -> bool:
+        """Wait for the writer of a torn checkpoint. Return whether there was anything to wait for."""
+        is_first = unit.path not in self.waited_for
+        self.waited_for.add(unit.path)
+        return unit.settle(own, self.pause if is_first else lambda _: None, torn=True)
+
+
+def _look(directory: str, waits: _Waits) -> tuple[dict[str, Any], bool]:
     """Look once. Return the answer, and whether a checkpoint changed while it was read."""
     from orchestrator.adapters.checkpoints import discovery, places
     from orchestrator.adapters.checkpoints.records import Records
@@ -65,11 +86,11 @@ def _look(directory: str, pause: Callable[[float], None]) -> tuple[dict[str, Any
     for unit in found.units:
         if unit.rank != rank:
             break
-        unit.settle(own, pause)
+        unit.settle(own, waits.pause)
         try:
             unit.read()
         except Torn as e:
-            if _is_as_it_was(unit, directory) and not unit.settle(own, pause, torn=True):
+            if _is_as_it_was(unit, directory) and not waits.settles(unit, own):
                 rejected.append({"path": unit.path, "why": str(e)})
             else:
                 changed = True

@@ -89,7 +89,8 @@ class Entry:
         if self.chapter.is_pin or self.chapter.is_snapshot:
             return False
         age_s = self.unit.age_s(places.own_dir(self.chapter.root))
-        return (age_s is not None and age_s < WRITES_S) or not self.unit.is_unchanged()
+        # A time far ahead is not of a writer: a clock was set back, or the file was copied with its time.
+        return (age_s is not None and -WRITES_S <= age_s < WRITES_S) or not self.unit.is_unchanged()
 
     def to_json(self) -> dict[str, Any]:
         unit = self.unit

@@ -62,6 +62,9 @@ Where a history has something of a higher rank, nothing of a lower one is resume
 _STEP_MAX = (1 << 63) - 1
 """Others are no steps, and no journal takes them."""
 
+_CLOCK_S = 1.0
+"""So far ahead may be the time of a file that is written now: file systems stamp by a coarse clock."""
+
 SETTLE_S = 2.0
 """A file that was written more recently may not have been written to its end."""
 
@@ -163,9 +166,10 @@ class Unit:
         age_s = self.age_s(beside)
         if age_s is None:  # nobody knows
             age_s = SETTLE_S if torn else 0.0
-        if age_s < SETTLE_S:
+        is_fresh = -_CLOCK_S <= age_s < SETTLE_S if torn else age_s < SETTLE_S
+        if is_fresh:
             pause(min(SETTLE_S, SETTLE_S - age_s))
-        return age_s < SETTLE_S
+        return is_fresh
 
     def age_s(self, beside: str) -> float | None:
         """Return how long ago it was written last, by the clock of `beside` as for `settle`; None where it has none."""

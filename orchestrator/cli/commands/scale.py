@@ -194,8 +194,8 @@ def _draw(draw: _Draw, path: str, rows: Sequence[Row], name: str, session: Sessi
 
     try:
         draw(path, rows, name, verdict(rows))
-    except OSError as e:  # the measurements are shown even if the plot fails
-        session.warn(f"{path}: {e.strerror}")
+    except Exception as e:  # the measurements are told already; a font or a backend may fail in its own way
+        session.warn(f"{path} is not drawn: {getattr(e, 'strerror', None) or e}")
     else:
         session.say(f"Plot: {path}")
 
@@ -249,11 +249,11 @@ def command(
         raise UsageError(str(e)) from None
     draw = None if plot is None else _drawer(plot)
     rows = table(run(request, session))
-    if plot is not None and draw is not None:
-        _draw(draw, plot, rows, Path(file).name, session)
     if as_json:
         session.put_json({"schema": 1, "sizes": [asdict(row) for row in rows], "verdict": verdict(rows)})
-        return 0
-    session.put(shown(rows, session))
-    session.put(f"\n{verdict(rows)}")
+    else:
+        session.put(shown(rows, session))
+        session.put(f"\n{verdict(rows)}")
+    if plot is not None and draw is not None:
+        _draw(draw, plot, rows, Path(file).name, session)
     return 0

@@ -219,7 +219,7 @@ def verified(ok: orders.Verified, generation: int, *, at: float, began_at: float
         bytes=found["bytes"] if found is not None else None,
         verified=found["verified"] if found is not None else True,
         rejected=_rejected(ok["rejected"]),
-        took_s=at - began_at,
+        took_s=max(0.0, at - began_at - ok.get("waited_s", 0.0)),
     )
 
 

@@ -12,6 +12,7 @@ from orchestrator.protocol.bounds import (
     Name,
     Path,
     SavedStep,
+    Seconds,
     Text,
     UnixTime,
 )
@@ -91,6 +92,8 @@ class Verified(TypedDict):
 
     checkpoint: SavedCheckpoint | None
     rejected: Annotated[list[Rejected], Length(FILES_MAX)]
+    waited_s: NotRequired[Seconds]
+    """How long it waited for who writes, which is no cost of reading."""
 
 
 class Snapshot(OfRun):

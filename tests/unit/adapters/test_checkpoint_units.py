@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -531,3 +532,23 @@ def test_a_flipped_bit_is_found_before_it_is_handed_on(tmp_path: Path) -> None:
     files = _of_steps(gen(tmp_path, 1), "npz")
     flip(files[200], 9000)
     assert seed.seed(str(tmp_path), 2)["global_step"] == 100
+
+
+def test_a_writer_is_waited_for_once_and_a_time_in_the_future_is_none(tmp_path: Path) -> None:
+    """What was waited is told: the next verification is timed by the cost of reading alone."""
+    torn = gen(tmp_path, 1) / "model.keras"
+    torn.write_bytes(b"PK cut off")
+    pauses: list[float] = []
+
+    def write_on(seconds: float) -> None:
+        pauses.append(seconds)
+        torn.write_bytes(b"PK cut off" + b"." * len(pauses))
+
+    answer = verify(str(gen(tmp_path, 1)), write_on)
+    assert answer["checkpoint"] is None
+    assert answer["waited_s"] == pytest.approx(sum(pauses), abs=0.01)
+    assert sum(pauses) < 2.5
+    os.utime(torn, (time.time() + 3600, time.time() + 3600))
+    pauses.clear()
+    answer = verify(str(gen(tmp_path, 1)), pauses.append)
+    assert (pauses, [one["path"] for one in answer["rejected"]]) == ([], [str(torn)])

@@ -49,6 +49,8 @@ IN_PARTS = {
     "noise_that_is_too_small_to_be_seen",
     "metrics_that_are_scalars",
     "penalty_that_a_layer_shows",
+    "uneven_batches_in_parts",
+    "metrics_with_several_results",
 }
 """The cases whose shares are taken in parts with `hold_batch`. The others take them as a whole."""
 
@@ -122,6 +124,22 @@ def test_each_case_has_the_weights_and_figures_of_one_process(
     assert "compares the examples of a batch with each other" in refused["refused_examples_compared"]
     assert "tf.sqrt(" in refused["refused_root_of_a_mean"]
     assert "run_eagerly=True" in refused["refused_eager_steps"]
+
+
+def test_a_share_that_is_taken_in_parts_gives_the_weights_of_one_process(
+    gang: Callable[..., Gang], tmp_path: Path
+) -> None:
+    """One of two replicas is left, and the last batch has fewer examples than there are parts."""
+    name = "uneven_batches_in_parts"
+    single = alone("cases.py", name)
+    env = environment(strategy="mirrored", replicas_on_cpu=1, on_shrink="hold_batch")
+    run = gang(SCRIPTS / "cases.py", name, directories=[tmp_path], env={**env, "ORCH_REPLICAS_PLANNED": "2"})
+    assert ended(run) == [0], run.tasks[0].err
+    stdout, stderr = single.communicate(timeout=PATIENCE_S)
+    assert single.returncode == 0, stderr
+    found = rows(run.tasks[0].out)
+    assert list(differences(rows(stdout), found)) == []
+    assert found[name]["parts"] == 2
 
 
 def test_a_gan_that_is_killed_in_its_second_fit_goes_on_to_the_same_weights(

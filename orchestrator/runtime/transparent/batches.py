@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 
 from orchestrator.runtime.transparent import step as steps
@@ -42,6 +43,7 @@ def _patch_steps(
             return make(self, step_function)
         if self.run_eagerly:
             if strategy.num_replicas_in_sync == 1:
+                parts.eager(self, step_function)
                 return make(self, step_function)
             raise said.unsupported(
                 f"{self.name} is compiled with run_eagerly=True, whose steps cannot be shared among replicas: "
@@ -55,7 +57,11 @@ def _patch_steps(
         def function_of_shares(iterator: Any) -> Any:
             if _is_distributed(iterator):
                 return function(iterator)
-            logs = function([divided(batch, strategy) for batch in iterator])
+            batches = (divided(batch, strategy) for batch in iterator)
+            if division is not None:  # a step that is refused is called again, with the same batches
+                logs = function(list(itertools.islice(batches, self.steps_per_execution)))
+            else:
+                logs = function(batches)
             # A metric of the whole batch is not the mean of what the replicas have of it.
             return self._get_metrics_result_or_logs(logs)
 

@@ -69,6 +69,7 @@ def _of_all_replicas(assign: Any, said: Said, script: str, folder: str) -> Any:
         try:
             return assign(self, step.total_of(value))
         except steps.NotOfTheBatch as e:
+            parts.refuse_a_figure(f"what {self.path} is assigned")
             line = steps.line_of_script(folder, e.tensor)
             raise said.unsupported(
                 f"{line or script}: the variable {self.path} is assigned what is neither a sum nor a mean over the "

@@ -101,6 +101,7 @@ def _of_the_global_batch(gradient: Any, said: Said, script: str, folder: str) ->
             try:
                 target, output_gradients = _shares(step, target)
             except steps.NotOfTheBatch as e:
+                parts.refuse_a_figure("this loss")
                 raise said.unsupported(_refusal(e, script, folder)) from None
         found = gradient(tape, target, sources, output_gradients, *args, **kwargs)
         return _added_up(step, found) if _are_weights(sources) else found

@@ -17,7 +17,9 @@ import functools
 import sys
 import threading
 
+from orchestrator.runtime.transparent.divisible import is_of_keras, is_overwritten, whole, why_not
 from orchestrator.runtime.transparent.kinds import SAME
+from orchestrator.runtime.transparent.said import Unsupported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,13 +55,18 @@ class Parts:
 
     def of(self, model: Any, step_function: Any, trainer: Any) -> Division | None:
         """Return how the steps of a model with this function are divided; None where they are not."""
-        if self.count == 1 or getattr(step_function, "__name__", "") != "train_step":
+        if self.count == 1 or step_function != model.train_step:
             return None
-        why = _why_not(model, step_function, trainer)
+        why = why_not(model, step_function, trainer)
         if why:
             self.said("parts", whole(why))
             return None
         return Division(self.count, model, self.said)
+
+    def eager(self, model: Any, step_function: Any) -> None:
+        """Say that the steps of a model with run_eagerly=True are not divided."""
+        if self.count > 1 and step_function == model.train_step:
+            self.said("parts", whole(f"{model.name} is compiled with run_eagerly=True"))
 
 
 class Division:
@@ -88,37 +95,15 @@ class Division:
         waiting = list(self.model.metrics)
         for metric in waiting:
             waiting += getattr(metric, "metrics", None) or metric._metrics
-            if not _is_of_keras(metric, "update_state"):
+            if not is_of_keras(metric, "update_state"):
                 refuse(f"the metric {metric.name} is the script's own")
-
-
-def whole(why: str) -> str:
-    """Return what is said where a share is not taken in parts."""
-    return (
-        f"{why}, so a replica takes its larger share of the batch as a whole, which needs more memory: "
-        "`on_shrink: scale_lr` does not"
-    )
 
 
 def _taken(model: Any, count: int) -> str:
     return (
         f"a replica takes its share of a batch of {model.name} in {count} parts, one after the other, and applies the "
-        "sum of their gradients: so activations take no more memory than with all replicas"
+        "sum of their gradients: no part has more examples than a share has with all replicas"
     )
-
-
-def _why_not(model: Any, step_function: Any, trainer: Any) -> str:
-    if getattr(step_function, "__func__", None) is not trainer.train_step:
-        return f"{model.name} has a train_step of its own"
-    if not all(_is_of_keras(model, name) for name in ("compute_metrics", "_compute_loss")):
-        return f"{model.name} computes its metrics itself"
-    if not all(_is_of_keras(model.optimizer, name) for name in ("apply", "apply_gradients")):
-        return "the optimizer applies gradients in a way of its own"
-    return ""
-
-
-def _is_of_keras(owner: Any, name: str) -> bool:
-    return str(getattr(getattr(type(owner), name, None), "__module__", "")).startswith("keras.")
 
 
 class Taking:
@@ -256,6 +241,18 @@ def _taken_in_parts(step: Callable[[Any], Any], data: Any, found: Taking) -> Any
                 found.division.check_metrics()
                 if found.division.refusal:  # whoever called what refused has caught it
                     raise NotInParts(found.division.refusal)
+                if found.step.kinds.crosses:
+                    refuse(
+                        "a value of an example is computed with one that is made over the examples of the batch"
+                    )
+            except Unsupported:
+                raise
+            except Exception as e:
+                # It may be due to the parts. If not, the step fails again when it is traced as a whole.
+                found.division.refusal = (
+                    found.division.refusal or f"a step failed in parts ({type(e).__name__})"
+                )
+                raise
             finally:
                 _thread.taking = None
     found.division.said("parts", _taken(found.division.model, count))
@@ -332,7 +329,10 @@ def _applying_the_sum(apply: Any) -> Any:
         found = taking()
         if found is None or found.is_applying:
             return apply(self, grads, trainable_variables)
-        found.add(list(grads))
+        grads = list(grads)
+        if any(is_overwritten(each) for each in trainable_variables or self._trainable_variables):
+            refuse("a gradient is the new value of its variable, as the scales of float8 are")
+        found.add(grads)
         if found.part + 1 < found.division.count:
             return None
         found.is_applying = True

@@ -36,6 +36,8 @@ class Kinds:
 
     def __init__(self) -> None:
         self._known: dict[Any, Kind] = {}
+        self.crosses = False
+        """Whether a value of an example met one made over examples: of a part of the batch it would be another."""
 
     def set(self, tensor: Any, kind: Kind) -> None:
         self._known[tensor.ref()] = kind
@@ -54,6 +56,7 @@ class Kinds:
                 continue
             kinds = [self._known[each_input.ref()] for each_input in top.op.inputs]
             self._known[top.ref()] = _kind(top, kinds)
+            self.crosses = self.crosses or _meets_the_batch(top.op, kinds)
             waiting.pop()
         return self._known[tensor.ref()]
 
@@ -71,6 +74,30 @@ def _kind(tensor: Any, kinds: list[Kind]) -> Kind:
     return rule(op, kinds, tensor.value_index)
 
 
+def _meets_the_batch(op: Any, kinds: list[Kind]) -> bool:
+    names = {kind.name for kind in kinds}
+    if names.isdisjoint((EACH, "part")) or op.type in _SHAPES:
+        return False
+    if not names.isdisjoint(("sum", "mean", "mixed", "divisor", "other", "cross")) or _goes_along(
+        op, kinds[0]
+    ):
+        return True
+    numbers = any(kind.name == "count" and not _rank(of) for kind, of in zip(kinds, op.inputs, strict=True))
+    return numbers and op.type in _OF_NUMBERS
+
+
+def _goes_along(op: Any, kind: Kind) -> bool:
+    """Return whether an operation puts the examples in relation, though its result has something for each."""
+    rank = _rank(op.inputs[0])
+    if kind.name not in (EACH, "part") or rank is None:
+        return False
+    if op.type in ("Softmax", "LogSoftmax"):
+        return kind.axis == rank - 1
+    axes = _constant(op.inputs[1]) if op.type in ("Cumsum", "Cumprod", "ReverseV2") else None
+    return axes is not None and kind.axis in {int(axis) % rank for axis in axes.reshape(-1)}
+
+
+_OF_NUMBERS = frozenset({"AddV2", "Add", "Sub", "AddN", "Mul", "MulNoNan", "Pow", "Maximum", "Minimum"})
 _SHAPES = frozenset({"Shape", "Size", "ShapeN"})
 
 

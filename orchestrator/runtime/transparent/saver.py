@@ -91,7 +91,7 @@ class Saver:
         self._course.leap(position.epoch, position.batch)
         if self._setting.library == "keras":
             model._initial_epoch = position.epoch
-        model.history.history = {name: list(numbers) for name, numbers in position.history.items()}
+        model.history.history = {name: list(map(_figure, of)) for name, of in position.history.items()}
         model.history.epoch = list(position.history_epochs)
         for callback in self.others:
             for name, value in position.callbacks.get(type(callback).__name__, {}).items():
@@ -186,7 +186,7 @@ class Saver:
     def _position(self, model: Any, position: backup.Position) -> backup.Position:
         """Add what the callbacks remember."""
         position.scale, position.rate = self._setting.shrink.scale, self._setting.shrink.rate
-        position.history = {k: [float(n) for n in v] for k, v in model.history.history.items()}
+        position.history = {k: [_numbers(n) for n in v] for k, v in model.history.history.items()}
         position.history_epochs = [int(each) for each in model.history.epoch]
         for callback in self.others:
             kept = {n: vars(callback)[n] for n in _REMEMBERED if n in vars(callback)}
@@ -202,3 +202,16 @@ class Saver:
         if self._directory is not None and self._epoch + 1 < self._epochs and self._restored is None:
             self._save(model, self._epochs, 0)
         self._setting.writer.wait()
+
+
+def _numbers(figure: Any) -> Any:
+    """Return a figure of an epoch for JSON: a number, or the list of a metric that has several."""
+    import numpy as np
+
+    return np.asarray(figure, np.float64).tolist()
+
+
+def _figure(numbers: Any) -> Any:
+    import numpy as np
+
+    return np.asarray(numbers, np.float32) if isinstance(numbers, list) else numbers

@@ -595,6 +595,83 @@ def optimizer_that_changes_gradients():
     return trained(compiled(Signs(0.01)))
 
 
+@case_of_parts
+def uneven_batches_in_parts():
+    # The last batch has one example, which is fewer than there are parts.
+    return trained(compiled("adam"), X[:97], Y[:97])
+
+
+@case_of_parts
+def optimizer_whose_apply_is_replaced():
+    optimizer = keras.optimizers.SGD(0.01)
+    apply = optimizer.apply
+    optimizer.apply = lambda grads, variables=None: apply([ops.sign(each) for each in grads], variables)
+    return trained(compiled(optimizer))
+
+
+@case_of_parts
+def metric_whose_update_is_replaced():
+    metric = keras.metrics.Mean(name="largest")
+    metric.update_state = lambda y, predicted, sample_weight=None: metric.total.assign_add(ops.sum(predicted))
+    metric.result = lambda: metric.total + 0.0
+    return trained(compiled("sgd", metrics=[metric]))
+
+
+@case_of_parts
+def metrics_that_are_replaced():
+    model = compiled("sgd")
+    compute = model.compute_metrics
+    model.compute_metrics = lambda *args, **more: compute(*args, **more)
+    return trained(model)
+
+
+@case_of_parts
+def variable_that_is_its_gradient():
+    class Scaled(layers.Layer):
+        def build(self, shape):
+            self.scale = self.add_weight(shape=(), initializer="ones", overwrite_with_gradient=True)
+
+        def call(self, x):
+            return x * self.scale
+
+    return trained(compiled("sgd", "binary_crossentropy", Scaled()))
+
+
+@case_of_parts
+def layer_that_centres_on_the_batch():
+    class Centred(layers.Layer):
+        def call(self, x):
+            return x - ops.mean(x, axis=0, keepdims=True)
+
+    return trained(compiled("sgd", "binary_crossentropy", Centred()))
+
+
+@case_of_parts
+def examples_weighed_against_each_other():
+    class Weighed(layers.Layer):
+        def call(self, x):
+            return x * ops.softmax(x, axis=0)
+
+    return trained(compiled("sgd", "binary_crossentropy", Weighed()))
+
+
+@case_of_parts
+def loss_that_centres_on_the_batch():
+    return trained(compiled("sgd", lambda y, p: ops.mean(ops.square(y - p - ops.mean(y - p)))))
+
+
+@case_of_parts
+def metrics_with_several_results():
+    several = [
+        keras.metrics.R2Score(class_aggregation=None),
+        keras.metrics.F1Score(),
+        keras.metrics.BinaryIoU(),
+    ]
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(3, "sigmoid")])
+    model.compile("sgd", "mse", metrics=several)
+    return trained(model, y=np.abs(X[:, :3] > 0).astype("float32"))
+
+
 def count_parts():
     """Return a list that gets the number of parts whenever gradients of parts are applied."""
     counts, parts = [], sys.modules.get("orchestrator.runtime.transparent.parts")

@@ -16,6 +16,7 @@ def whole(why: str) -> str:
 
 
 def why_not(model: Any, step_function: Any, trainer: Any) -> str:
+    """Return why the steps of a model are not taken in parts; empty where they may be."""
     if getattr(step_function, "__func__", None) is not trainer.train_step:
         return f"{model.name} has a train_step of its own"
     if not all(is_of_keras(model, name) for name in ("compute_metrics", "_compute_loss")):

@@ -51,6 +51,8 @@ IN_PARTS = {
     "penalty_that_a_layer_shows",
     "uneven_batches_in_parts",
     "metrics_with_several_results",
+    "convolutions_without_an_example",
+    "pooling_without_an_example",
 }
 """The cases whose shares are taken in parts with `hold_batch`. The others take them as a whole."""
 

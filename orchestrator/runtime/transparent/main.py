@@ -58,8 +58,8 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
     """Build the strategy, apply all patches, and return the strategy."""
     from orchestrator.runtime.transparent import (
         batches,
-        convolutions,
         data,
+        empty_shares,
         figures,
         files,
         fit,
@@ -78,7 +78,6 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
     _seed(library, said)
     replace_others(strategy, said, name)
     settings_of_tensorflow.install(said, name, script.folder)
-    convolutions.install(strategy)
     data.shard(strategy, said)
     data.copy_generated()
     chief = is_chief(os.environ.get("TF_CONFIG"))
@@ -92,6 +91,7 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
     batches.install(library, strategy, said, random, parts)
     setting = Setting(library, strategy, options, said, chief, random)
     parts.begin(setting.shrink.parts, library)
+    empty_shares.install(strategy, setting.shrink.parts)
     setting.shrink.install(library, strategy)
     fit.install(setting)
     return strategy

@@ -425,6 +425,24 @@ def convolutions_without_an_example():
 
 
 @case
+def pooling_without_an_example():
+    # The gradient of its maximum ended the process of a replica, or of a part, that had no example.
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            layers.Reshape((6, 1)),
+            layers.LSTM(4, return_sequences=True),
+            layers.MaxPooling1D(2),
+            layers.AveragePooling1D(1),
+            layers.Flatten(),
+            layers.Dense(1, "sigmoid"),
+        ]
+    )
+    model.compile("sgd", "binary_crossentropy")
+    return trained(model, X[:33], Y[:33])
+
+
+@case
 def devices_of_its_own():
     cpu = tf.config.list_physical_devices("CPU")[0]
     if tf.distribute.has_strategy():  # alone, this process has begun to compute

@@ -20,7 +20,13 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from orchestrator.core.errors import CoordinatorUnreachable, OrchestratorError, Refused, UsageError
+from orchestrator.core.errors import (
+    CoordinatorBusy,
+    CoordinatorUnreachable,
+    OrchestratorError,
+    Refused,
+    UsageError,
+)
 from orchestrator.page.feed import POLL_S, Feed
 from orchestrator.page.guard import METRICS, Guard, Keys, Tickets
 from orchestrator.page.source import Source
@@ -216,8 +222,9 @@ async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         return _error(error.status_code, error.detail, None)
     assert isinstance(error, OrchestratorError)
-    kinds = {UsageError: 404, Refused: 409, CoordinatorUnreachable: 503}
-    status = next((code for kind, code in kinds.items() if isinstance(error, kind)), 500)
+    kinds = {UsageError: 404, Refused: 409, CoordinatorUnreachable: 503, CoordinatorBusy: 503}
+    # What the coordinator or a host answered is no fault of this server, which 500 would say.
+    status = next((code for kind, code in kinds.items() if isinstance(error, kind)), 502)
     return _error(status, error.message, error.hint)
 
 

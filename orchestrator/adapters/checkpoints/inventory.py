@@ -125,15 +125,7 @@ def _made_at(directory: str) -> float:
 
 def listed(root: str, *, read: bool = False) -> dict[str, Any]:
     """Return the answer of `list`, newest generation first. With `read`, every checkpoint is read to its last byte."""
-    entries = _entries(root, read=read)
-    counting = [entry for entry in entries if entry.counts and not entry.is_being_written]
-    rank = max((entry.unit.rank for entry in counting), default=None)
-    newest = next((entry for entry in counting if entry.unit.rank == rank), None)
-    return {
-        "dir": root,
-        "checkpoints": [entry.to_json() for entry in entries],
-        "newest": newest.name if newest else None,
-    }
+    return {"dir": root, "checkpoints": [entry.to_json() for entry in _entries(root, read=read)]}
 
 
 def _entries(root: str, *, read: bool = False) -> list[Entry]:

@@ -43,7 +43,7 @@ def run(request: Request, session: Session) -> dict[str, Any]:
 
 
 def listing(answer: Document, session: Session) -> str:
-    """Return the table, newest generation first. `newest` marks what the next generation would start from."""
+    """Return the table, newest generation first. `newest` marks the one that the next generation is to start from."""
     rows = [list(_COLUMNS)]
     styles: dict[tuple[int, int], tuple[str, ...]] = {(0, x): ("bold",) for x in range(len(_COLUMNS))}
     for y, found in enumerate(answer["checkpoints"], start=1):
@@ -95,6 +95,14 @@ def _newest(answer: Document) -> Document | None:
     return next((found for found in answer["checkpoints"] if found["name"] == answer["newest"]), None)
 
 
+def _writing(answer: Document) -> list[str]:
+    return [
+        str(found["name"])
+        for found in answer["checkpoints"]
+        if found.get("writing") and not found["set_aside"]
+    ]
+
+
 @click.group(
     cls=Group,
     examples=[
@@ -139,11 +147,17 @@ def ls(session: Session, name: str | None, as_json: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print a document, for scripts.")
 @click.pass_obj
 def verify(session: Session, name: str | None, as_json: bool) -> int:
-    """Read every checkpoint in full now. Exit code 1 where the newest one is broken."""
+    """Read every checkpoint in full now.
+
+    Exit code 1 where the newest one is broken. A checkpoint that a task of the run is writing at this moment is named,
+    and neither verified nor called broken: the exit code is then that of the newest one before it.
+    """
     session.say("Reading every checkpoint …")
     answer = run(Request("read", name), session)
     _show(answer, session, as_json=as_json)
     newest = _newest(answer)
+    for written in _writing(answer):
+        session.say(f"not verified, since it is being written: {written}")
     if newest is None:
         raise OrchestratorError(f"{answer['run_id']} has no checkpoint to resume from")
     if _is_unknown(newest):

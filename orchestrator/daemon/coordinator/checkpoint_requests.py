@@ -56,8 +56,10 @@ def ask(run: Run, verb: str, what: str | None, lease: Leases) -> dict[str, Any]:
         raise _refusal(host, e) from e
     _check_whole(host, verb, answer)
     found: dict[str, Any] = {"run_id": run.run_id, "host": host, **answer}
-    for one in found.get("checkpoints") or []:
-        _judge_unfinished(run, one)
+    if "checkpoints" in found:
+        for one in found["checkpoints"]:
+            _judge_unfinished(run, one)
+        found["newest"] = _newest(found["checkpoints"])
     return found
 
 
@@ -72,9 +74,24 @@ def _judge_unfinished(run: Run, found: dict[str, Any]) -> None:
         found["whole"], found["why"] = None, None
 
 
+def _newest(checkpoints: list[dict[str, Any]]) -> str | None:
+    """Return the name of the checkpoint that would be resumed from, whole or broken; None if there is none.
+
+    One that a task is writing is passed over, since no generation starts before its tasks have ended.
+    The host cannot choose: whether files that changed a moment ago have a writer is known here only.
+    """
+    counting = [one for one in checkpoints if not one["set_aside"] and not one["writing"]]
+    return str(max(counting, key=_rank)["name"]) if counting else None  # the first of the highest rank
+
+
+def _rank(found: dict[str, Any]) -> tuple[bool, bool]:
+    """Order what scripts resume from by themselves before what may be an export, and that before unknown formats."""
+    return found["resumes"], found["proof"] != "names"
+
+
 def _check_whole(host: str, verb: str, answer: CheckpointsAnswer) -> None:
     """HostError for an answer to another question than this one."""
-    wanted = ("dir", "checkpoints", "newest") if verb in ("list", "read") else ("checkpoint",)
+    wanted = ("dir", "checkpoints") if verb in ("list", "read") else ("checkpoint",)
     if verb == "rollback":
         wanted = (*wanted, "set_aside")
     missing = [name for name in wanted if name not in answer]

@@ -186,11 +186,11 @@ class Checkpoint(TypedDict):
 
 
 class CheckpointsAnswer(TypedDict, total=False):
-    """The reply has the first three fields for `list` and `read`, and the others for `pin`, `unpin` and `rollback`."""
+    """The reply has the first two fields for `list` and `read`, and the others for `pin`, `unpin` and `rollback`."""
 
     dir: Path
     checkpoints: Annotated[list[Checkpoint], Length(FILES_MAX)]
-    newest: Path | None
+    """Newest first."""
     checkpoint: Checkpoint
     set_aside: Annotated[list[Generation], Length(FILES_MAX)]
     """For `rollback`: the generations that are ignored from now on."""

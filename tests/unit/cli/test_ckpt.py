@@ -91,6 +91,20 @@ def test_verify_fails_where_the_newest_is_torn_and_not_where_an_older_is(orch: D
     assert "gen-000005/ckpt-120: cut off" in orch.said
 
 
+def test_verify_names_what_is_being_written_and_judges_the_one_before_it(orch: Desk, api: FakeApi) -> None:
+    api.runs = [run_document(name="mnist", run_id="mnist-1")]
+    writing = checkpoint(140, whole=None, verified_at=None, writing=True)
+    api.checkpoints = answer(writing, checkpoint(), newest="gen-000005/ckpt-120")
+    assert orch("ckpt", "verify") == 0
+    assert "not verified, since it is being written: gen-000005/ckpt-140\n" in orch.said
+    broken = checkpoint(whole=False, why="cut off")
+    api.checkpoints = answer(writing, broken, newest="gen-000005/ckpt-120")
+    assert orch("ckpt", "verify") == 1
+    api.checkpoints = answer(writing) | {"newest": None}
+    assert orch("ckpt", "verify") == 1
+    assert "it is being written: gen-000005/ckpt-140\nerror: mnist-1 has no checkpoint to resume" in orch.said
+
+
 def test_going_back_says_what_comes_next(orch: Desk, api: FakeApi) -> None:
     api.runs = [run_document(name="mnist", run_id="mnist-1")]
     api.checkpoints = answer() | {"checkpoint": checkpoint(), "set_aside": [7, 6], "active": True}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from orchestrator.adapters.checkpoints import inventory
 from orchestrator.core.errors import HostError, UsageError
 from orchestrator.core.model import Problem, Run, new_run
 from orchestrator.core.phase_states import Phase
@@ -14,6 +16,8 @@ from orchestrator.daemon.connection.conversation import Answer, Asks, LinkDown, 
 from orchestrator.daemon.coordinator import checkpoint_requests
 from orchestrator.protocol.orders import CheckpointsAnswer
 from orchestrator.protocol.table import Order
+from tests.unit.adapters.test_checkpoints import generation as generation_of
+from tests.unit.adapters.test_checkpoints import truncate
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 
@@ -46,11 +50,16 @@ def a_run(name: str = "t-1", *, phase: Phase = Phase.RUNNING, checkpoint: bool =
     return in_phase(new_run(name, make_plan(["a", "b"], checkpoint=checkpoint), epoch=4, at=0.0), phase)
 
 
+def a_checkpoint(name: str, **changes: Any) -> dict[str, Any]:
+    known = {"name": name, "generation": 0, "whole": True, "writing": False, "set_aside": False}
+    return {**known, "resumes": True, "proof": "checksums", **changes}
+
+
 def test_it_is_asked_of_the_chiefs_host_with_the_runs_python() -> None:
-    listed: dict[str, Any] = {"dir": "/shared/t", "checkpoints": [], "newest": None}
+    listed: dict[str, Any] = {"dir": "/shared/t", "checkpoints": []}
     hosts = FakeHosts(listed)
     found = checkpoint_requests.ask(a_run(), "list", None, hosts.lease)
-    assert found == {"run_id": "t-1", "host": "a", **listed}
+    assert found == {"run_id": "t-1", "host": "a", **listed, "newest": None}
     ((host, asked),) = hosts.asked
     order = asked.fields
     assert (host, order["do"], order["dir"], order["python"]) == ("a", "list", "/shared/t", "python3")
@@ -75,7 +84,7 @@ def test_what_cannot_be_answered_is_a_sentence_with_its_place() -> None:
 @pytest.mark.parametrize(
     ("verb", "answer", "lacks"),
     [
-        ("list", {"dir": "/shared/t", "checkpoints": []}, "newest"),
+        ("list", {"dir": "/shared/t"}, "checkpoints"),
         ("pin", {"dir": "/shared/t"}, "checkpoint"),
         ("rollback", {"checkpoint": {"generation": 5}}, "set_aside"),
         ("rollback", {"checkpoint": {"generation": None}, "set_aside": []}, "checkpoint.generation"),
@@ -101,10 +110,44 @@ def test_what_changes_is_being_written_only_where_a_task_may_do_so(
 ) -> None:
     run = a_run(phase=phase)
     number = run.generation if generation == 1 else run.generation + 7
-    one = {"generation": number, "whole": False, "why": "cut off", "writing": True}
-    hosts = FakeHosts({"dir": "/shared/t", "checkpoints": [one], "newest": None})
+    one = a_checkpoint("ckpt-5", generation=number, whole=False, why="cut off", writing=True)
+    hosts = FakeHosts({"dir": "/shared/t", "checkpoints": [one]})
     (found,) = checkpoint_requests.ask(run, "list", None, hosts.lease)["checkpoints"]
     assert (found["whole"], found["why"], found["writing"]) == told
+
+
+@pytest.mark.parametrize(
+    ("phase", "newest", "told"),
+    [
+        (Phase.RUNNING, "ckpt-1", (None, True)),
+        (Phase.BACKOFF, "ckpt-2", (False, False)),
+        (Phase.FAILED, "ckpt-2", (False, False)),
+    ],
+)
+@pytest.mark.parametrize("verb", ["list", "read"])
+def test_what_a_dead_task_left_half_written_is_the_newest_at_once(
+    tmp_path: Path, verb: str, phase: Phase, newest: str, told: tuple[Any, ...]
+) -> None:
+    run = a_run(phase=phase)
+    directory = generation_of(tmp_path, run.generation, "manager")
+    truncate(directory / "manager" / "ckpt-2.data-00000-of-00001", 90_000)
+    seen = inventory.listed(str(tmp_path), read=verb == "read")
+    found = checkpoint_requests.ask(run, verb, None, FakeHosts(seen).lease)
+    place = f"gen-{run.generation:06d}/manager"
+    assert found["newest"] == f"{place}/{newest}"
+    torn = next(one for one in found["checkpoints"] if one["name"] == f"{place}/ckpt-2")
+    assert (torn["whole"], torn["writing"]) == told
+
+
+def test_the_newest_is_of_the_kind_that_scripts_resume_from_and_was_not_set_aside() -> None:
+    export = a_checkpoint("model.keras", resumes=False)
+    unknown = a_checkpoint("weights.bin", resumes=False, proof="names")
+    aside = a_checkpoint("ckpt-9", set_aside=True)
+    listed = [aside, unknown, export, a_checkpoint("ckpt-5", whole=False), a_checkpoint("ckpt-4")]
+    for newest in ("ckpt-5", "ckpt-4", "model.keras", "weights.bin", None):
+        hosts = FakeHosts({"dir": "/shared/t", "checkpoints": listed})
+        assert checkpoint_requests.ask(a_run(), "list", None, hosts.lease)["newest"] == newest
+        listed = [one for one in listed if one["name"] != newest]
 
 
 def test_the_mark_becomes_the_event() -> None:

@@ -50,9 +50,8 @@ def main() -> None:
         directory = os.environ.get("ORCH_CHECKPOINT_DIR", "checkpoints")
         manager = tf.train.CheckpointManager(checkpoint, directory, max_to_keep=3)
         checkpoint.restore(manager.latest_checkpoint)
-    hvd.broadcast_variables(
-        [step, *variables], root_rank=0
-    )  # what rank 0 has restored, and else the same beginning
+    # All ranks get what rank 0 has restored, or its initial values.
+    hvd.broadcast_variables([step, *variables], root_rank=0)
     start = int(step.numpy())
     print(f"rank {hvd.rank()} of {hvd.size()} starts at step {start}", flush=True)
 

@@ -83,9 +83,8 @@ def backwards(lines: Iterable[_Line], text_of: Callable[[_Line], str]) -> Iterat
     >>> [level for _, level in backwards(["go on", "ValueError: no", "  File", f"{_TRACEBACK}:"], str)]
     ['info', 'error', 'error', 'error']
     """
-    held: list[
-        _Line
-    ] = []  # the last line of what may be a traceback, and those within, until its first one is read
+    # The last line of what may be a traceback, and the lines within it, until its first line is read.
+    held: list[_Line] = []
     for line in lines:
         text = text_of(line)
         if text.startswith(_TRACEBACK):

@@ -456,9 +456,8 @@ def free_network(n_hosts: int) -> ipaddress.IPv4Network:
 
 @contextlib.contextmanager
 def _locked(name: str) -> Iterator[None]:
-    path = (
-        Path(tempfile.gettempdir()) / f"orch-lab-{name}-{os.getuid()}.lock"
-    )  # the name contains the user, since another user's file could not be opened
+    # The name contains the user, since another user's file could not be opened.
+    path = Path(tempfile.gettempdir()) / f"orch-lab-{name}-{os.getuid()}.lock"
     with open(path, "a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

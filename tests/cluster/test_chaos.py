@@ -74,9 +74,8 @@ def test_a_filled_disk_is_freed_by_itself_and_with_its_holder(tmp_path: Path) ->
             filled = agent.ok("fault", fault="fill", for_s=2.0)["bytes"]
             assert filled > 0
             assert os.statvfs(disk.path).f_bavail == 0
-            assert [path.name for path in disk.path.iterdir()] == [
-                "host"
-            ]  # nothing that could be left behind
+            # No file lies on the disk that could be left behind.
+            assert [path.name for path in disk.path.iterdir()] == ["host"]
             agent.until(lambda _: os.statvfs(disk.path).f_bavail > 0)
         finally:
             agent.close()

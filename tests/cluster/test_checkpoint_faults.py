@@ -128,10 +128,8 @@ def test_row_36_a_script_that_dies_of_a_full_disk_is_waited_for(
     local_cluster: Cluster, small: SmallDisk, fault_times: FaultTimes
 ) -> None:
     cluster = local_cluster
-    restart = {
-        "backoff": "0.2s",
-        "without_progress_max": 1,
-    }  # a failure of the script's own would end the run
+    # One failure of the script's own would end the run.
+    restart = {"backoff": "0.2s", "without_progress_max": 1}
     cluster.ok("up", cluster.spec("--steps", "2000", "--pace", "0.01", restart=restart))
     before = cluster.wait(lambda run: run["checkpoint"] is not None)
     fault_times.inject(before["generation"])

@@ -187,9 +187,8 @@ def test_row_28_a_zombie_chief_can_remove_only_its_own_backup(
     given = digests(new)
     wait_until(lambda: digests(new) != given, "the successor saves, into its own")
     successor = after["tasks"][0]["pid"]
-    os.kill(
-        successor, signal.SIGSTOP
-    )  # so that its files have one content while the zombie lives beside them
+    # It is stopped so that its files do not change while the zombie lives beside them.
+    os.kill(successor, signal.SIGSTOP)
     files = digests(new)
     assert old.exists()
     os.kill(zombie, signal.SIGCONT)

@@ -220,9 +220,8 @@ def test_a_host_is_drained_and_let_in_again_by_buttons(cluster: Cluster, browser
     assert "Its tasks move to another host" in dialog.inner_text()
     dialog.get_by_role("button", name="Yes, drain").click()
     row.get_by_role("button", name="undrain…").wait_for()
-    cluster.wait(
-        lambda run: run["generation"] == 2 and run["phase"] == "RUNNING", timeout=100
-    )  # at its next checkpoint
+    # The run moves at its next checkpoint.
+    cluster.wait(lambda run: run["generation"] == 2 and run["phase"] == "RUNNING", timeout=100)
     page.get_by_text("generation 2").first.wait_for()
     other = page.get_by_role("region", name="Hosts, a table").get_by_role("row").filter(has_text="host-0")
     other.get_by_role("button", name="drain…").click()

@@ -178,9 +178,8 @@ def test_a_lost_ps_and_a_lost_chief_take_the_run_back_to_its_checkpoint(
     cluster = local_cluster
     tasks = {name: {"replicas": 1} for name in ("chief", "worker", "ps")}
     args = ("--steps", "500", "--save-every", "20")
-    spec = shown(
-        cluster, "parameter_server.yaml", *args, tasks=tasks, serve=False
-    )  # the script has servers of its own
+    # The script has servers of its own.
+    spec = shown(cluster, "parameter_server.yaml", *args, tasks=tasks, serve=False)
     cluster.ok("up", spec, timeout=120)
     reached = 0
     for generation, name in ((1, "ps:0"), (2, "chief:0")):

@@ -192,10 +192,8 @@ def test_row_11_a_frozen_agent_keeps_no_gang_from_starting_again(
 
 @pytest.mark.fault(20)
 def test_row_20_a_port_lost_at_the_bind_is_one_restart(cluster: Cluster, fault_times: FaultTimes) -> None:
-    restart = {
-        "backoff": "0.5s",
-        "without_progress_max": 1,
-    }  # a failure of the script's own would end the run
+    # One failure of the script's own would end the run.
+    restart = {"backoff": "0.5s", "without_progress_max": 1}
     cluster.ok("up", spec(cluster, "tf_trainer.py", "--lose-port", "--steps", "20", restart=restart))
     goes_on_after_its_first_end(cluster, fault_times)
     assert ended(cluster, "SUCCEEDED")["restarts"] == 1

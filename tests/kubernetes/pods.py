@@ -50,9 +50,8 @@ def pod_of(
         "metadata": {"name": name, "labels": labels},
         "spec": spec,
     }
-    kinds = (
-        ("ConfigMap",) if attempt else ("ConfigMap", "PersistentVolumeClaim")
-    )  # the claim is there already
+    # A later attempt finds the claim of the first one.
+    kinds = ("ConfigMap",) if attempt else ("ConfigMap", "PersistentVolumeClaim")
     return [*(found for found in objects if found["kind"] in kinds), pod]
 
 

@@ -94,9 +94,8 @@ def _watch_models(home: Path) -> dict[str, Any]:
         counted(self, *args, **kwargs)
         seen["steps"] += 1
         if seen["steps"] == kill_at:
-            time.sleep(
-                1.0
-            )  # meanwhile the others wait in the next collective, and the save before is written
+            # Meanwhile the others wait in the next collective, and the save before is written.
+            time.sleep(1.0)
             (home / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -132,9 +132,8 @@ class Loop:
             elif is_news:
                 self._inbox.hurry()
             return
-        self._unread.close(
-            run_id, getattr(event, "host", None)
-        )  # no report is decided before what happened earlier
+        # No report is decided before what happened earlier.
+        self._unread.close(run_id, getattr(event, "host", None))
         self._inbox.put((run_id, event))
 
     def call(self, command: Command, *, timeout_s: float = 15.0) -> Any:

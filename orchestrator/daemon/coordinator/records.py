@@ -88,9 +88,8 @@ def _order(run: Run, now: float, revision: int) -> Order[Nothing]:
 def read(record: Any) -> tuple[tuple[int, int], float, Run] | None:
     """Return ((epoch, revision), written_at, run) of a host's record; None where this orch does not understand it."""
     try:
-        state = json.dumps(
-            cleaned_json(json.loads(unpacked(record["state"])))
-        )  # a text within a text: `edge` saw the outer one
+        # The state is JSON as a text within a JSON text, and `edge` has cleaned only the outer one.
+        state = json.dumps(cleaned_json(json.loads(unpacked(record["state"]))))
         version = int(record["epoch"]), int(record.get("revision", 0))
         return version, float(record["written_at"]), read_run(state)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):

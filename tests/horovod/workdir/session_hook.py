@@ -16,9 +16,8 @@ args = parser.parse_args()
 hvd.init()
 random = np.random.default_rng(hvd.rank())
 x, y = tf.placeholder(tf.float32, (None, 8)), tf.placeholder(tf.float32, (None,))
-start = tf.random_normal_initializer(
-    seed=hvd.rank()
-)  # other weights on each rank: the hook must make them equal
+# Other weights on each rank: the hook must make them equal.
+start = tf.random_normal_initializer(seed=hvd.rank())
 weights = tf.get_variable("weights", (8, 1), initializer=start)
 loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=tf.squeeze(x @ weights, 1)))
 step = tf.train.get_or_create_global_step()

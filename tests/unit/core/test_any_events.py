@@ -224,9 +224,8 @@ class Chaos:
             case "failed":
                 order = chance.choice(("start", "stop", "release", "seed", "verify", "sweep"))
                 here = [t.id for t in self.run.tasks if t.host == host]
-                task = chance.choice(
-                    here or [t.id for t in self.run.plan.tasks]
-                )  # or one that has moved since
+                # Where the host has no task, any other: it may have moved since the order.
+                task = chance.choice(here or [t.id for t in self.run.plan.tasks])
                 return ev.OrderFailed(self.now, host, order, generation, problem, task)
             case "swept":
                 return ev.HostSwept(self.now, host, Swept(chance.choice(((), ("pid 9: D state",)))))

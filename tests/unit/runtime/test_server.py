@@ -52,9 +52,8 @@ def released(task: Start, tmp_path: Path, name: str, **env: str) -> Task:
     (tmp_path / "tensorflow.py").write_text(TENSORFLOW)
     run = task(SCRIPT, env={"ORCH_RUNTIME": SERVED, "ORCH_TASK": name, **env})
     kind, _, index = name.partition(":")
-    assert run.until("ready")["ready"]["versions"]["tensorflow"] == (
-        "9.9" if kind in ROW.served else None
-    )  # before the release, although the script does not name it
+    # It is imported before the release, although the script does not name it.
+    assert run.until("ready")["ready"]["versions"]["tensorflow"] == ("9.9" if kind in ROW.served else None)
     run.order(go={"env": {"TF_CONFIG": json.dumps({"task": {"type": kind, "index": int(index)}})}})
     return run
 

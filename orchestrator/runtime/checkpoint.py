@@ -36,7 +36,7 @@ def Checkpoint() -> Any:
     Without orch, or without `checkpoint:`, it does nothing.
 
     Raises:
-        NotImplementedError: Keras runs on another backend than TensorFlow.
+        RuntimeError: Keras runs on another backend than TensorFlow. What is saved, and the file, are TensorFlow's.
     """
     library = _library()
     base = sys.modules[f"{library}.src.callbacks"].Callback
@@ -90,9 +90,9 @@ def _library() -> str:
     import keras
 
     if keras.backend.backend() != "tensorflow":
-        raise NotImplementedError(
-            f"orchestrator.keras.Checkpoint saves what Keras has on TensorFlow; this is {keras.backend.backend()}. "
-            "Save in a loop or a callback of your own, when `runtime.should_save()` says so"
+        raise RuntimeError(
+            f"orchestrator.keras.Checkpoint needs Keras on TensorFlow; here it runs on {keras.backend.backend()}: "
+            "save in a loop or a callback of your own, when `runtime.should_save()` says so"
         )
     return "keras"
 

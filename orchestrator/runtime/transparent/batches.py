@@ -167,7 +167,7 @@ def _patch_building(owner: Any) -> None:
 
 
 def _calls(model: Any) -> bool:
-    """Return whether the model has a `call` of its own. Keras's base class only raises NotImplementedError."""
+    """Return whether the model has a `call` of its own: the one of Keras's base class only raises."""
     owner = next((base for base in type(model).__mro__ if "call" in vars(base)), None)
     return (
         owner is None or owner.__name__ not in ("Layer", "Model") or not owner.__module__.startswith("keras.")

@@ -153,7 +153,7 @@ def check_successor(session: Session, old: Mapping[str, Any] | None) -> None:
         )
     try:
         # All of its modules must import: an upgrade may have left a library out.
-        import orchestrator.daemon.coordinator.api
+        import orchestrator.daemon.coordinator.api_server
         import orchestrator.daemon.coordinator.main  # noqa: F401
         from orchestrator.adapters.head.journal_reading import peek
     except ImportError as e:

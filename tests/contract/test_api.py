@@ -32,7 +32,7 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.events import HostUp
 from orchestrator.core.plan import Plan
-from orchestrator.daemon.coordinator import api
+from orchestrator.daemon.coordinator import api_server
 from orchestrator.daemon.coordinator.coordinator import Coordinator
 from orchestrator.protocol.reports import Said, Task, TaskExit
 from tests.contract.fake_agent import FACTS, SOON_S, TREE, FakeHosts, always, until
@@ -64,7 +64,7 @@ class Rig:
 
     def start_coordinator(self) -> None:
         self.coordinator = Coordinator(self.paths, {"fake": self.hosts.transport})
-        self.server = api.Server(self.coordinator)
+        self.server = api_server.Server(self.coordinator)
         self.coordinator.take_up()
         self.server.start()
         self._thread = threading.Thread(target=self.coordinator.loop.run)
@@ -186,16 +186,16 @@ def test_row_51_another_user_is_turned_away_by_the_mode_and_where_that_fails_by_
 
 def test_a_socket_behind_which_somebody_lives_is_not_taken_away(rig: Rig) -> None:
     with pytest.raises(Refused, match="another coordinator answers behind"):
-        api.listen(rig.paths.socket)
+        api_server.listen(rig.paths.socket)
     assert rig.client.get("/v1/coordinator")["epoch"] == 1
 
 
 def test_a_socket_that_a_dead_coordinator_left_is_replaced(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="orch-api-") as short:
         path = f"{short}/coordinator.sock"
-        api.listen(path).close()
+        api_server.listen(path).close()
         assert os.path.exists(path)
-        again = api.listen(path)
+        again = api_server.listen(path)
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
         again.close()
 

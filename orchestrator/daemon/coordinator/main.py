@@ -19,7 +19,7 @@ from orchestrator.adapters.local import LocalTransport
 from orchestrator.adapters.slurm.transport import slurm_transport
 from orchestrator.adapters.ssh.transport import SshTransport
 from orchestrator.adapters.transport import Transport
-from orchestrator.daemon.coordinator import api
+from orchestrator.daemon.coordinator import api_server
 from orchestrator.daemon.coordinator.coordinator import Coordinator
 from orchestrator.daemon.coordinator.lent_hosts import LentHosts
 from orchestrator.daemon.coordinator.succession import take_lock, take_over
@@ -57,7 +57,7 @@ def run(paths: Paths, *, after: int | None = None) -> int:
     lock = take_lock(paths) if after is None else take_over(paths, after)
     _set_up_logging(paths)
     coordinator = Coordinator(paths, transports(paths))
-    server = api.Server(coordinator)
+    server = api_server.Server(coordinator)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: coordinator.loop.stop())
     if os.environ.get(ALLOCATION_VARIABLE):

@@ -1,10 +1,28 @@
 """Find the kinds of a graph's tensors: the kind of each operation's output follows from the kinds of its inputs.
 
-The module is long because it is one table: a rule for each operation of TensorFlow, and the row that names it.
+The table at the end names the rule of each operation of TensorFlow. The rules of arithmetic, reductions and products
+are here; `axes` has those that move elements only, `elements` those for functions of elements.
 """
 
 from __future__ import annotations
 
+from orchestrator.runtime.transparent.axes import (
+    expand_dims,
+    identities,
+    same_kind,
+    squeeze,
+    stacked_list,
+    strided_slice,
+    transpose,
+    unstack,
+)
+from orchestrator.runtime.transparent.elements import (
+    constant_of,
+    elementwise,
+    first_of,
+    of_unknown,
+    rank_of,
+)
 from orchestrator.runtime.transparent.kinds import (
     COUNT,
     CROSS,
@@ -23,7 +41,7 @@ from orchestrator.runtime.transparent.kinds import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
     Rule = Callable[[Any, list[Kind], int], Kind]
@@ -70,7 +88,7 @@ def _kind(tensor: Any, kinds: list[Kind]) -> Kind:
         return SAME
     if "cross" in names:
         return CROSS
-    rule: Rule = _RULES.get(op.type, _default)
+    rule: Rule = _RULES.get(op.type, of_unknown)
     return rule(op, kinds, tensor.value_index)
 
 
@@ -82,18 +100,18 @@ def _meets_the_batch(op: Any, kinds: list[Kind]) -> bool:
         op, kinds[0]
     ):
         return True
-    numbers = any(kind.name == "count" and not _rank(of) for kind, of in zip(kinds, op.inputs, strict=True))
+    numbers = any(kind.name == "count" and not rank_of(of) for kind, of in zip(kinds, op.inputs, strict=True))
     return numbers and op.type in _OF_NUMBERS
 
 
 def _goes_along(op: Any, kind: Kind) -> bool:
     """Return whether an operation puts the examples in relation, though its result has something for each."""
-    rank = _rank(op.inputs[0])
+    rank = rank_of(op.inputs[0])
     if kind.name not in (EACH, "part") or rank is None:
         return False
     if op.type in ("Softmax", "LogSoftmax"):
         return kind.axis == rank - 1
-    axes = _constant(op.inputs[1]) if op.type in ("Cumsum", "Cumprod", "ReverseV2") else None
+    axes = constant_of(op.inputs[1]) if op.type in ("Cumsum", "Cumprod", "ReverseV2") else None
     return axes is not None and kind.axis in {int(axis) % rank for axis in axes.reshape(-1)}
 
 
@@ -101,95 +119,12 @@ _OF_NUMBERS = frozenset({"AddV2", "Add", "Sub", "AddN", "Mul", "MulNoNan", "Pow"
 _SHAPES = frozenset({"Shape", "Size", "ShapeN"})
 
 
-def _first(kinds: Iterable[Kind], name: str) -> Kind | None:
-    return next((kind for kind in kinds if kind.name == name), None)
-
-
-def _rank(tensor: Any) -> int | None:
-    rank: int | None = tensor.shape.rank
-    return rank
-
-
-def _constant(tensor: Any) -> Any:
-    from tensorflow.python.framework import tensor_util
-
-    return tensor_util.constant_value(tensor)
-
-
-def _default(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    """Return the kind of an operation that nothing is known of: it may keep the axis of the examples."""
-    ranks = [_rank(output) for output in op.outputs]
-    rank = max((9 if each_rank is None else each_rank for each_rank in ranks), default=0)
-    found = [kind for kind in kinds if kind.name in (EACH, "part")]
-    variant = any(output.dtype.name == "variant" for output in op.outputs)
-    if found:
-        if rank == 0 and not variant:
-            return OTHER
-        axis = found[0].axis if found[0].axis < rank or variant else 0
-        ragged = op.type in _SELECTING or any(kind.ragged for kind in found)
-        return each(axis if variant else _settled(op.outputs[0], axis), ragged)
-    names = {kind.name for kind in kinds}
-    if names <= {"same", "count", "per count"}:
-        return each() if rank > 0 and op.type not in _OF_SHAPES else COUNT
-    return OTHER
-
-
-_SELECTING = frozenset({"Where", "GatherNd", "DynamicPartition", "Unique", "UniqueV2"})
-_OF_SHAPES = frozenset({"Pack", "ConcatV2", "Prod", "Maximum", "Minimum", "FloorDiv", "Floor", "GatherV2"})
-
-
-def _settled(tensor: Any, axis: int) -> int:
-    """Return the axis of the examples after a change of shape: their number is not known, as other sizes mostly are."""
-    rank = _rank(tensor)
-    if rank is None or axis >= rank or tensor.shape[axis] is None:
-        return axis
-    unknown = [place for place, size in enumerate(tensor.shape) if size is None]
-    return unknown[0] if unknown else axis
-
-
-def _elementwise(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    """Return the kind of a function of elements that is not linear."""
-    found = [(kind, tensor) for kind, tensor in zip(kinds, op.inputs, strict=True) if kind.name == EACH]
-    found += [(kind, tensor) for kind, tensor in zip(kinds, op.inputs, strict=True) if kind.name == "part"]
-    if not found:
-        return _default(op, kinds, 0)
-    return _aligned(op, found)
-
-
-def _aligned(op: Any, found: list[tuple[Kind, Any]]) -> Kind:
-    """Return the kind of what broadcasts: CROSS where two tensors have their examples along different axes."""
-    rank = _rank(op.outputs[0])
-    places = set()
-    for kind, tensor in found:
-        own = _rank(tensor)
-        if rank is None or own is None:
-            return each(found[0][0].axis, any(kind.ragged for kind, _ in found))
-        places.add(kind.axis + rank - own)
-    unknown = [place for place in places if 0 <= place < (rank or 0) and op.outputs[0].shape[place] is None]
-    if len(unknown) > 1:
-        return CROSS
-    return each(max(0, (unknown or list(places))[0]), any(kind.ragged for kind, _ in found))
-
-
-def _same_kind(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    kind = kinds[0]
-    rank = _rank(op.outputs[0])
-    if kind.name in (EACH, "part") and rank:
-        return Kind(kind.name, _settled(op.outputs[0], min(kind.axis, rank - 1)), kind.ragged)
-    return kind if kind.name != "same" else _default(op, kinds, 0)
-
-
-def _identities(op: Any, kinds: list[Kind], index: int) -> Kind:
-    del op
-    return kinds[index]
-
-
 def _add(op: Any, kinds: list[Kind], _index: int) -> Kind:
     names = {kind.name for kind in kinds}
     if names == {"part"}:
         return PART
     if EACH in names or "part" in names:
-        return _elementwise(op, kinds, 0)
+        return elementwise(op, kinds, 0)
     if "other" in names or "divisor" in names:
         return OTHER
     if names <= {"same", "count"}:
@@ -204,23 +139,23 @@ def _multiply(op: Any, kinds: list[Kind], _index: int) -> Kind:
     names = {a.name, b.name}
     if "same" in names:
         other = b if a.name == "same" else a
-        return _elementwise(op, kinds, 0) if other.name == EACH else other
+        return elementwise(op, kinds, 0) if other.name == EACH else other
     if names == {"sum", "per count"}:
         return MEAN
     if names == {EACH, "per count"}:
         return PART
     if names == {"mean", "count"}:
-        mean = _first(kinds, "mean")
+        mean = first_of(kinds, "mean")
         return SUM if mean is not None and mean.count is None else OTHER
     if EACH in names or "part" in names:
-        return _elementwise(op, kinds, 0)
+        return elementwise(op, kinds, 0)
     return COUNT if names == {"count"} else OTHER
 
 
 def _divide(op: Any, kinds: list[Kind], _index: int) -> Kind:
     a, b = kinds
     if b.name == "same":
-        return _elementwise(op, kinds, 0) if a.name == EACH else a
+        return elementwise(op, kinds, 0) if a.name == EACH else a
     if a.name == "same" and b.name == "count":
         return PER_COUNT
     if a.name == "sum" and b.name == "count":
@@ -231,7 +166,7 @@ def _divide(op: Any, kinds: list[Kind], _index: int) -> Kind:
         return PART
     if a.name == "count" and b.name == "count":
         return SAME
-    return _elementwise(op, kinds, 0)
+    return elementwise(op, kinds, 0)
 
 
 def _is_learned(tensor: Any) -> bool:
@@ -254,21 +189,21 @@ def _maximum(op: Any, kinds: list[Kind], _index: int) -> Kind:
         return COUNT
     if names == {"same", "sum"}:
         return DIVISOR
-    return _elementwise(op, kinds, 0)
+    return elementwise(op, kinds, 0)
 
 
 def _reduce(op: Any, kinds: list[Kind], _index: int) -> Kind:
     kind = kinds[0]
     linear = op.type in ("Sum", "Mean")
     if kind.name == "same":
-        return _default(op, kinds, 0)
+        return of_unknown(op, kinds, 0)
     if kind.name in ("count", "per count"):
         return kind
     if kind.name not in (EACH, "part"):
         return kind if linear and kind.name in _LINEAR else OTHER
-    rank, axes = _rank(op.inputs[0]), _constant(op.inputs[1])
+    rank, axes = rank_of(op.inputs[0]), constant_of(op.inputs[1])
     if axes is None:
-        reduced = _rank(op.outputs[0]) == 0
+        reduced = rank_of(op.outputs[0]) == 0
         return _reduced(op, kind) if reduced else each(kind.axis, kind.ragged)
     flat = [int(axis) for axis in axes.reshape(-1)]
     over = {axis + (rank or 0) if axis < 0 else axis for axis in flat}
@@ -290,31 +225,8 @@ def _reduced(op: Any, kind: Kind) -> Kind:
     return Kind("mean", count=("size", op.inputs[0], kind.axis)) if kind.ragged else MEAN
 
 
-def _transpose(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    kind, order = kinds[0], _constant(op.inputs[1])
-    if kind.name not in (EACH, "part") or order is None:
-        return _same_kind(op, kinds, 0)
-    return Kind(kind.name, [int(axis) for axis in order].index(kind.axis), kind.ragged)
-
-
-def _expand(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    kind, axis = kinds[0], _constant(op.inputs[1])
-    if kind.name not in (EACH, "part") or axis is None:
-        return _same_kind(op, kinds, 0)
-    at = int(axis) if int(axis) >= 0 else int(axis) + (_rank(op.outputs[0]) or 0)
-    return Kind(kind.name, kind.axis + (at <= kind.axis), kind.ragged)
-
-
-def _squeeze(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    kind = kinds[0]
-    gone = [axis if axis >= 0 else axis + (_rank(op.inputs[0]) or 0) for axis in op.get_attr("squeeze_dims")]
-    if kind.name in (EACH, "part") and gone:
-        return Kind(kind.name, kind.axis - sum(axis < kind.axis for axis in gone), kind.ragged)
-    return _same_kind(op, kinds, 0)
-
-
 def _pack(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    found = _first(kinds, EACH)
+    found = first_of(kinds, EACH)
     if found is not None:
         return each(found.axis + (op.get_attr("axis") <= found.axis), found.ragged)
     names = {kind.name for kind in kinds}
@@ -323,37 +235,10 @@ def _pack(op: Any, kinds: list[Kind], _index: int) -> Kind:
     return _add(op, kinds, 0)
 
 
-def _unstack(op: Any, kinds: list[Kind], index: int) -> Kind:
-    kind = kinds[0]
-    if kind.name == "count":
-        return COUNT if index == 0 else SAME
-    return _default(op, kinds, 0) if kind.name == EACH else kind
-
-
-def _slice(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    """Return the kind of a slice: of a shape, only its first entry holds the number of examples."""
-    kind = kinds[0]
-    if kind.name == "count" and _rank(op.inputs[0]) == 1:
-        begin = _constant(op.inputs[1])
-        if begin is not None and int(begin[0]) != 0 and not op.get_attr("begin_mask"):
-            return SAME
-        return COUNT
-    if kind.name != EACH:
-        return kind if kind.name in ("sum", "mean") else _default(op, kinds, 0)
-    shrunk = int(op.get_attr("shrink_axis_mask"))
-    if shrunk >> kind.axis & 1:
-        return OTHER  # a single example
-    new = int(op.get_attr("new_axis_mask"))
-    places = [place for place in range(16) if not new >> place & 1]
-    place = places[kind.axis]
-    before = sum(shrunk >> p & 1 for p in range(place))
-    return each(place - before, kind.ragged)
-
-
 def _matmul(op: Any, kinds: list[Kind], _index: int) -> Kind:
     a, b = kinds[:2]
-    if a.name != EACH or b.name != EACH or _rank(op.inputs[0]) != 2:
-        return _product_of_batches(op, a, b) if a.name == b.name == EACH else _default(op, kinds, 0)
+    if a.name != EACH or b.name != EACH or rank_of(op.inputs[0]) != 2:
+        return _product_of_batches(op, a, b) if a.name == b.name == EACH else of_unknown(op, kinds, 0)
     first, second = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
     inner_a = a.axis == (0 if op.get_attr(first) else 1)
     inner_b = b.axis == (1 if op.get_attr(second) else 0)
@@ -363,7 +248,7 @@ def _matmul(op: Any, kinds: list[Kind], _index: int) -> Kind:
 
 
 def _product_of_batches(op: Any, a: Kind, b: Kind) -> Kind:
-    rank = _rank(op.outputs[0])
+    rank = rank_of(op.outputs[0])
     if a.axis == b.axis and rank is not None and a.axis < rank - 2:
         return each(a.axis)
     return CROSS if rank == 2 else each()
@@ -379,7 +264,7 @@ def _einsum(op: Any, kinds: list[Kind], _index: int) -> Kind:
                 return each()
             letters.add(term[kind.axis])
     if not letters:
-        return _default(op, kinds, 0)
+        return of_unknown(op, kinds, 0)
     if len(letters) > 1:
         return CROSS if len(letters & set(out)) > 1 else OTHER
     letter = letters.pop()
@@ -387,11 +272,7 @@ def _einsum(op: Any, kinds: list[Kind], _index: int) -> Kind:
 
 
 def _squared_sum(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    return SUM if kinds[0].name == EACH else _default(op, kinds, 0)
-
-
-def _stacked_list(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    return each(1) if _first(kinds, EACH) is not None else _default(op, kinds, 0)
+    return SUM if kinds[0].name == EACH else of_unknown(op, kinds, 0)
 
 
 _RULES: dict[str, Rule] = {
@@ -406,30 +287,30 @@ _RULES: dict[str, Rule] = {
             "CheckNumerics",
             "Neg",
         ),
-        _same_kind,
+        same_kind,
     ),
-    **dict.fromkeys(("PlaceholderWithDefault", "EnsureShape", "DeepCopy", "BroadcastTo"), _same_kind),
-    "IdentityN": _identities,
+    **dict.fromkeys(("PlaceholderWithDefault", "EnsureShape", "DeepCopy", "BroadcastTo"), same_kind),
+    "IdentityN": identities,
     **dict.fromkeys(("AddV2", "Add", "Sub", "AddN"), _add),
     "Mul": _multiply,
     "MulNoNan": _multiply,
     **dict.fromkeys(("RealDiv", "Div", "DivNoNan"), _divide),
     "Maximum": _maximum,
     **dict.fromkeys(("Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "EuclideanNorm"), _reduce),
-    "Transpose": _transpose,
-    "ExpandDims": _expand,
-    "Squeeze": _squeeze,
+    "Transpose": transpose,
+    "ExpandDims": expand_dims,
+    "Squeeze": squeeze,
     "Pack": _pack,
-    "Unpack": _unstack,
-    "StridedSlice": _slice,
+    "Unpack": unstack,
+    "StridedSlice": strided_slice,
     **dict.fromkeys(("MatMul", "BatchMatMulV2", "BatchMatMulV3", "BatchMatMul"), _matmul),
     "Einsum": _einsum,
     "L2Loss": _squared_sum,
-    "TensorListStack": _stacked_list,
+    "TensorListStack": stacked_list,
     **dict.fromkeys(
-        ("SquaredDifference", "Minimum", "Pow", "SelectV2", "Select", "Less", "Equal"), _elementwise
+        ("SquaredDifference", "Minimum", "Pow", "SelectV2", "Select", "Less", "Equal"), elementwise
     ),
     **dict.fromkeys(
-        ("Greater", "GreaterEqual", "LessEqual", "NotEqual", "LogicalAnd", "LogicalOr"), _elementwise
+        ("Greater", "GreaterEqual", "LessEqual", "NotEqual", "LogicalAnd", "LogicalOr"), elementwise
     ),
 }

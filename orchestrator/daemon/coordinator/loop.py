@@ -16,10 +16,8 @@ import contextlib
 import logging
 import queue
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from orchestrator.adapters.head.journal import Journal
@@ -37,13 +35,12 @@ from orchestrator.core.model import Run
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.owner import Owner
 from orchestrator.core.phases.quiet import is_quiet
+from orchestrator.daemon.coordinator.backlog import Backlog
 from orchestrator.daemon.coordinator.halts import Halt, Stories
 from orchestrator.daemon.coordinator.inbox import Inbox
 from orchestrator.daemon.coordinator.reports import Reports, Waiting
 
 log = logging.getLogger(__name__)
-
-JOURNAL_RETRY_S = 1.0
 
 EVENTS_OF_A_TURN_MAX = 100
 """A person's command waits for one turn at most."""
@@ -105,14 +102,7 @@ class Loop:
         self._ahead: dict[str, Run] = {}
         """By id, the runs as they are then."""
         self._stories = Stories()
-        self._held: deque[tuple[str, Event]] = deque()
-        """What has happened and the journal could not take."""
-        self._reports: dict[tuple[str, str], HostReported] = {}
-        """The last of each run's host that it could not take either."""
-        self._retry_at: float | None = None
-        """When it is tried again; None while the journal can be written."""
-        self._stood_at = 0.0
-        """Until when the runs know of the time in which nothing could be decided."""
+        self._backlog = Backlog()
         self.complaint: str | None = None
         """Why the journal takes nothing; None while it does."""
         self.ending = False
@@ -324,29 +314,18 @@ class Loop:
                 happened.append(item)
             elif (report := self._unread.take(item, self._now())) is not None:
                 happened.append((item.key[0], report))
-        if self._retry_at is not None:
+        if self._backlog.retry_at is not None:
             for run_id, event in happened:
                 if not isinstance(event, HostReported) or not self._try([(run_id, event)]):
-                    self._hold(run_id, event)
+                    self._backlog.add(run_id, event)
         elif not self._try(happened):
             for run_id, event in happened:
-                self._hold(run_id, event)
-
-    def _hold(self, run_id: str, event: Event) -> None:
-        if isinstance(event, HostReported):
-            self._reports[run_id, event.host] = event
-        else:
-            self._held.append((run_id, event))
+                self._backlog.add(run_id, event)
 
     def _catch_up(self) -> None:
         """Decide what is held, in its order, as far as the journal takes it; then what was reported last."""
-        while self._held:
-            if not self._try([self._held[0]]):
-                return
-            self._held.popleft()
-        while self._reports:
-            (run_id, _), report = next(iter(self._reports.items()))
-            if not self._try([(run_id, replace(report, at=self._now()))]):
+        while (oldest := self._backlog.oldest(self._now())) is not None:
+            if not self._try([oldest]):
                 return
 
     def _try(self, happened: Sequence[tuple[str, Event]]) -> bool:
@@ -361,19 +340,15 @@ class Loop:
             if not self.complaint:
                 log.error("%s; what happens is held until it can be", e)
             self.complaint = e.message
-            if self._retry_at is None:
-                self._stood_at = self._now()
-                self._retry_at = self._stood_at + JOURNAL_RETRY_S
+            self._backlog.begin(self._now())
             return False
-        for run_id, event in happened:
-            if isinstance(event, HostReported):
-                self._reports.pop((run_id, event.host), None)
+        self._backlog.decided(happened)
         return True
 
     def sleep_s(self) -> float | None:
         """Until the next deadline; while the journal cannot be written, until it is tried again."""
-        if self._retry_at is not None:
-            return max(0.0, self._retry_at - self._now())
+        if self._backlog.retry_at is not None:
+            return max(0.0, self._backlog.retry_at - self._now())
         due: list[float] = [at for run in self.runs.values() if (at := self._due_at(run)) is not None]
         due += [at] if (at := self._unread.due_at()) is not None else []
         return max(0.0, min(due) - self._now()) if due else None
@@ -395,20 +370,17 @@ class Loop:
 
     def _tick(self) -> None:
         now = self._now()
-        if self._retry_at is not None:
-            if now < self._retry_at:
+        if self._backlog.retry_at is not None:
+            if now < self._backlog.retry_at:
                 return
-            self._retry_at = None
-            # Hosts have spoken meanwhile and were not heard: nobody is to be given up for that.
-            waited_s = now - self._stood_at
+            # Hosts have spoken meanwhile and were not heard: no host may be given up for that.
+            waited_s = self._backlog.end(now)
             self.runs = {run_id: stood_still(run, waited_s, now) for run_id, run in self.runs.items()}
             self._due.clear()
-            # Waits that follow from what was held begin now: it is only now that anything is done about it.
-            self._held = deque((run_id, replace(event, at=now)) for run_id, event in self._held)
             self._catch_up()
         self._take(self._unread.due(now))
         for run_id, run in list(self.runs.items()):
-            if self._is_due(run, now) and self._retry_at is None:
+            if self._is_due(run, now) and self._backlog.retry_at is None:
                 self._try([(run_id, Ticked(at=now))])
 
     def _is_due(self, run: Run, now: float) -> bool:

@@ -73,7 +73,7 @@ def test_time_in_which_nothing_could_be_decided_is_replayed_too(path: Path) -> N
     head = Head(path)
     head.begin()
     head.train(20)
-    head.loop._retry_at, head.loop._stood_at = head.now + 300.0, head.now  # as where the disk was full
+    head.loop._backlog.begin(head.now)  # as where the disk was full
     head.now += 300.0
     head.loop.post("nobody", ev.Ticked(head.now))
     head.loop.turn(0.0)

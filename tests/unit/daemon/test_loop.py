@@ -33,8 +33,9 @@ from orchestrator.core.model import Run, new_run
 from orchestrator.core.phase_states import Phase, Rendezvous, Swept
 from orchestrator.core.plan import TaskId
 from orchestrator.core.task import Progress
+from orchestrator.daemon.coordinator.backlog import JOURNAL_RETRY_S
 from orchestrator.daemon.coordinator.halts import STORY_MAX
-from orchestrator.daemon.coordinator.loop import JOURNAL_RETRY_S, Loop, _Asked
+from orchestrator.daemon.coordinator.loop import Loop, _Asked
 from tests.unit.core.phases import in_phase
 from tests.unit.core.transcript import make_plan
 

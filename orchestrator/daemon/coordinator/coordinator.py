@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator import __version__
@@ -29,17 +29,14 @@ from orchestrator.adapters.host.logind import kills_at_logout, user_name
 from orchestrator.adapters.transport import Transport
 from orchestrator.core import conflicts, faults
 from orchestrator.core.actions import Action
-from orchestrator.core.errors import DecisionsStopped, JournalError, OrchestratorError, Refused, UsageError
+from orchestrator.core.errors import DecisionsStopped, JournalError, OrchestratorError, UsageError
 from orchestrator.core.events import (
     DrainRequested,
     FaultInjected,
     KillRequested,
     LimitReached,
     NoticeFailed,
-    UndrainRequested,
 )
-from orchestrator.core.host import Link
-from orchestrator.core.hosts import slots
 from orchestrator.core.model import Run, new_run
 from orchestrator.core.owner import Owner
 from orchestrator.core.phase_states import Phase
@@ -48,7 +45,7 @@ from orchestrator.core.plan import Plan, TaskId
 from orchestrator.daemon.connection.conversation import Asks
 from orchestrator.daemon.connection.crew import Crew
 from orchestrator.daemon.connection.link import LinkDown, OrderRefused
-from orchestrator.daemon.coordinator import chaos, checkpoint_requests, status
+from orchestrator.daemon.coordinator import chaos, checkpoint_requests, host_requests, status
 from orchestrator.daemon.coordinator.executor import Executor
 from orchestrator.daemon.coordinator.historian import Historian
 from orchestrator.daemon.coordinator.left_files import LeftFiles
@@ -283,53 +280,39 @@ class Coordinator:
         `why`: where it is not the user who wants it.
         """
 
-        def command() -> Run:
-            run = self._active(name, host)
-            why_not = slots.why_not_drained(run, host)
-            if why_not is not None:
-                raise Refused(
-                    why_not,
-                    hint="add a host with `spare: true`, or `replicas_min`, to the cluster spec of the next run; "
-                    f"`orch kill {run.plan.name}` ends this one",
-                )
-            self.loop.decide(run.run_id, DrainRequested(at=time.monotonic(), host=host, now=now, why=why))
-            return self.loop.runs[run.run_id]
+        def event(run: Run) -> DrainRequested:
+            return host_requests.drain(run, host, at=time.monotonic(), now=now, why=why)
 
-        return self.loop.call(command)  # type: ignore[no-any-return]
+        return self._decide_of_host(name, event)
 
     def give_up(self, name: str, host: str) -> Run:
         """Take a person's word that a host is gone for good: its tasks are dead, and it owes no proof.
 
         Of an ended run too. Refused where the host answers.
         """
-
-        def command() -> Run:
-            run = self.find(name)
-            if host not in unproven(run):
-                run = self._active(name, host)
-            if run.host(host).link is Link.CONNECTED:
-                raise Refused(
-                    f"{host} answers: it is not gone",
-                    hint=f"`orch drain {host} --now` moves its tasks away at once",
-                )
-            gone = f"{now_utc()[:19].replace('T', ' ')} UTC"
-            self.loop.decide(run.run_id, DrainRequested(at=time.monotonic(), host=host, gone=gone))
-            return self.loop.runs[run.run_id]
-
-        return self.loop.call(command)  # type: ignore[no-any-return]
+        gone = f"{now_utc()[:19].replace('T', ' ')} UTC"
+        return self._decide_of_host(
+            name, lambda run: host_requests.give_up(run, host, at=time.monotonic(), gone=gone)
+        )
 
     def undrain(self, name: str, host: str) -> Run:
         """Let a host in again that was drained, quarantined, stuck or called gone."""
 
         def command() -> Run:
             run = self.find(name)
-            if not (run.phase.is_terminal and any(h.name == host and h.gone for h in run.hosts)):
-                run = self._active(name, host)
-            self.loop.decide(run.run_id, UndrainRequested(at=time.monotonic(), host=host))
+            self.loop.decide(run.run_id, host_requests.undrain(run, host, at=time.monotonic()))
             run = self.loop.runs[run.run_id]
             if host in unproven(run):
                 self._executor.open(run, [host])
             return run
+
+        return self.loop.call(command)  # type: ignore[no-any-return]
+
+    def _decide_of_host(self, name: str, event: Callable[[Run], DrainRequested]) -> Run:
+        def command() -> Run:
+            run = self.find(name)
+            self.loop.decide(run.run_id, event(run))
+            return self.loop.runs[run.run_id]
 
         return self.loop.call(command)  # type: ignore[no-any-return]
 
@@ -341,17 +324,6 @@ class Coordinator:
     def fetches(self, run: Run) -> bool:
         """Return whether something of an ended run is on its way from its hosts."""
         return self._left_files.is_fetching(run.run_id)
-
-    def _active(self, name: str, host: str) -> Run:
-        run = self.find(name)
-        if run.phase.is_terminal:
-            raise Refused(
-                f"{run.run_id} has ended: {run.phase.value}", hint="`orch status` shows what is active"
-            )
-        known = [other.name for other in run.hosts]
-        if host not in known:
-            raise UsageError(f"{run.run_id} has no host {host!r}", hint=f"its hosts: {', '.join(known)}")
-        return run
 
     def events(self, name: str | None, after: int) -> list[dict[str, Any]]:
         """Return the events after that sequence number."""

@@ -168,33 +168,14 @@ class Transcript:
             case "refuse", [host, *why]:
                 return ev.HostRefused(at, host, Problem("host-unfit", f"{host}: {' '.join(why)}"))
             case "prepared", [host, *options]:
-                found = dict(option.split("=") for option in options)
-                versions = {"tensorflow": found.get("tf", "2.21.0"), "keras": found.get("keras", "3.15.1")}
-                highest = int(found.get("highest", "0"))
-                share, left = found.get("share", ""), self.unkillable.get(host, ())
-                facts = Facts("3.11.2", versions, "c0de", highest, checkpoint_share=share, unkillable=left)
-                return ev.HostPrepared(at, host, facts)
+                return self._prepared(at, host, options)
             case "seeded", [step, *rejected]:
                 seed = self._seed(step, tuple((path, "torn") for path in rejected))
                 return ev.CheckpointSeeded(at, seed)
             case "verified", ["nothing"]:
                 return ev.CheckpointVerified(at, self.run.generation, None, "", took_s=0.1)
-            case "verified", [what, *more]:  # 120, or unread-120 of a format that is not known; took=30
-                took_s = float(next((word[5:] for word in more if word.startswith("took=")), 0.1))
-                passed = tuple((path, "torn") for path in more if not path.startswith("took="))
-                step, generation = what.removeprefix(UNREAD), self.run.generation
-                size, self.size = self.size, None
-                return ev.CheckpointVerified(
-                    at,
-                    generation,
-                    int(step),
-                    f"ckpt-{step}",
-                    None,
-                    passed,
-                    took_s,
-                    size,
-                    verified=what == step,
-                )
+            case "verified", [what, *more]:
+                return self._verified(at, what, more)
             case "free-memory" | "bytes", [number]:
                 return self._sizes(at, verb, number)
             case "swept", [host, *more]:  # gen=1: up to which generation was looked
@@ -216,6 +197,29 @@ class Transcript:
             case "report", [host, *changes]:
                 return self._report(at, host, changes)
         return self._wish(at, verb, rest)
+
+    def _prepared(self, at: float, host: str, options: list[str]) -> ev.HostPrepared:
+        """Return that a host is prepared: `tf=2.20.0 keras=3.9 highest=4 share=token`."""
+        found = dict(option.split("=") for option in options)
+        versions = {"tensorflow": found.get("tf", "2.21.0"), "keras": found.get("keras", "3.15.1")}
+        highest = int(found.get("highest", "0"))
+        share, left = found.get("share", ""), self.unkillable.get(host, ())
+        facts = Facts("3.11.2", versions, "c0de", highest, checkpoint_share=share, unkillable=left)
+        return ev.HostPrepared(at, host, facts)
+
+    def _verified(self, at: float, what: str, more: list[str]) -> ev.CheckpointVerified:
+        """Return the verified checkpoint of a step: 120, or unread-120 if its format is unknown.
+
+        The other words are `took=30`, in seconds, and the checkpoints that were passed over since they are torn.
+        """
+        assert self.run is not None
+        took_s = float(next((word[5:] for word in more if word.startswith("took=")), 0.1))
+        passed = tuple((path, "torn") for path in more if not path.startswith("took="))
+        step, generation = what.removeprefix(UNREAD), self.run.generation
+        size, self.size = self.size, None
+        return ev.CheckpointVerified(
+            at, generation, int(step), f"ckpt-{step}", None, passed, took_s, size, verified=what == step
+        )
 
     def _sizes(self, at: float, verb: str, number: str) -> ev.Event:
         """Set what is free on every host from now on (- is not told), or the size of the next verified checkpoint."""

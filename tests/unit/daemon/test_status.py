@@ -110,12 +110,12 @@ def test_a_run_of_which_nothing_is_known_yet() -> None:
     assert shown["hosts"][0]["heard_age_s"] is None
 
 
-def test_an_ended_run_says_why_and_what_was_proven() -> None:
+def an_ended_run() -> Run:
     ended = Exit(cause=Cause.SIGNAL, signal=9, at=990.0, ended_time=1.7e9)
     run = a_run()
     run = run.with_task(replace(run.tasks[0], phase=TaskPhase.EXITED, exit=ended))
     run = run.with_task(replace(run.tasks[1], phase=TaskPhase.LOST, exit=replace(ended, code=3)))
-    run = replace(
+    return replace(
         run,
         phase_state=state_of(Phase.FAILED, proof={"a": Swept(("pid 9: D state",), (20000,), "cgroup")}),
         reason="worker:0 on a was killed by SIGKILL",
@@ -124,6 +124,10 @@ def test_an_ended_run_says_why_and_what_was_proven() -> None:
         seed=Seed(2, 90, "ckpt-90"),
         warnings=("careful",),
     )
+
+
+def test_an_ended_run_says_why() -> None:
+    run = an_ended_run()
     (shown,) = json.loads(json.dumps(status.document([run], now=NOW)))["runs"]
     assert shown["reason"] == "worker:0 on a was killed by SIGKILL"
     problem = {
@@ -165,6 +169,12 @@ def test_an_ended_run_says_why_and_what_was_proven() -> None:
         "followers": 0,
     }
     assert shown["seed"] == {"global_step": 90, "source": "ckpt-90"}
+    assert shown["warnings"] == ["careful"]
+
+
+def test_an_ended_run_says_what_was_proven_of_its_hosts() -> None:
+    run = an_ended_run()
+    (shown,) = json.loads(json.dumps(status.document([run], now=NOW)))["runs"]
     assert shown["proof"] == {
         "hosts": {
             "a": {
@@ -182,7 +192,10 @@ def test_an_ended_run_says_why_and_what_was_proven() -> None:
     (shown_gone,) = status.document([called_gone], now=NOW)["runs"]
     assert (shown_gone["proof"]["gone"], shown_gone["proof"]["unreachable"]) == ({"b": why}, [])
     assert shown_gone["reason"] == f"worker:0 on a was killed by SIGKILL; b is {why}, and not checked"
-    assert shown["warnings"] == ["careful"]
+
+
+def test_the_tasks_of_an_ended_run_keep_how_they_ended() -> None:
+    (shown,) = json.loads(json.dumps(status.document([an_ended_run()], now=NOW)))["runs"]
     first, second = shown["tasks"]
     assert (first["phase"], first["signal"], first["exit_code"], first["cause"]) == (
         "EXITED",

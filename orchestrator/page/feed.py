@@ -1,4 +1,4 @@
-"""What the browsers are told as it happens: the status of the runs, once a second, and only what has changed.
+"""The stream of status to the browsers: of all runs, once a second, and only what has changed.
 
 The coordinator is asked once for all viewers, and only while there are any. A viewer that reads slowly skips what was
 in between: each is sent the difference to what it was sent last.
@@ -23,10 +23,10 @@ VIEWERS_MAX = 32
 
 _EVENTS_MAX = 256
 _JITTER_S = 2.0
-"""An age is told as an instant, which moves by this much at least before it is told again."""
+"""An age is sent as an instant. It is sent again only after it has moved by this many seconds."""
 
 _MOVING = ("elapsed_s",)
-"""What a browser counts by itself."""
+"""Keys that a browser counts on by itself."""
 
 _PARTS = ("tasks", "hosts")
 _NUMBERS = frozenset(
@@ -35,13 +35,13 @@ _NUMBERS = frozenset(
         *("log_dropped_bytes", "input_share", "peers_share", "heartbeat_time", "heard_time", "gpus"),
     }
 )
-"""What a task or host measures, which is another with every heartbeat."""
+"""Measurements of a task or host, which change with every heartbeat."""
 
 _MEASURED_PER_S = 30
-"""Of how many tasks and hosts that is told in a second: of many, it is told more seldom."""
+"""For how many tasks and hosts these are sent in a second. With more, each is sent more seldom."""
 
 _DETAILS = ("tasks", "hosts", "proof", "warnings")
-"""What only the viewer of a run is told."""
+"""Keys that only the viewer of a run gets."""
 
 _OVER = ("SUCCEEDED", "FAILED", "KILLED")
 
@@ -51,7 +51,7 @@ Document = dict[str, Any]
 
 
 class Feed:
-    """Polls while somebody looks."""
+    """Polls the status while there are viewers."""
 
     def __init__(self, source: Source, *, poll_s: float = POLL_S) -> None:
         self._source, self._poll_s = source, poll_s
@@ -65,7 +65,7 @@ class Feed:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many look as may."""
+        """Whether there are as many viewers as are allowed."""
         return self._viewers >= VIEWERS_MAX
 
     async def view(self, run_id: str | None, after: int | None) -> AsyncIterator[dict[str, str]]:
@@ -159,13 +159,13 @@ def _timed(value: Any, now: float, before: Any) -> Any:
 
 
 class Calm:
-    """Tells the measurements of many tasks more seldom. What happens to one of them is told at once."""
+    """Sends the measurements of many tasks more seldom. A change of a task's phase, say, is sent at once."""
 
     def __init__(self) -> None:
         self._told_at: dict[str, float] = {}
 
     def __call__(self, now: Document, before: Document | None, at: float) -> Document:
-        """Return the state as it is told at that time."""
+        """Return the state as it is sent at that time."""
         runs: Document = {}
         for name, run in now["runs"].items():
             known = (before or {"runs": {}})["runs"].get(name)
@@ -178,7 +178,7 @@ class Calm:
 
 
 def held(run: Document, before: Document) -> Document:
-    """Return a run with the measurements as they were told before, where nothing else has changed."""
+    """Return a run with the measurements as they were sent before, where nothing else has changed."""
     kept: Document = {}
     for part in _PARTS:
         then, now = before.get(part), run.get(part)
@@ -197,7 +197,7 @@ def _is_like(one: Document, before: Document) -> bool:
 
 
 def told(known: Document, run_id: str | None) -> Document:
-    """Return what a viewer is told: all of one run, and of the others what a list of runs shows."""
+    """Return what a viewer gets: all of one run, and of the others what a list of runs shows."""
     runs = {name: run if name == run_id else _brief(run) for name, run in known["runs"].items()}
     return {**known, "runs": runs, "hosts": {} if run_id in runs else _hosts(known["runs"])}
 
@@ -229,7 +229,7 @@ def _gauge(load: Document) -> list[float | None]:
 
 
 def difference(before: Document, after: Document) -> Document:
-    """Return what has changed, as `patch` of the page puts it in.
+    """Return what has changed, in the form that `patch` of the page applies.
 
     >>> difference({"a": 1, "b": {"c": 1, "d": 2}}, {"b": {"c": 1, "d": 3}})
     {'b': {'d': 3}, '-': ['a']}

@@ -29,7 +29,7 @@ LOGIN = "/login"
 METRICS = "/metrics"
 
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
-"""Any port: `ssh -L` may give another."""
+"""Our hosts, with any port: `ssh -L` may forward another one."""
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -45,10 +45,10 @@ _HEADERS = {
 
 
 class Keys:
-    """The secrets of one server: a token that is used once, and what it is given for."""
+    """The secrets of one server: a token that is used once, and the cookie and key that a browser gets for it."""
 
     def __init__(self, port: int, *, bearer: str = "", now: Callable[[], float] = time.monotonic) -> None:
-        """`bearer` is what a Prometheus shows for the metrics; empty: none may."""
+        """`bearer`: the token with which a Prometheus reads the metrics; empty: none may."""
         self._bearer = bearer
         self.cookie_name = f"orch-{port}"
         self._now = now
@@ -58,12 +58,12 @@ class Keys:
         self._token_ends_at = 0.0
 
     def new_token(self) -> str:
-        """Return a token for one more browser. The one before is void."""
+        """Return a token for one more browser. The token before it is no longer valid."""
         self._token, self._token_ends_at = secrets.token_urlsafe(32), self._now() + TOKEN_LASTS_S
         return self._token
 
     def take(self, token: str) -> bool:
-        """Return whether that is the token; it is no token any more then."""
+        """Return whether that is the token. Then it is no longer valid."""
         fits = _same(token, self._token) and self._now() < self._token_ends_at
         if fits:
             self._token = ""
@@ -71,7 +71,7 @@ class Keys:
 
     def welcome(self) -> Response:
         """Send a browser that has shown its token to the page, with cookie and key."""
-        # A fragment is sent to no server, and stands in no log.
+        # A browser sends a fragment to no server, so it is in no log.
         response = RedirectResponse(f"/#key={self._key}", status_code=303)
         response.set_cookie(self.cookie_name, self._cookie, httponly=True, samesite="strict", path="/")
         return response
@@ -82,24 +82,24 @@ class Keys:
         return any(name == self.cookie_name and _same(value, self._cookie) for name, _, value in pairs)
 
     def has_bearer(self, headers: Headers) -> bool:
-        """Return whether a Prometheus has sent the token that its file holds."""
+        """Return whether the request has the bearer token."""
         kind, _, token = headers.get("authorization", "").partition(" ")
         return kind.lower() == "bearer" and _same(token.strip(), self._bearer)
 
     def has_key(self, headers: Headers) -> bool:
-        """Return whether a script of ours has sent it."""
+        """Return whether the request has the key, which only a script of our page can send."""
         return _same(headers.get(KEY_HEADER, ""), self._key)
 
 
 class Tickets:
-    """What a browser may download by a link: made for who has shown the key, used once, and soon."""
+    """Tickets for downloads by a link: made for a request with the key, used once, and valid for a short time."""
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._open: dict[str, tuple[float, str, Mapping[str, str]]] = {}
 
     def new(self, run_id: str, query: Mapping[str, str]) -> str:
-        """Return a ticket for a log of this run. The oldest of many is void."""
+        """Return a ticket for a log of this run. If there are too many, the oldest is no longer valid."""
         while len(self._open) >= TICKETS_MAX:
             del self._open[next(iter(self._open))]
         ticket = secrets.token_urlsafe(32)
@@ -117,7 +117,7 @@ class Tickets:
 
 
 class Guard:
-    """Refuses what is not ours to answer, and puts the headers on what is."""
+    """Refuses requests that may not be answered, and adds the security headers to all answers."""
 
     def __init__(self, app: ASGIApp, keys: Keys, *, actions: bool, opened: Callable[[], None]) -> None:
         self._app, self._keys, self._actions, self._opened = app, keys, actions, opened

@@ -1,4 +1,4 @@
-"""One file with all of a run: the page itself, with its documents within it, and no way to ask for more."""
+"""One file with all of a run: the page, with its documents in it, which asks no server for more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BAND_BUCKETS = 300
 _CHECKPOINTS_S = 20.0
 
 LINES_MAX = 12
-"""More lines than these are told as a band."""
+"""More lines than these are shown as a band."""
 
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
@@ -77,7 +77,7 @@ def _series(source: Source, run_id: str, names: Sequence[tuple[str, str]], x: st
 
 
 def _checkpoints(source: Source, run_id: str) -> dict[str, Any]:
-    """Return what the directory holds, where the coordinator and the host can be asked: a report waits for neither."""
+    """Return the list of checkpoints, if coordinator and host answer soon: a report does not wait for them."""
     try:
         return source.checkpoints(run_id, timeout_s=_CHECKPOINTS_S)
     except OrchestratorError:
@@ -85,7 +85,7 @@ def _checkpoints(source: Source, run_id: str) -> dict[str, Any]:
 
 
 def _page(data: str) -> str:
-    """Return the page with all that it loads within it."""
+    """Return the page with all files that it loads in it."""
     text, style, script = read("index.html"), joined(".css"), joined(".js")
     assert "</script" not in script
     head, rest = text.split("<!-- files -->")

@@ -55,7 +55,7 @@ FILES = {
 }
 
 JOINED = {"page.css": "text/css", "page.js": "text/javascript"}
-"""All files of a kind in one, in the order above: each request costs the server as much as many lines of them."""
+"""All files of a kind in one, in the order above, since a request costs the server more than many lines."""
 
 ACTIONS = ("kill", "drain", "undrain", "rollback")
 _BODY_BYTES_MAX = 4096
@@ -116,7 +116,7 @@ class Page:
         return JSONResponse(await _thread(read[what]))
 
     async def download(self, request: Request) -> Response:
-        """Send a log whole. What the browser itself saves cannot carry the key: a ticket stands for it, once."""
+        """Send a whole log. A link that the browser downloads cannot carry the key: it has a ticket, used once."""
         run_id, query = self._tickets.take(request.path_params["ticket"])
         name = "-".join(
             [run_id, *filter(None, (query.get("task", "").replace(":", "-"), query.get("generation")))]
@@ -126,7 +126,7 @@ class Page:
         return StreamingResponse(lines, media_type="text/plain; charset=utf-8", headers=headers)
 
     async def metrics(self, request: Request) -> Response:
-        """Tell the numbers of all runs in Prometheus's format."""
+        """Return the metrics of all runs in Prometheus's format."""
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
         from orchestrator.client.exposition import registry
@@ -137,7 +137,7 @@ class Page:
         return Response(await _thread(told), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def stream(self, request: Request) -> Response:
-        """Tell what happens, as it happens."""
+        """Stream the status and the events as they change."""
         if self._feed.is_full:
             raise HTTPException(503)
         query = request.query_params
@@ -202,7 +202,7 @@ def serve(listener: socket.socket, app: Starlette) -> None:
 
 
 def server(app: Starlette) -> uvicorn.Server:
-    """Return the server, which answers what it is given."""
+    """Return the server. Its sockets are given to `run`."""
     config = uvicorn.Config(
         app,
         log_level="critical",
@@ -223,7 +223,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
         return _error(error.status_code, error.detail, None)
     assert isinstance(error, OrchestratorError)
     kinds = {UsageError: 404, Refused: 409, CoordinatorUnreachable: 503, CoordinatorBusy: 503}
-    # What the coordinator or a host answered is no fault of this server, which 500 would say.
+    # An error of the coordinator or a host is not a fault of this server, as 500 would say.
     status = next((code for kind, code in kinds.items() if isinstance(error, kind)), 502)
     return _error(status, error.message, error.hint)
 

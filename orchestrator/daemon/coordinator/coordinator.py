@@ -1,7 +1,7 @@
 """The coordinator: wires loop, journal, links and API together, and lives until it is told to stop.
 
-It may be killed at any moment. Tasks do not notice; the next coordinator reads the journal, takes the next epoch,
-connects, and takes up what runs.
+It may be killed at any moment. Tasks do not notice. The next coordinator reads the journal, takes the next epoch,
+connects to the hosts, and takes up the tasks that run.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Coordinator:
         }
 
     def _warnings(self) -> str | None:
-        """Return what a person should see to, in one text; None where all is well."""
+        """Return what needs a person's attention, in one text; None where all is well."""
         runs = self.loop.runs
         stopped = [halt.sentence(runs[run_id]) for run_id, halt in self.loop.halted.items() if run_id in runs]
         aside = [f"{one.sentence}; {conflicts.WAY_BACK}" for one in self._set_aside]
@@ -207,10 +207,10 @@ class Coordinator:
     def submit(
         self, plan: Plan, secrets: Mapping[str, str], *, from_scratch: bool, recipients: Sequence[str] = ()
     ) -> tuple[Run, bool]:
-        """Begin a run. (The run, whether it is new): the same plan again is the run that is there.
+        """Begin a run. Return it, and whether it is new: for the plan of an active run, that run is returned.
 
-        Refused where another run of that name, or one that holds a GPU that this one wants, has not ended; and where
-        one is to start from scratch that is active.
+        Refused where another active run has that name, or holds a GPU that this one wants; and where an active run
+        should start from scratch.
         """
         return self.loop.call(lambda: self._submit(plan, secrets, from_scratch, recipients))  # type: ignore[no-any-return]
 
@@ -237,7 +237,7 @@ class Coordinator:
                 self._messenger.save(run_id, recipients)
                 self.loop.submit(run)
         finally:
-            if run_id not in self.loop.runs:  # nothing of a run that never was stays behind
+            if run_id not in self.loop.runs:  # a run that was refused leaves nothing behind
                 self._secrets.remove(run_id)
                 self._messenger.ended(run_id)
                 with contextlib.suppress(OSError):
@@ -247,7 +247,7 @@ class Coordinator:
         return self.loop.runs[run_id], True
 
     def _look_after_gone(self, begun: Run) -> None:
-        """Attach the ended runs that left something on these hosts when they were called gone: it is ended there."""
+        """Open again hosts that ended runs had called gone, if this run uses them: what is left there is ended."""
         used = {host.connection for host in begun.plan.hosts}
         for run in self.loop.runs.values():
             back = [
@@ -257,7 +257,7 @@ class Coordinator:
                 self._executor.open(run, back)
 
     def kill(self, name: str, *, force: bool) -> Run:
-        """End a run, at the user's word; asked twice it changes nothing.
+        """End a run, as the user asks. A second request changes nothing.
 
         With `force` also where nothing is decided about the run any more.
         """
@@ -277,7 +277,7 @@ class Coordinator:
     def drain(self, name: str, host: str, *, now: bool, why: str = "") -> Run:
         """Give a host no task any more, and move those that it has. Refused where the run cannot do without it.
 
-        `why`: where it is not the user who wants it.
+        `why`: the reason, where not the user but an engine wants it.
         """
 
         def event(run: Run) -> DrainRequested:
@@ -286,9 +286,9 @@ class Coordinator:
         return self._decide_of_host(name, event)
 
     def give_up(self, name: str, host: str) -> Run:
-        """Take a person's word that a host is gone for good: its tasks are dead, and it owes no proof.
+        """Take a host for gone for good, as a person says: its tasks are dead, and no proof is asked of it.
 
-        Of an ended run too. Refused where the host answers.
+        This works for an ended run too. Refused where the host answers.
         """
         gone = f"{now_utc()[:19].replace('T', ' ')} UTC"
         return self._decide_of_host(
@@ -338,22 +338,22 @@ class Coordinator:
         return status.why_document(run, found, now=now, halted=self.loop.halted, account=account)
 
     def stacks(self, name: str) -> dict[str, str]:
-        """Where every task of the run is in its code now, or why that cannot be told."""
+        """Return, by task, the stack of the run's task, or why there is none."""
         return self._executor.stacks(self.find(name))
 
     def summaries(self, name: str) -> dict[str, Any]:
-        """Bring what is new of TensorBoard's files; where they are, and who was not reached."""
+        """Fetch what is new in TensorBoard's files. Return where they are, and which hosts were not reached."""
         run = self.find(name)
         directory = os.path.join(self.paths.run_dir(run.run_id), "summaries")
         with self._fetching[run.run_id]:  # two at once would both append
             return tensorboard.fetch(run, directory, [host.name for host in run.hosts], self._executor.lease)
 
     def outputs(self, name: str, patterns: list[str], task: str | None) -> dict[str, Any]:
-        """List what the run's tasks left in their working directories, as far as the patterns name it."""
+        """List the files in the working directories of the run's tasks that match the patterns."""
         return outputs.listed(self.find(name), self._executor.lease, patterns, task)
 
     def output(self, name: str, one: Output, directory: str, *, sha256: str | None, replace: bool) -> Part:
-        """Bring a file that `outputs` has listed, or a part of it, to its place below a directory."""
+        """Fetch a file that `outputs` has listed, or a part of it, to its place below a directory."""
         run = self.find(name)
 
         def bring(link: Asks) -> Part:
@@ -363,7 +363,7 @@ class Coordinator:
             return self._executor.lease(run, one.host, bring)
 
     def checkpoints(self, name: str, verb: str, what: str, *, restart: bool) -> dict[str, Any]:
-        """List, read, pin, unpin, or go back to one. Blocks."""
+        """List or read the checkpoints of a run, pin or unpin one, or go back to one. It blocks."""
         run = self.find(name)
         if verb == "rollback":
             conflicts.refuse_rollback(run, self.loop.runs.values(), restart=restart)
@@ -371,14 +371,14 @@ class Coordinator:
         if run.plan.checkpoint is not None and not run.plan.checkpoint.shared:
             checkpoint_requests.compare(answer, verb, self._executor.transfers.checkpoints.store(run))
         if verb == "rollback":
-            # The mark is on the disk: whatever generation comes next honours it, also where this never happens.
+            # The mark is on the disk already: the next generation follows it, even if this event is never decided.
             event = checkpoint_requests.rolled_back(answer, at=time.monotonic())
             self.loop.call(lambda: self.loop.decide(run.run_id, event))
             answer["active"] = not self.loop.runs[run.run_id].phase.is_terminal
         return answer
 
     def chaos(self, name: str, kind: str, target: str, for_s: float) -> faults.Fault:
-        """Hurt the run, where its spec allows it. The journal says so before it happens."""
+        """Inject a fault into the run, where its spec allows it. The journal has it before it happens."""
 
         def command() -> tuple[Run, faults.Fault]:
             run = self.find(name)
@@ -409,7 +409,7 @@ class Coordinator:
             self.loop.post(run_id, NoticeFailed(time.monotonic(), recipient, problem))
 
     def _changed(self, before: Run, after: Run) -> None:
-        """Keep what must be readable without a coordinator."""
+        """Tell the followers of a run its new state, and keep what must be readable without a coordinator."""
         if before.phase is Phase.RUNNING and after.phase is not Phase.RUNNING:
             self._historian.ended(before)
         if after.first_cause != before.first_cause:
@@ -422,7 +422,7 @@ class Coordinator:
             self._forget_old()
 
     def _forget_old(self) -> None:
-        """Keep the journal bounded."""
+        """Remove old runs, so that the journal stays bounded."""
         try:
             forgotten = self.journal.prune()
             self.loop.forget(forgotten)

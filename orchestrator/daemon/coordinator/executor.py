@@ -84,7 +84,7 @@ A = TypeVar("A")
 
 
 class Workers(Protocol):
-    """Runs work that blocks, for all hosts at once: who answers nothing must hold up no other."""
+    """Runs work that blocks, for all hosts at once: a host that does not answer must not hold up another."""
 
     def submit(self, work: Callable[..., Any], /, *args: Any) -> object:
         """Do the work later."""
@@ -115,7 +115,7 @@ class Executor:
         crew = Crew()
         self._board = ConnectionPool(transports, bundle, self, pace, connect or partial(HostLink, crew=crew))
         self._opened: dict[str, tuple[int, frozenset[TaskId]]] = {}
-        """By run, its epoch and its tasks."""
+        """By run id, the run's epoch and its tasks."""
         self._preparing: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self._records = Records()
@@ -254,7 +254,7 @@ class Executor:
             self._records.give(link, run, host, now=self._now())
 
     def changed(self, before: Run, after: Run) -> None:
-        """Send the run's record where a drain was decided or taken back, or a host is heard that may have missed it."""
+        """Send the run's record after a drain or its end, and to a host that is back and may have missed the newest."""
         if after.generation == 0 or after.phase.is_terminal or before.hosts is after.hosts:
             return
         pairs = [(was, now) for was, now in zip(before.hosts, after.hosts, strict=True) if was is not now]

@@ -1,4 +1,4 @@
-"""Runs about which nothing is decided any more, by a fault of ours; and what led to it, of each run the last turns."""
+"""Runs about which nothing is decided any more because of a fault of orch, and the last turns of each run."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _LINE_MAX = 600
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """Why, and since when."""
+    """Why nothing is decided about a run any more, and since when."""
 
     error: str
     story: tuple[str, ...]
-    """The last turns, oldest first, and what came of the next event."""
+    """The last turns, oldest first, and the error that the next event raised."""
     since_at: Instant
 
     def sentence(self, run: Run) -> str:
-        """Say what that means for the run and for whoever reads its status."""
+        """Return the sentence for the run's status and its events."""
         return (
             f"nothing is decided about {run.run_id} any more, by a fault of orch ({self.error}); its tasks train on; "
             f"{_way_out(run)}"
         )
 
     def refusal(self, run: Run) -> DecisionsStopped:
-        """Return what a person is told who wants something of the run."""
+        """Return the error for a person who asks something of the run."""
         return DecisionsStopped(
             f"nothing is decided about {run.run_id} any more, by a fault of orch: {self.error}",
             hint=_way_out(run),
@@ -56,7 +56,7 @@ class Stories:
         self._lines: dict[str, deque[str]] = {}
 
     def add(self, run_id: str, event: Event, decision: Decision) -> None:
-        """Remember a turn; the oldest is forgotten for it."""
+        """Remember a turn. Only the newest STORY_MAX are kept."""
         told = "; ".join((decision.phase, *decision.orders, *decision.notes))
         lines = self._lines.setdefault(run_id, deque(maxlen=STORY_MAX))
         lines.append(f"at {event.at:.3f}: {event_in_words(event)}: {told}"[:_LINE_MAX])

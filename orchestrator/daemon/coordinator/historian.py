@@ -1,6 +1,6 @@
-"""Keeps the history of the runs, in a thread of its own: once a second it looks at the state, and nobody waits for it.
+"""Keeps the history of the runs, in a thread of its own that looks at the state once a second.
 
-It reads what any thread may read, and posts nothing; so a disk that hangs or is full holds up its thread alone.
+It reads what any thread may read, and posts nothing. So a disk that hangs or is full holds up this thread only.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ FLUSH_EVERY_S = 5.0
 _ENDED_MAX = 1000
 
 _COARSE = tuple(tier for tier in history.TIERS if tier >= TASKS_EVERY_S)
-"""The tiers of what all tasks and hosts measure: there may be hundreds."""
+"""The tiers for measurements of all tasks and hosts, coarse because there may be hundreds of them."""
 
 
 class _Seen:
-    """What was sampled last of one run."""
+    """What was sampled last for one run."""
 
     def __init__(self, path: str) -> None:
         self.history = History(path)
@@ -65,7 +65,7 @@ class Historian:
         self._lookout.close(wait_s=2)
 
     def ended(self, run: Run) -> None:
-        """Remember the last state of a generation that ends: it is gone before the next look. Waits for nothing."""
+        """Keep the last state of a generation that ends, since it is gone at the next look. It does not block."""
         self._ended.append(run)
 
     def forget(self, run_ids: Collection[str]) -> None:
@@ -111,7 +111,7 @@ class Historian:
             self._tasks(run, seen)
 
     def _chief(self, run: Run, chief: Task, seen: _Seen) -> None:
-        """Take in the chief's pace, and the values of its newest step, each once."""
+        """Add the chief's pace, and the values of its newest step, each once."""
         told, at = chief.progress, self._clock()
         step = told.global_step
         if step is None or (run.phase not in (Phase.RUNNING, Phase.STOPPING) and not run.phase.is_terminal):
@@ -132,7 +132,7 @@ class Historian:
             seen.history.moved(run.generation, Moved(first_at, moved_at, first_step, step, began_at, saved_s))
 
     def _tasks(self, run: Run, seen: _Seen) -> None:
-        """Take in what every task and host uses."""
+        """Add what every task and host uses."""
         at, latest = self._clock(), self._now() - TASKS_EVERY_S
         for task in run.tasks:
             if task.heard_at is not None and task.heard_at >= latest and task.phase.may_live:

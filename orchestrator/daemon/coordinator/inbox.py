@@ -1,7 +1,7 @@
-"""What was posted to the deciding thread, in its order.
+"""The queue of what was posted to the deciding thread, in its order.
 
-Nearly all of it are heartbeats that only move numbers, and to wake a thread costs as much as to decide such a one. So
-these wake nobody: they are taken with whatever else is posted or due, and after UNHURRIED_S at most.
+Nearly all items are heartbeats that only move numbers, and waking the thread costs as much as deciding one of them. So
+these do not wake it: they are taken with the next other item or deadline, and after UNHURRIED_S at the latest.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 UNHURRIED_S = 0.5
-"""The longest that a heartbeat waits which only moves numbers: a quarter of the usual time between two."""
+"""How long a heartbeat that only moves numbers waits at most: a quarter of the usual time between two."""
 
 
 class Inbox(Generic[T]):
-    """Any thread may put; one takes."""
+    """Any thread may put; one thread takes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

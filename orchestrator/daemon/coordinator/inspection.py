@@ -25,7 +25,7 @@ _RUN_ID = "inspection-20000101-000000"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A problem, and the host that has it; None where hosts do not fit together."""
+    """A problem, and its host; the host is None where hosts do not fit together."""
 
     host: str | None
     problem: Problem
@@ -51,7 +51,7 @@ def inspect(
     names = [host.name for host in plan.hosts]
     with ThreadPoolExecutor(
         len(names), thread_name_prefix="inspect"
-    ) as looking:  # nobody waits for a mute host
+    ) as looking:  # a host that does not answer is not waited for
         answers = dict(zip(names, looking.map(one, names), strict=True))
     problems = [answer for answer in answers.values() if isinstance(answer, Found)]
     facts = {name: answer for name, answer in answers.items() if isinstance(answer, Facts)}

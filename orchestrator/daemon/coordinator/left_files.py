@@ -1,4 +1,4 @@
-"""What the tasks of ended runs have left on their hosts: looked for when a host is let go, and kept beside the logs.
+"""Files that tasks of ended runs have left on their hosts: listed when a host is detached, and kept beside the logs.
 
 What `run.outputs` names is fetched then. Whatever goes wrong is said in the run's status: the files stay on the hosts.
 """
@@ -24,36 +24,36 @@ from orchestrator.daemon.transfer.outputs import Output
 log = logging.getLogger(__name__)
 
 FILE = "outputs.json"
-"""In a run's directory on the head node."""
+"""The file with the list, in a run's directory on the head node."""
 
 
 class Left(TypedDict):
-    """What one task has left."""
+    """The files of one task."""
 
     task: str
     host: str
     files: int
     bytes: int
     fetched: int
-    """How many of them `run.outputs` has brought."""
+    """How many of them were fetched for `run.outputs`."""
 
 
 class OfHost(TypedDict):
-    """What was found on one host, and what went wrong there."""
+    """The files that were found on one host, and what went wrong there."""
 
     tasks: list[Left]
     problem: str | None
 
 
 class LeftFiles:
-    """Keeps what is known, by run and host. Any thread may call it."""
+    """Keeps what is known by run and host. Any thread may call it."""
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
         self._lock = threading.Lock()
         self._known: dict[str, dict[str, OfHost]] = {}
         self._awaited: set[str] = set()
-        """The runs whose end this coordinator sees: of others, nothing more is to come."""
+        """The runs that this coordinator has seen active. For all others nothing more will be found."""
         self._under_way: set[tuple[str, str]] = set()
         """Runs and hosts that are being looked at, and fetched from."""
 
@@ -62,7 +62,7 @@ class LeftFiles:
         self._awaited.add(run_id)
 
     def end(self, link: Asks | None, run: Run, host: str) -> None:
-        """Look what an ended run's tasks have left on a host, and fetch what its spec names. It blocks."""
+        """List the files of an ended run's tasks on a host, and fetch those that its spec names. It blocks."""
         if not any(task.host == host and task.generation for task in run.tasks):
             return
         key = (run.run_id, host)
@@ -75,7 +75,7 @@ class LeftFiles:
                 self._under_way.discard(key)
 
     def is_fetching(self, run_id: str) -> bool:
-        """Return whether something of the run is on its way. That ends by itself, as each request has a timeout."""
+        """Return whether files of the run are being fetched. That ends by itself, since each request has a timeout."""
         with self._lock:
             return any(of == run_id for of, _ in self._under_way)
 

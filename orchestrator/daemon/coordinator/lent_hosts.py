@@ -1,4 +1,4 @@
-"""What engines tell of the hosts that they lend: that one leaves, and that a run's may be given back.
+"""Hosts that an engine lends: one that leaves is drained, and those of an ended run are given back.
 
 The coordinator knows no engine. A host that leaves is drained, as a person would; when it is there again, as another
 boot, it is let in. What ended runs had is given back once their logs, outputs and proofs are here.
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 3.0
 PATIENCE_S = 60.0
-"""How long after a run's end, or the last fetch, its hosts are kept for what is still owed and does not come."""
+"""How long after a run's end, or its last fetch, hosts are kept for logs, outputs and proofs that do not come."""
 
 
 class Lender(Protocol):
@@ -31,14 +31,14 @@ class Lender(Protocol):
         """Return the names of the allocations that are not given back."""
 
     def hosts(self, allocation: str) -> Mapping[str, tuple[str, bool]]:
-        """Return of each host that is there which one it is, and whether it leaves. Empty where that is not known."""
+        """Return by name each host that is there: its identity, and whether it leaves. Empty if that is not known."""
 
     def give_back(self, allocation: str) -> None:
         """Give the hosts back. Raises OrchestratorError."""
 
 
 class Drains(Protocol):
-    """What this needs of a coordinator."""
+    """The methods of a coordinator that are used here."""
 
     def drain(self, name: str, host: str, *, now: bool, why: str = "") -> Run:
         """See Coordinator."""
@@ -68,7 +68,7 @@ class LentHosts:
         self._now = now
         self._patient_since: dict[str, float] = {}
         self._left: dict[tuple[str, str], str] = {}
-        """By run and host, which one was last asked to be drained: it is asked once, also where that is refused."""
+        """By run and host, the identity that was drained last: each is asked for once, even if it is refused."""
         self._told: dict[str, str] = {}
         self._ending = False
         self._lookout = Lookout(self.look, LOOK_S, name="lent-hosts", gap="lent hosts were not looked at")
@@ -78,7 +78,7 @@ class LentHosts:
         self._lookout.start()
 
     def close(self) -> None:
-        """Look no more; what is lent stays lent."""
+        """End. What is lent stays lent."""
         self._ending = True
         self._lookout.close(wait_s=1.0)
 
@@ -140,7 +140,7 @@ class LentHosts:
 
 
 _TAKEN = "its engine takes it away: "
-"""Begins the reason of a drain of ours, which is in the journal: so the next coordinator lets the host in again."""
+"""How the reason of a drain by this module begins. By it the next coordinator knows which hosts to let in again."""
 
 
 def _why(which: str) -> str:

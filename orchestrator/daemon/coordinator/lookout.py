@@ -1,4 +1,4 @@
-"""A thread that looks at something again and again, beside the loop that decides: no decision waits for it."""
+"""A thread that looks at something periodically, so that no decision waits for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Lookout:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the look of now is the last."""
+        """Whether the present look is the last one."""
         return self._end.is_set()
 
     def close(self, *, wait_s: float) -> None:

@@ -1,13 +1,13 @@
 """The loop that carries the core: wait, `step`, persist, execute. One thread decides; all others post to it.
 
-A turn decides what lies in the inbox, one event after the other; the journal takes all of it in one transaction, since
-each costs a write to the disk. Nothing is done before the journal has it. Where it cannot be written (a full disk)
-nothing is decided either: what has happened is held and tried again, in order; tasks train on, what only reads is
-answered, and what a person would change is refused at once, with the reason.
+A turn decides the events in the inbox, one after the other. The journal takes all of them in one transaction, since
+each transaction costs a write to the disk. Nothing is done before the journal has it. While the journal cannot be
+written (a full disk), nothing is decided: events are held and tried again in their order, tasks train on, requests that
+only read are answered, and requests to change something are refused at once, with the reason.
 
-Where the core raises, or comes to a state that breaks an invariant, that is a fault of ours in one run. Nothing is
-decided about that run any more: it stays as it was, its tasks train on, and it is said with what led to it. All others
-go on.
+If the core raises, or reaches a state that breaks an invariant, orch has a fault that concerns one run. Nothing is
+decided about that run any more: its state stays as it was, its tasks train on, and the status says so, with the events
+that led to it. All other runs go on.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ Command = Callable[[], Any]
 
 
 class _Asked(NamedTuple):
-    """A command of a person, and who waits for its answer."""
+    """A person's command, and the future that gets its result."""
 
     command: Command
     future: Future[Any]
 
     def answer(self) -> None:
-        """Run it, unless whoever asked has given up. What it raises is for them, and ends nothing."""
+        """Run it, unless the caller has given up. What it raises goes to the caller, and does not end the loop."""
         if not self.future.set_running_or_notify_cancel():
             return
         try:
@@ -65,7 +65,7 @@ class _Asked(NamedTuple):
 
 
 class _Decided(NamedTuple):
-    """An event that was decided, and nothing was done about it yet."""
+    """An event that was decided, and whose actions were not carried out yet."""
 
     before: Run
     after: Run
@@ -94,21 +94,21 @@ class Loop:
         self._unread = Reports()
         self.runs: Mapping[str, Run] = {}
         self.halted: Mapping[str, Halt] = {}
-        """By id, those of the runs about which nothing is decided any more."""
+        """By run id: the runs about which nothing is decided any more."""
         self._due: dict[str, Deadline | None] = {}
-        """By id, no later than when the run is to be looked at: what only moves numbers moves it away at most."""
+        """By run id, an instant not after the next deadline: a report that only moves numbers can only defer it."""
         self._decided: list[_Decided] = []
-        """Of the turn that goes on, what the journal has not taken yet."""
+        """The events of the present turn that the journal has not taken yet."""
         self._ahead: dict[str, Run] = {}
-        """By id, the runs as they are then."""
+        """By run id, the runs as they are after these events."""
         self._stories = Stories()
         self._backlog = Backlog()
         self.complaint: str | None = None
         """Why the journal takes nothing; None while it does."""
         self.ending = False
-        """Whether it was told to stop."""
+        """Whether the loop was told to stop."""
         self.seq = 0
-        """Counts the turns that were journaled: who waits for news compares it."""
+        """Counts the turns that were journaled. A request that waits for news compares it."""
 
     # -- posted from other threads -------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Loop:
             pass
 
     def turn(self, wait_s: float | None) -> bool:
-        """Take what was posted, after `wait_s` at most, and what is due. False: it was told to stop."""
+        """Wait for `wait_s` at most; decide what was posted, and what is due. False: the loop was told to stop."""
         posted: list[Waiting | tuple[str, Event]] = []
         asked: _Asked | None = None
         is_over = False
@@ -238,7 +238,7 @@ class Loop:
             raise
         except Exception as e:
             if before.run_id not in self.runs:
-                raise  # it has not begun, and whoever submits it is told
+                raise  # the run has not begun, and the person who submits it is told
             self._halt(before, event, e)
             return
         self._ahead[after.run_id] = after
@@ -246,9 +246,9 @@ class Loop:
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
-        """Decide within. Then the journal takes all of it at once, and only then anything is done about it.
+        """Decide within the block. At its end the journal takes all at once, and then the actions are carried out.
 
-        JournalError where it cannot take it: nothing was decided then.
+        JournalError where the journal cannot take it: then nothing was decided.
         """
         self._ahead.clear()
         self._decided.clear()
@@ -288,7 +288,7 @@ class Loop:
                 self._execute(after, action)
 
     def _halt(self, run: Run, event: Event, error: Exception) -> None:
-        """Decide nothing about the run any more, and say why, with what led to it."""
+        """Decide nothing about the run any more, and say why, with the events that led to it."""
         halt = self._stories.halt(run.run_id, event, error)
         self._due.pop(run.run_id, None)
         self.halted = {**self.halted, run.run_id: halt}
@@ -306,7 +306,7 @@ class Loop:
     def _take(self, posted: Sequence[Waiting | tuple[str, Event]]) -> None:
         """Decide what was posted, in its order.
 
-        Where the disk is full, it is held and not lost: of the reports, which are levels, the last of each host.
+        While the journal cannot be written, events are held; of reports, which are levels, the last of each host.
         """
         happened: list[tuple[str, Event]] = []
         for item in posted:
@@ -329,7 +329,7 @@ class Loop:
                 return
 
     def _try(self, happened: Sequence[tuple[str, Event]]) -> bool:
-        """Decide all of it together. False where the journal cannot take it: then none of it has happened yet."""
+        """Decide these events together. False where the journal cannot take them: then none has happened yet."""
         try:
             with self._together():
                 for run_id, event in happened:
@@ -354,7 +354,7 @@ class Loop:
         return max(0.0, min(due) - self._now()) if due else None
 
     def _due_at(self, run: Run) -> Deadline | None:
-        """Return when the run is to be looked at, or earlier; None where nothing is decided about it any more."""
+        """Return the next deadline, or an earlier instant; None if there is none, or nothing is decided any more."""
         if run.run_id not in self._due:
             self._due[run.run_id] = self._next_deadline(run)
         return self._due[run.run_id]

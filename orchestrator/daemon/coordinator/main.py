@@ -52,7 +52,7 @@ def run(paths: Paths, *, after: int | None = None) -> int:
     """
     notifier = Notifier.from_environment(os.environ)
     if sys.stderr is not None:
-        faulthandler.enable()  # it tells where we hung, when the watchdog of systemd ends us by SIGABRT
+        faulthandler.enable()  # prints the stacks when systemd's watchdog ends a coordinator that hangs, by SIGABRT
     paths.ensure()
     lock = take_lock(paths) if after is None else take_over(paths, after)
     _set_up_logging(paths)

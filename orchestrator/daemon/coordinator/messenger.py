@@ -1,9 +1,9 @@
-"""Tells people what happens to runs while nobody looks (`notify:`), in threads of its own: no decision waits for it.
+"""Sends messages to people about what happens to runs (`notify:`), in threads of its own: no decision waits for it.
 
 One thread reads the journal's new events once a second and decides, by the core, what is to be said. Each recipient
 that has something to be told gets a thread of its own, so one that does not answer holds up no other. What has been
-read and not delivered is kept in a file, so the next coordinator goes on there: nothing is lost with a coordinator, and
-a message may arrive twice where one dies between delivering it and noting that.
+read and not delivered is kept in a file, and the next coordinator goes on from there: nothing is lost. A message may
+arrive twice if a coordinator dies between delivering it and writing that down.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Place:
 
 
 class Messenger:
-    """Reads events, and gives what is to be told to the recipients."""
+    """Reads events, and gives messages about them to the recipients."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Messenger:
         self._lookout = Lookout(self._look, LOOK_EVERY_S, name="notices", gap=gap)
         kept = durable.read_object(place.kept) or {}
         is_ours = kept.get("owner") == owner and isinstance(kept.get("seq"), int)
-        # A journal that is not the one of last time has told its past to nobody whom this concerns.
+        # Of another journal than last time, only new events are told.
         self._seq = kept["seq"] if is_ours else newest_seq(place.journal)
         self._desk = _held(kept, now()) if is_ours else notices.EMPTY
         self._changes, self._is_behind = Changes(place.journal), True
@@ -104,7 +104,7 @@ class Messenger:
         self._secrets.save(run_id, dict(zip(services(list(urls)), urls, strict=True)))
 
     def ended(self, run_id: str) -> None:
-        """Remove the URLs of a run that has ended, once all is said of it. Waits for nothing."""
+        """Remove the URLs of an ended run, once all its messages are delivered. It does not block."""
         self._ended.add(run_id)
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class Messenger:
         self.look()
 
     def look(self) -> None:
-        """Take in what is new, and say what is due."""
+        """Read new events, and send the messages that are due."""
         said: list[Notice] = []
         before, ended = (self._seq, self._desk), set(self._ended)
         for one in self._news():
@@ -149,7 +149,7 @@ class Messenger:
         return []
 
     def _tell(self, notice: Notice) -> bool:
-        """Give a notice to all who want it. Return whether there is anybody."""
+        """Give a notice to all recipients that want it. Return whether there is one."""
         run = self._runs().get(notice.last.run_id)
         asked = run.plan.notify if run is not None else None
         title = notices.title(notice)
@@ -168,7 +168,7 @@ class Messenger:
         return found
 
     def _tell_of_the_head(self) -> None:
-        """Tell that the journal takes nothing, once: no event can say so."""
+        """Tell once that the journal cannot be written: no event can say so."""
         complaint = self._complaint()
         if complaint == self._complained:
             return
@@ -200,7 +200,7 @@ class Messenger:
         recipient.put(message)
 
     def _resend(self) -> None:
-        """Give what the coordinator before could not deliver to its recipients."""
+        """Give the messages that the coordinator before could not deliver to their recipients."""
         unsent, self._unsent = self._unsent, []
         for one in unsent:
             with contextlib.suppress(KeyError, TypeError):
@@ -210,7 +210,7 @@ class Messenger:
     # -- who is told ---------------------------------------------------------------------------------------
 
     def _own(self, run_id: str) -> OwnNotify:
-        """Return who is told of all runs. A file that cannot be used is an event, once."""
+        """Return the user's own recipients, who are told of all runs. A file that cannot be used is an event, once."""
         try:
             own = load_own(self._place.own)
         except SpecError as e:

@@ -23,7 +23,7 @@ class Message:
     """A message that is to be delivered."""
 
     run_id: str
-    """Whose events tell that it was not; empty: it is of the head node."""
+    """The run whose events say that it was not delivered; empty for a message about the head node."""
     title: str
     body: str
     level: str
@@ -55,7 +55,7 @@ class Recipient:
         self._is_ending = False
 
     def put(self, message: Message) -> None:
-        """Add a message. Waits for nothing."""
+        """Add a message. It does not block."""
         with self._lock:
             self._waiting.append(message)
             while len(self._waiting) > UNSENT_MAX:
@@ -71,7 +71,7 @@ class Recipient:
             return list(self._waiting)
 
     def end(self, wait_s: float) -> None:
-        """Try once more what waits, for so long at most, and end."""
+        """Try once more to deliver what waits, for `wait_s` at most, and end."""
         with self._lock:
             self._is_ending = True
             thread = self._thread
@@ -117,7 +117,7 @@ class Recipient:
     def _deliver(self, message: Message) -> str | None:
         url = self._url()
         if url is None:
-            return None  # nobody is to be told there any more
+            return None  # this recipient was removed
         return self._send(url, title=message.title, body=message.body, level=message.level)
 
     def _done(self) -> None:

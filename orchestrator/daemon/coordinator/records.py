@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 END_TIMEOUT_S = 5.0
 
 LAST_REVISION = 1 << 53
-"""Of the record of a run that has ended: none comes after it."""
+"""The revision of the record of a run that has ended: none comes after it."""
 
 
 class Records:
@@ -32,10 +32,10 @@ class Records:
     def __init__(self) -> None:
         self._given: dict[tuple[str, str], tuple[int, Phase, tuple[HostState, ...]]] = {}
         self._revision = 0
-        """Counts what this coordinator has told: of two records of one epoch, the later one is known."""
+        """Counts the records that this coordinator has sent, so that the later of two records of one epoch is known."""
 
     def give(self, link: HostLink, run: Run, host: str, *, now: float) -> None:
-        """Send the run as it is now, where the host does not have it: of its generation, its phase and its drains.
+        """Send the run as it is now, unless the host has a record with the same generation, phase and drains.
 
         It is sent after the orders themselves, since the record matters only if a journal is lost.
         """

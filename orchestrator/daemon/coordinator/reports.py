@@ -1,8 +1,8 @@
-"""The reports that wait for the deciding thread: of each run's host only the newest, and none too often.
+"""The reports that wait for the deciding thread: only the newest of each run's host, and none too often.
 
 Most reports only move numbers. One that changes what is believed of a run is journaled, so a host that says something
 else each time would fill the disk and keep the deciding thread busy. Each host of a run has an allowance of such
-reports. Above it, its next report waits for a moment, and is decided without its texts.
+reports. A host above it is slowed down: its next report waits for a moment, and is decided without its texts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ JOURNALED_BURST = 1000.0
 """The allowance of one host of a run. A start or an end of all tasks of a host takes a few dozen of it."""
 
 CHARS_OF_ONE = 4096
-"""So many characters of texts count as much as a report."""
+"""As many characters of texts count as much as one report."""
 
 _PAUSE_MAX_S = 2.0
 """The longest wait: a host that waits longer would seem to be silent."""
@@ -45,7 +45,7 @@ class Reports:
         self._allowances: dict[Key, Allowance] = {}
         self._paused: dict[Key, tuple[float, Waiting]] = {}
         self._told: dict[Key, tuple[object, ...]] = {}
-        """What each host said last, without its numbers."""
+        """By run and host, the last report without its numbers."""
 
     def add(self, run_id: str, event: HostReported) -> Waiting | None:
         """Return the place that the report needs in the inbox; None if it has taken over an older one's."""
@@ -58,14 +58,14 @@ class Reports:
             return self._newest[key]
 
     def is_news(self, run_id: str, event: HostReported) -> bool:
-        """Return whether it says something else than the host's last report, other numbers apart."""
+        """Return whether it differs from the host's last report in more than numbers."""
         key, told = (run_id, event.host), _told(event)
         is_news = self._told.get(key) != told
         self._told[key] = told
         return is_news
 
     def close(self, run_id: str, host: str | None) -> None:
-        """Let no later report of the run take over a place: something else has happened to the run behind it.
+        """Let no later report of the run take over the place of one in the inbox, since another event comes in between.
 
         The next report of that host is news, whatever it says.
         """
@@ -96,11 +96,11 @@ class Reports:
         allowance.take(1 + _chars(event) / CHARS_OF_ONE, now)
 
     def due_at(self) -> float | None:
-        """Return when the first report has waited for long enough; None where none waits for that."""
+        """Return when the first paused report may be decided; None if none is paused."""
         return min((at for at, _ in self._paused.values()), default=None)
 
     def due(self, now: float) -> list[Waiting]:
-        """Return the reports that have waited for long enough."""
+        """Return the paused reports that may be decided now."""
         return [waiting for at, waiting in list(self._paused.values()) if at <= now]
 
     def forget(self, run_ids: Collection[str]) -> None:
@@ -118,7 +118,7 @@ class Reports:
 
 
 def _told(event: HostReported) -> tuple[object, ...]:
-    """Return what somebody may wait for, of what a report says."""
+    """Return the parts of a report that may change a decision or that people wait for."""
     tasks = tuple(
         (
             task.task,

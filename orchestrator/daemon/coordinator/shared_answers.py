@@ -18,7 +18,7 @@ GOOD_FOR_S = 5.0
 
 
 class SharedAnswers:
-    """Any thread may ask. What cannot be found is not kept: each who asks is told why."""
+    """Any thread may ask. An error is not kept: each thread that asks gets its own."""
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -26,7 +26,7 @@ class SharedAnswers:
         self._kept: dict[Hashable, _Kept] = {}
 
     def of(self, question: Hashable, find: Callable[[], T], *, fresh: bool = False) -> T:
-        """Return the answer that was found a moment ago, or find it, with `fresh` in any case.
+        """Return the answer that was found within GOOD_FOR_S, or find it. With `fresh`, always find it.
 
         Raises what `find` raises.
         """

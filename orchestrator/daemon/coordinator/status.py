@@ -27,12 +27,12 @@ SCHEMA = 1
 
 
 Halts = Mapping[str, Halt]
-"""By id, those of the runs about which nothing is decided any more."""
+"""By run id: the runs about which nothing is decided any more."""
 
 _NONE: Halts = MappingProxyType({})
 
 Times = Mapping[str, Account]
-"""By id, what the runs have spent their time on."""
+"""By run id, what the runs have spent their time on."""
 
 _NO_TIMES: Times = MappingProxyType({})
 
@@ -76,7 +76,7 @@ def run_document(run: Run, *, now: float, halted: Halts = _NONE, times: Times = 
 
 
 def _headline(run: Run, now: float, halted: Halts) -> dict[str, Any]:
-    """Return what every document of a run begins with."""
+    """Return the keys that every document of a run has."""
     told = _reason(run, now, halted)
     return {
         "name": run.plan.name,
@@ -111,7 +111,7 @@ def _bottleneck(run: Run, now: float) -> dict[str, Any] | None:
 
 
 def _times(run: Run, chief: Task, account: Account | None) -> dict[str, Any]:
-    """Return since when it runs, how much is done, and how long it will go on at its pace."""
+    """Return when the run began, the steps that it trains in all, and how long the rest takes at its pace."""
     step, total, pace = run.global_step, chief.progress.steps_total, chief.progress.steps_per_s
     eta_s = None
     if run.phase is Phase.RUNNING and step is not None and total is not None and pace:
@@ -127,7 +127,7 @@ def _times(run: Run, chief: Task, account: Account | None) -> dict[str, Any]:
 
 
 def _goodput(account: Account | None) -> dict[str, Any]:
-    """Return the share of its time that the run has kept, and what all of it went into."""
+    """Return the run's goodput (0 to 1), and what its time went into."""
     told = account.as_data() if account else None
     return {"goodput": told["value"] if told else None, "time_use": told}
 
@@ -186,7 +186,7 @@ def why_document(
 
 
 def _standby(run: Run, now: float) -> dict[str, Any]:
-    """Return what is started of the next generation: `state` is off, none, starting, ready or ending."""
+    """Return the state of the next generation, which is started early: off, none, starting, ready or ending."""
     waiting = run.standby
     if waiting.tasks:
         state = "ending" if waiting.ended else "ready" if waiting.is_ready else "starting"

@@ -1,4 +1,4 @@
-"""Tells OpenTelemetry of the runs' generations, in a thread of its own: no decision waits for it."""
+"""Sends the runs' generations to OpenTelemetry as spans, in a thread of its own: no decision waits for it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from orchestrator.daemon.coordinator.lookout import Lookout
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 2.0
-"""The history has written by then when the last step was."""
+"""By then the history has written when the last step was made."""
 
 END_WAIT_S = telemetry.TIMEOUT_S + 2.0
 
 
 class Tracer:
-    """Sends what has ended, once; after a failure all that was missed goes with the next."""
+    """Sends each span once it has ended. After a failure, all that was missed is sent at the next look."""
 
     def __init__(
         self,
@@ -36,16 +36,16 @@ class Tracer:
         self._waiting: set[str] = set()
         self._sent: dict[str, int] = {}
         self.problem: str | None = None
-        """Why nothing arrives; None while it does."""
+        """Why the spans do not arrive; None while they do."""
         self._lookout = Lookout(self.look, LOOK_EVERY_S, name="traces", gap="a trace has a gap")
 
     def start(self) -> None:
-        """Begin, where it is wanted."""
+        """Begin, if an endpoint is set."""
         if self._is_on:
             self._lookout.start()
 
     def changed(self, before: Run, after: Run) -> None:
-        """Remember a run of which a generation, or the whole, has ended. Waits for nothing."""
+        """Remember a run if a generation of it, or the run itself, has ended. It does not block."""
         over = after.phase.is_terminal or after.phase is Phase.BACKOFF or after.generation > before.generation
         if self._is_on and over and (before.phase, before.generation) != (after.phase, after.generation):
             self._waiting.add(after.run_id)

@@ -1,4 +1,4 @@
-"""Lets the deciding thread itself tell systemd that it lives, so that one that hangs is ended and begun anew."""
+"""Has the deciding thread itself tell systemd that it lives, so that a coordinator that hangs is restarted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from orchestrator.adapters.head.notify import Notifier
 
 _OFTEN = 4
-"""How many times in the time that systemd waits: a loop that is busy for a while may miss some of them."""
+"""How many times within systemd's timeout: a loop that is busy for a while may miss some."""
 
 
 class Call(Protocol):
@@ -30,7 +30,9 @@ def kept_alive(notifier: Notifier, call: Call) -> Iterator[None]:
 
     def ask() -> None:
         while not ended.is_set():
-            with contextlib.suppress(TimeoutError):  # busy, or stuck: then systemd acts, and not we
+            with contextlib.suppress(
+                TimeoutError
+            ):  # the loop is busy, or stuck: then systemd restarts the coordinator
                 call(notifier.alive, timeout_s=every_s)
             ended.wait(every_s)
 

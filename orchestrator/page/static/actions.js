@@ -1,7 +1,7 @@
 "use strict";
 // What changes a run, with `orch ui --actions`: each button says what it will do, and asks.
 
-// Put the question; after a yes ask the server, and say why where it refuses.
+// Ask for confirmation. After a yes ask the server, and show why if it refuses.
 orch.confirm = (view, title, what, verb, body, word = verb) => {
   const dialog = document.getElementById("dialog");
   const said = orch.h("p", { role: "status" });
@@ -9,7 +9,7 @@ orch.confirm = (view, title, what, verb, body, word = verb) => {
     event.target.disabled = true;
     orch.text(said, "Asked; waiting for the answer…");
     try { await orch.post(view.id, verb, body); dialog.close(); } catch (error) {
-      // It was refused: why is said here, and what one may choose from is asked for anew.
+      // It was refused: the reason is shown here, and the choices are asked for anew.
       orch.text(said, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
       event.target.disabled = false;
     }
@@ -22,7 +22,7 @@ orch.confirm = (view, title, what, verb, body, word = verb) => {
 
 // Restart the run, or stop it.
 orch.runButtons = (view, run) => {
-  // By its generation: what the newest checkpoint of that is may change while the question is open.
+  // By its generation, since its newest checkpoint may change while the question is open.
   const of = /gen-0*(\d+)/.exec(run.checkpoint?.path || "")?.[1];
   orch.memo(view.buttons, [orch.actions, ENDED.includes(run.phase), of], () => {
     if (!orch.actions || ENDED.includes(run.phase)) { orch.put(view.buttons); return; }

@@ -1,5 +1,5 @@
 "use strict";
-// What begins everything: the key, the route, the stream, the header and the keys.
+// The start of the page: the key, the route, the stream, the header and the keyboard.
 (() => {
   const $ = (id) => document.getElementById(id);
   let view = null, shown = "", stopStream = null, hiddenTimer = null;

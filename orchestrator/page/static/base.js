@@ -1,5 +1,5 @@
 "use strict";
-// What all files share: elements, words for numbers, the state, and the way to the server.
+// Shared by all files: elements, numbers in words, the state, and requests to the server.
 const orch = {};
 
 // ---------------------------------------------------------------- elements
@@ -25,12 +25,12 @@ orch.text = (element, text) => {
   const plain = orch.plain(text);
   if (element.textContent !== plain) element.textContent = plain;
 };
-// Show what would act on the reading of a text, such as a change of direction, as its code.
+// Show characters that change how a text is read, such as a change of direction, as their code.
 orch.plain = (text) => String(text).replace(/\x1b\[[0-9;]*m/g, "").replace(
   // eslint-disable-next-line no-control-regex
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069]/g,
   (found) => (found === "\r" ? "␍" : `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`));
-// Run `make` again only where `key` differs from the last time: what stands keeps its focus.
+// Run `make` again only if `key` differs from the last time, so that existing elements keep their focus.
 orch.memo = (element, key, make) => {
   const text = JSON.stringify(key);
   if (element.orchKey === text) return;
@@ -87,7 +87,7 @@ orch.report = embedded ? JSON.parse(embedded.textContent) : null;
 orch.state = { runs: {}, away_since: null };
 orch.listeners = new Set();
 orch.changed = () => { for (const listener of [...orch.listeners]) listener(); };
-// Put in what has changed; see `difference` of feed.py.
+// Apply a change; see `difference` of feed.py.
 orch.patch = (target, changes) => {
   for (const name of changes["-"] || []) delete target[name];
   for (const [name, value] of Object.entries(changes)) {

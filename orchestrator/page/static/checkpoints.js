@@ -1,5 +1,5 @@
 "use strict";
-// The checkpoints of a run: which there are, in which state, and the way back to one.
+// The checkpoints of a run, their state, and buttons to go back to one.
 
 orch.Checkpoints = class {
   constructor(view) { // a RunView
@@ -7,7 +7,7 @@ orch.Checkpoints = class {
     this.element = orch.h("div");
   }
 
-  // Which checkpoints there are: the directory is asked, for what was verified once may have been removed since.
+  // Ask for the list of the directory, since a checkpoint that was verified may have been removed.
   async look(again) {
     const run = this.view.run, key = JSON.stringify([run?.checkpoint?.path, run?.checkpoint?.global_step, run?.generation, run?.phase]);
     const writes = (this.inventory?.checkpoints || []).some((one) => one.writing);

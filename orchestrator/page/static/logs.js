@@ -1,7 +1,7 @@
 "use strict";
-// The logs: pages from the server, of all that there is; the newest first, older ones when one scrolls up.
+// The logs, in pages from the server: the newest first, older ones when one scrolls up.
 
-// As many lines are held, in blocks; only the blocks near to what is seen have elements.
+// So many lines are held, in blocks; only the blocks near the visible part have elements.
 const LINES_HELD = 3000, BLOCK = 80, FOLD_S = 2, LINE_PX = 18, SEARCHES_MAX = 4;
 
 // What equal lines of several tasks have in common: numbers are masked.
@@ -9,7 +9,7 @@ const masked = (text) => text.replace(/0x[0-9a-f]+|\d+(\.\d+)?/gi, "#");
 // What a progress bar looks like, written anew in each line or over and over in one.
 const BAR = /[━█▉▊▋▌▍▎▏]{3}|\d%\|.*\||\[[=>.]{8,}\]/;
 
-// Of a line that was written over and over, what stood there at last, and how often it was written.
+// Of a line that was written over and over: the last text, and how often it was written.
 const settled = (text) => {
   if (!text.includes("\r")) return { text, times: 1 };
   const parts = text.split("\r").filter((part) => part.trim());
@@ -47,7 +47,7 @@ orch.foldLines = (lines, fold) => {
   }
   return rows.filter((row) => !row.gone);
 };
-// Put a row into the equal one of another task, where there is one.
+// Merge a row into the equal row of another task, if there is one.
 const join = (rows, same, row) => {
   const key = `${row.line.generation}/${row.more.length ? "trace/" : ""}${masked(row.text)}`, known = same.get(key);
   if (known && row.line.time - known.line.time < FOLD_S && row.line.task !== known.line.task && !known.same.includes(row.line.task)) { known.same.push(row.line.task); row.gone = true; } else same.set(key, row);
@@ -76,7 +76,7 @@ orch.Logs = class {
     [this.before, this.after, this.searched] = [null, null, null];
   }
 
-  // What failed first stands above the lines, wherever one has scrolled to.
+  // The first cause is shown above the lines, wherever one has scrolled to.
   pinned() {
     const { generation, task } = this.query;
     const cause = this.causes.filter((one) => (!generation || String(one.generation) === String(generation)) && (!task || one.task === task)).at(-1);
@@ -108,7 +108,7 @@ orch.Logs = class {
       await new Promise((done) => { setTimeout(done, document.hidden ? 5000 : this.query.differs ? 3000 : 1000); });
       if (document.hidden || !this.after) continue;
       try {
-        // What differs is known only once all have spoken: there the newest page is asked for again.
+        // Which lines differ is known only once all tasks have written: so the newest page is asked for again.
         if (this.query.differs) { if (this.following) { const page = await this.ask({}); this.forget(); this.take(page, true); } continue; }
         const page = await this.ask({ after: this.after });
         this.after = page.after;
@@ -146,7 +146,7 @@ orch.Logs = class {
     if (over > 0) {
       const dropped = before ? this.lines.splice(LINES_HELD) : this.lines.splice(0, over);
       for (const line of dropped) this.known.delete(line.id);
-      // What is let go at the end comes back with the end; what is let go at the beginning, by scrolling up.
+      // Lines dropped at the end come back by going to the end; lines dropped at the beginning, by scrolling up.
       if (before) this.cut = true; else [this.before, this.cutFront] = [this.placeOf(this.lines), true];
     }
     this.render();
@@ -165,7 +165,7 @@ orch.Logs = class {
   render() {
     const known = new Map(this.blocks.map((block) => [block.key, block]));
     const rows = orch.foldLines(this.lines, this.fold), top = this.anchor();
-    // From the end of the last full block on: what comes at either end leaves the blocks between as they are.
+    // Begin after the last full block, so that lines at either end leave the blocks between as they are.
     const groups = [];
     let group = [], hash = -1;
     for (const row of rows) {

@@ -2,7 +2,7 @@
 // The plots: each value over its step or the time, one line for each generation, on uPlot.
 
 orch.PLOTS_MAX = 10;
-orch.LINES_MAX = 12; // more lines than these are told as a band
+orch.LINES_MAX = 12; // more lines than these are shown as a band
 orch.TITLES = { steps_per_s: "steps/s", cpu_percent: "CPU (%)", memory_percent: "memory (%)", rss_bytes: "memory (GiB)",
   utilization_percent: "utilisation (%)", memory_bytes: "memory (GiB)", power_w: "power (W)", temperature_c: "temperature (°C)" };
 const NOT_FINITE = { nan: "NaN", inf: "Inf", "-inf": "−Inf" };
@@ -27,7 +27,7 @@ const columns = (lines, more = []) => {
   })];
 };
 
-// By step, what was trained again is another line, dimmed.
+// By step, steps that were trained again are a line of their own, dimmed.
 const split = (line, kept) => {
   if (kept === null || kept === undefined || line.x.at(-1) <= kept) return [{ ...line, lost: false }];
   const at = line.x.findIndex((x) => x > kept);
@@ -89,7 +89,7 @@ orch.Plot = class {
     this.draw();
   }
 
-  // Take in what the stream has told, without asking for all again.
+  // Add the values of the stream, without asking for all again.
   add(x, y, generation) {
     const line = this.lines?.findLast((each) => !each.name.startsWith("val_"));
     if (!line || line.generation !== generation || line.lost || !(x > line.x.at(-1))) return;

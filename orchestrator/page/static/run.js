@@ -85,14 +85,14 @@ orch.RunView = class {
     this.lastPhase = run.phase;
     const tasks = Object.values(run.tasks || {});
     const paces = tasks.map((task) => task.steps_per_s).filter(Boolean).sort((a, b) => a - b);
-    // Of few tasks none stands out, and under a synchronous strategy all wait for the slowest.
+    // Among few tasks none can stand out, and under a synchronous strategy all wait for the slowest.
     this.median = paces.length > 3 ? paces[(paces.length - 1) >> 1] : null;
     this.tasks.show(this.shownOf(tasks), (task) => task.task);
     this.hosts.show(Object.values(run.hosts || {}), (host) => host.host);
     this.plots.add(run);
   }
 
-  // Of many tasks the first ones, and all that are not as the others, until all are asked for.
+  // Of many tasks, show the first ones and those that differ, until a person asks for all.
   shownOf(tasks) {
     if (tasks.length <= TASKS_MAX || this.allTasks) return tasks;
     if (!this.allTasks && !this.moreTaskRows) {
@@ -105,7 +105,7 @@ orch.RunView = class {
     return shown;
   }
 
-  // What is over is told in short; what is not, with all that helps.
+  // A cause that is over is shown in short; the present one with all details.
   showCause(run, isOver) {
     const cause = run.first_cause;
     if (!cause && !run.problem) { orch.put(this.cause); return; }
@@ -181,7 +181,7 @@ orch.RunView = class {
 
   showTimelineTable() {
     const { told } = this;
-    if (!this.timelineTable.open || !told || told.begin === null) return; // hundreds of rows that nobody looks at
+    if (!this.timelineTable.open || !told || told.begin === null) return; // it may have hundreds of rows, and is not visible
     const table = new orch.Table([
       { name: "generation", num: true, value: (row) => row.generation },
       { name: "what", value: (row) => orch.STATES[row.state]?.word || row.state },

@@ -1,5 +1,5 @@
 "use strict";
-// The timeline and the bars: what each second was spent on, on canvas, told apart by colour and by pattern.
+// The timeline and the bars: what each second was spent on, drawn on canvas in colours and patterns.
 
 orch.STATES = {
   training: { word: "training", light: "#002c76", dark: "#88b5fc", pattern: "solid", rank: 1 },
@@ -64,12 +64,12 @@ orch.swatch = (state) => {
   return canvas;
 };
 
-// How each class of time is called, and how it is drawn.
+// The name of each class of time, and how it is drawn.
 orch.CLASSES = [["kept", "training", "training that counts"], ["risk", "risk", "training, not saved yet"], ["lost", "lost", "trained again"], ["connect", "connect", "connecting"],
   ["start", "start", "starting"], ["restore", "restore", "restoring"], ["warmup", "warmup", "warm-up"], ["save", "save", "saving"], ["stall", "stall", "stalled"], ["stop", "stop", "stopping"],
   ["backoff", "backoff", "waiting"], ["host", "host", "waiting for a host"], ["room", "room", "waiting for room"], ["unseen", "unseen", "nobody watched"]];
 
-// The seconds of each class. What no checkpoint holds yet counts, and is told apart.
+// The seconds of each class. Training that no checkpoint holds yet counts as useful, and has a class of its own.
 orch.spent = (told) => {
   const risk = Math.min(told?.risk_s || 0, told?.kept_s || 0);
   return { ...told?.badput, kept: (told?.kept_s || 0) - risk, risk };
@@ -188,7 +188,7 @@ orch.Timeline = class {
     this.axis(pen, dim, this.y(this.rows.length));
   }
 
-  // Where spans are narrower than a pixel, the worst of them is seen.
+  // Of spans that are narrower than a pixel, the worst is drawn.
   row(pen, spans, y) {
     const worst = new Map();
     for (const span of spans) {
@@ -292,7 +292,7 @@ orch.Timeline = class {
     return [begin, begin + long];
   }
 
-  // Show it at once, and tell the others when the hand rests.
+  // Show it at once, and tell the other views when the pointer rests.
   soon(range) {
     if (!this.told) return;
     this.range = range;

@@ -29,9 +29,9 @@ class Position:
         self.epoch = epoch
         self.batch = batch
         self.steps = steps
-        """The steps of this fit and of those before it."""
+        """The number of steps of this fit and of those before it."""
         self.scale: float | None = None
-        """The global batch of these batches, as a multiple of the script's; None: that of now."""
+        """The global batch of these batches, as a multiple of the script's; None: the present one."""
         self.rate = 1.0
         """What the script's learning rate was multiplied with."""
         self.history: dict[str, list[float]] = {}
@@ -146,7 +146,7 @@ def read(directory: str) -> tuple[dict[str, Any], Position] | None:
 
 
 def steps_saved(checkpoint_dir: str) -> int:
-    """Return the most steps that a backup of any fit holds; 0 without a backup."""
+    """Return the largest number of steps in a backup of any fit; 0 without a backup."""
     import h5py
 
     most = 0
@@ -160,7 +160,7 @@ def steps_saved(checkpoint_dir: str) -> int:
 
 
 def fits(groups: dict[str, list[Any]], values: dict[str, Any], group: str) -> bool:
-    """Return whether the variables of this group are there, as many as in the backup."""
+    """Return whether this group has as many variables now as in the backup."""
     return len(groups.get(group, ())) == len(_names(values, group))
 
 

@@ -1,4 +1,4 @@
-"""Make steps of shares from the script's steps, and divide the batches that `train_on_batch` and its like are given."""
+"""Make steps that take a replica's share, and divide the batches that are given to `train_on_batch` and the like."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def install(library: str, strategy: Any, said: Said, noise: Noise, parts: Parts) -> None:
-    """Patch the functions of this Keras that make a step, and those that take a batch of the script."""
+    """Patch the functions of this Keras that make a step, and those that a script gives a batch."""
     stepping = steps.install(library, strategy)
     if library == "keras":
         trainer = sys.modules["keras.src.backend.tensorflow.trainer"]
@@ -62,7 +62,7 @@ def _patch_steps(
                 logs = function(list(itertools.islice(batches, self.steps_per_execution)))
             else:
                 logs = function(batches)
-            # A metric of the whole batch is not the mean of what the replicas have of it.
+            # A metric of the whole batch is not the mean of the replicas' metrics.
             return self._get_metrics_result_or_logs(logs)
 
         return function_of_shares
@@ -135,7 +135,7 @@ def _patch_predict_on_batch(owner: Any, strategy: Any) -> None:
 
 
 def _patch_predict_step(owner: Any, strategy: Any) -> None:
-    """Hide that a replica has no example: Keras takes what has no rows for a bias, so recurrent layers fail."""
+    """Hide that a replica has no example: Keras takes a tensor without rows for a bias, so recurrent layers fail."""
     predict_step = owner.predict_step
 
     @functools.wraps(predict_step)
@@ -155,7 +155,7 @@ def _patch_predict_step(owner: Any, strategy: Any) -> None:
 
 
 def _patch_building(owner: Any) -> None:
-    """Let a model with a `train_step` and no `call` train: its steps make what variables they need (see `step.py`)."""
+    """Let a model with a `train_step` and no `call` train: its steps make their variables (see `step.py`)."""
     build = owner._maybe_symbolic_build
 
     @functools.wraps(build)

@@ -34,7 +34,7 @@ def shard(strategy: Any, said: Said) -> None:
 
 
 def copy_generated() -> None:
-    """Make datasets of Python generators copy the arrays that they are given.
+    """Make datasets of Python generators copy the arrays that the generators yield.
 
     TensorFlow uses their memory as it is, and where a batch is shared it takes a replica's slice for a buffer that it
     may write its results to: into the script's own arrays.
@@ -91,7 +91,7 @@ def choice(files: int | None, workers: int) -> tuple[str, str]:
 
 
 def files_of(dataset: Any) -> int | None:
-    """Count the files that it reads with TensorFlow's own readers, which FILE can shard. None: it reads none.
+    """Count the files that a dataset reads with TensorFlow's own readers, which FILE can shard. None: it reads none.
 
     Raises whatever TensorFlow does for a dataset whose graph it cannot write, such as one with a Python function.
     """

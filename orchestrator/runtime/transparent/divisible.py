@@ -1,4 +1,4 @@
-"""Which models can take a share of a batch in parts (see `parts.py`), and what is said of those that cannot."""
+"""Which models can take a share of a batch in parts (see `parts.py`), and why others cannot."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def whole(why: str) -> str:
-    """Return what is said where a share is not taken in parts."""
+    """Return the message for a share that is not taken in parts."""
     return (
         f"{why}, so a replica takes its larger share of the batch as a whole, which may need more memory: "
         "`on_shrink: scale_lr` does not"

@@ -1,8 +1,8 @@
-"""Keep what TensorFlow cannot compute on CPUs from replicas, and from parts of shares, that have no example.
+"""Let replicas, and parts of shares, without an example compute what TensorFlow cannot compute on CPUs without one.
 
 A last batch may be smaller than there are replicas, or than a replica takes parts of its share. The kernels of oneDNN,
 which TensorFlow uses on CPUs, lose the shape of an empty result, so the next operation fails; in a gradient they end
-the process. So an operation is given a row of ones where there is none, and its result is cut again.
+the process. So an operation without a row is given a row of ones, and that row is cut from its result.
 
 Probed forward and backward with no example: 126 layers of Keras 3 and functions of `tf.nn` and `tf.image`, each
 after a Dense layer, and 34 pairs of poolings, convolutions, LayerNormalization and LSTM. What fails: convolutions, also
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 _CONVOLUTIONS = ("convolution", "conv1d", "conv2d", "conv3d", "depthwise_conv2d", "separable_conv2d")
 _POOLINGS = ("pool", "max_pool", "max_pool1d", "max_pool2d", "max_pool3d", "max_pool_with_argmax")
 _TRANSPOSED = ("conv_transpose", "conv1d_transpose", "conv2d_transpose", "conv3d_transpose")
-"""They take the shape of their result, with the number of examples, as the third argument."""
+"""Operations whose third argument is the shape of their result, with the number of examples."""
 
 _FIRST = ("input", "value", "images")
-"""What the argument with the examples is called."""
+"""The name of the argument that holds the examples."""
 
 
 def install(strategy: Any, parts: int) -> None:

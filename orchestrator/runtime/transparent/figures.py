@@ -1,4 +1,4 @@
-"""Figures and states of the global batch: what a step hands to `Mean` and `Sum`, or assigns to a layer's variable.
+"""Make figures and states those of the global batch: what a step gives to `Mean` and `Sum`, or assigns to a variable.
 
 Metrics that are given a value for each example need nothing: their sums and counts add up over the replicas.
 """
@@ -143,7 +143,7 @@ def _is_of_examples(step: steps.Step, values: Any) -> bool:
 
 
 def _weight_of_a_part(step: steps.Step, sample_weight: Any) -> Any:
-    """Return the weight of a scalar: all parts of a batch together have that of the batch, whatever their sizes are."""
+    """Return the weight of a scalar. The weights of all parts of a batch add up to that of the batch."""
     if parts.taking() is None:
         return sample_weight
     import tensorflow as tf

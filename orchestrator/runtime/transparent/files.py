@@ -1,4 +1,4 @@
-"""Redirects what a process that is not the chief saves to a scratch directory, where it can load it again."""
+"""Redirects the files that a process other than the chief saves to a scratch directory, and loads them from there."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Scratch:
         for root in self._roots:
             there = os.path.join(root, os.path.relpath(double, self._root))
             found = glob.glob(glob.escape(there) + "*")
-            # What is older than the file itself is of a time before this task was on another host.
+            # A substitute older than the file itself is from before this task was on another host.
             if found and (root == self._root or _newest(found) >= _newest([os.fspath(path)])):
                 return there
         return path

@@ -121,7 +121,7 @@ def _with_saver(given: Any, saver: Saver, setting: Setting) -> Any:
 
 
 def _scale(kwargs: dict[str, Any], setting: Setting) -> None:
-    """Make the global batch of the script's: that of each replica, or what is left where replicas are missing."""
+    """Make the global batch from the script's, which is for each replica, or for more replicas than there are now."""
     import tensorflow as tf
 
     (up, down), x = setting.shrink.batch_factor, kwargs.get("x")

@@ -1,9 +1,9 @@
 """Gradients of the global batch, in any step, and the refusal of custom training loops.
 
 `tape.gradient` with respect to weights returns the gradient of the global batch on every replica: each term of the
-target counts with its share (see `step.py`), and the results are added up over the replicas there and then. So
-whatever follows is that of a single process: clipping in the script or in the optimizer, norms, accumulation, and
-loss scales. The optimizers' own all-reduce has nothing left to do.
+target counts with its share (see `step.py`), and the results are added up over the replicas at once. So all that
+follows equals that of a single process: clipping in the script or in the optimizer, norms, accumulation, and loss
+scales. The optimizers' own all-reduce is left out.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def _own_loop(script: str, folder: str) -> str:
 
 
 def _explained(gradient: Any, said: Said, script: str, folder: str) -> Any:
-    """Replace TensorFlow's error for a gradient outside of a replica with one that names the way out."""
+    """Replace TensorFlow's error for a gradient outside of a replica with one that says what to write instead."""
     try:
         return gradient()
     except ValueError as e:

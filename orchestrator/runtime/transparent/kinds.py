@@ -2,7 +2,7 @@
 
 A replica computes with its part of the batch only. What a single process would have computed from the whole batch is
 the sum of the replicas' values where a value is a sum over examples, their weighted mean where it is a mean, and the
-value itself where it depends on no example. A value that cannot be put together so is OTHER, or CROSS where
+value itself where it depends on no example. A value that cannot be combined in these ways is OTHER, or CROSS where
 examples of the batch are compared with each other. The graph of the step tells which (see `rules.py`).
 """
 
@@ -22,7 +22,7 @@ class Kind:
         self.ragged = ragged
         """Whether the axis holds another number of entries than there are examples."""
         self.count = count
-        """For a mean: the tensor with the number of what it is the mean of; None: the replica's examples."""
+        """For a mean: the tensor that holds the number of its summands; None: the number of the replica's examples."""
 
     def like(self, other: Kind) -> bool:
         return self.name == other.name and self.count is other.count
@@ -44,7 +44,7 @@ MEAN = Kind("mean")
 DIVISOR = Kind("divisor")
 """A sum that is kept above a bound, so that one may divide by it."""
 MIXED = Kind("mixed")
-"""A linear combination of sums, means and what depends on no example."""
+"""A linear combination of sums, means and values that depend on no example."""
 OTHER = Kind("other")
 CROSS = Kind("cross")
 

@@ -1,4 +1,4 @@
-"""Random numbers within a step: other ones on each replica, and the same again after a restart.
+"""Random numbers within a step: different ones on each replica, and the same ones after a restart.
 
 All workers have the same seeds, so without this all replicas would draw the same noise for their different examples.
 Keras's generators keep their state in variables, which a backup holds; the replica's number is folded into the seed.
@@ -46,7 +46,7 @@ class Noise:
 
         before = random.getstate()
         self.generator = sys.modules["keras.src.random.seed_generator"].global_seed_generator()
-        random.setstate(before)  # what the script draws next must not depend on this
+        random.setstate(before)  # the script's next random numbers must not depend on this
 
     def seed(self, step: steps.Step) -> Any:
         """Return the seed of the next draw of a step."""
@@ -86,7 +86,7 @@ def install(library: str, strategy: Any) -> Noise:
         @functools.wraps(draw)
         def draw_seed(seed: Any) -> Any:
             drawn, step = draw(seed), steps.current()
-            # A seed that is a number asks for the same numbers in each step, and then on each replica.
+            # A number as seed means the same random numbers in each step, so also on each replica.
             return drawn if step is None or isinstance(seed, int) else folded(drawn, step)
 
         for module in list(sys.modules.values()):

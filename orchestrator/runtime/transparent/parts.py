@@ -1,13 +1,13 @@
-"""Larger shares without more memory: a share is taken in parts, whose gradients are added up and applied once.
+"""Larger shares without more memory: a step takes a share in parts, adds up their gradients, and applies them once.
 
 With `hold_batch`, the replicas that are left have larger shares of the same batch than those of all workers had. So
-that a share does not need more memory than planned, a step goes through it in parts, one after the other, and keeps of
-each the gradients only. A term of the loss counts in each part with that part's share of the whole batch: so the parts
-add up to the gradient of the batch, whatever their sizes are.
+that a share does not need more memory than planned, a step goes through it in parts, one after the other, and keeps
+only the gradients of each. A term of the loss counts in each part with that part's share of the whole batch: so the
+parts add up to the gradient of the batch, whatever their sizes are.
 
-Only what comes out equal is taken so: Keras's own `train_step` and optimizers, and no layer that changes its state in a
-step, since it would see parts where it has to see the batch. Whatever does not fit is found while a step is traced
-(`refuse`): then the step is traced anew, takes the share as a whole, and that is said.
+Only models that come out equal are trained so: with Keras's own `train_step` and optimizers, and without a layer that
+changes its state in a step, since it would see parts where it has to see the batch. A model that does not fit is found
+while its step is traced (`refuse`): then the step is traced anew, takes the share as a whole, and reports that.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class NotInParts(Exception):
 
 
 class Parts:
-    """How many parts a share has, as far as the steps of a model can be taken so."""
+    """How many parts a share has, if the steps of a model can be taken in parts."""
 
     def __init__(self, said: Said) -> None:
         self.count = 1
         self.said = said
 
     def begin(self, count: int, library: str) -> None:
-        """Say how many parts a share has. It is called once, before the script runs."""
+        """Set how many parts a share has. It is called once, before the script runs."""
         if count == 1:
             return
         if library == "keras":
@@ -64,7 +64,7 @@ class Parts:
         return Division(self.count, model, self.said)
 
     def eager(self, model: Any, step_function: Any) -> None:
-        """Say that the steps of a model with run_eagerly=True are not divided."""
+        """Report that the steps of a model with run_eagerly=True are not divided."""
         if self.count > 1 and step_function == model.train_step:
             self.said("parts", whole(f"{model.name} is compiled with run_eagerly=True"))
 
@@ -91,7 +91,7 @@ class Division:
         return any(each is variable for each in self.model.metrics_variables)
 
     def check_metrics(self) -> None:
-        """Refuse metrics of the script's own: they may do something else than add."""
+        """Refuse metrics of the script's own: they may do something other than adding."""
         waiting = list(self.model.metrics)
         for metric in waiting:
             waiting += getattr(metric, "metrics", None) or metric._metrics
@@ -152,13 +152,13 @@ def _sum(a: Any, b: Any) -> Any:
 
 
 def taking() -> Taking | None:
-    """Return what this thread takes in parts."""
+    """Return the step in parts that this thread traces; None if there is none."""
     found: Taking | None = getattr(_thread, "taking", None)
     return found
 
 
 def refuse(why: str) -> NoReturn:
-    """Give up to take the step that is traced in parts. Raises NotInParts."""
+    """Stop taking the traced step in parts. Raises NotInParts."""
     found = taking()
     if found is not None:
         found.division.refusal = why
@@ -166,7 +166,7 @@ def refuse(why: str) -> NoReturn:
 
 
 def refuse_a_mean() -> None:
-    """Refuse what is a mean over something else than examples, while parts are taken."""
+    """Refuse a mean over something other than examples, while parts are taken."""
     if taking() is not None:
         refuse("the loss is a mean over what a mask or weights leave, which parts do not know of each other")
 
@@ -185,7 +185,7 @@ def enter(step: Any) -> None:
 
 
 def of_a_figure(kind: Kind, total: Any, *, adds_up: bool) -> Any:
-    """Return by what a figure of a part is multiplied, so that all parts have that of the batch. 1 outside of parts.
+    """Return the factor of a part's figure with which all parts together have the batch's figure. 1 outside of parts.
 
     Args:
         total: the examples of this part, of all replicas.
@@ -233,13 +233,13 @@ def _taken_in_parts(step: Callable[[Any], Any], data: Any, found: Taking) -> Any
     for place in range(count):
         found.part = place
         before = [getattr(each, "values", each) for each in found.sums if each is not None]
-        with tf.control_dependencies(before):  # one after the other: else all would be in memory at once
+        with tf.control_dependencies(before):  # one part after the other, or all would be in memory at once
             part = tf.nest.map_structure(functools.partial(_part, place, count), data)
             _thread.taking = found
             try:
                 logs = step(part)
                 found.division.check_metrics()
-                if found.division.refusal:  # whoever called what refused has caught it
+                if found.division.refusal:  # the code in between has caught the error of `refuse`
                     raise NotInParts(found.division.refusal)
                 if found.step.kinds.crosses:
                     refuse(
@@ -248,7 +248,7 @@ def _taken_in_parts(step: Callable[[Any], Any], data: Any, found: Taking) -> Any
             except Unsupported:
                 raise
             except Exception as e:
-                # It may be due to the parts. If not, the step fails again when it is traced as a whole.
+                # The error may be due to the parts. If not, the step fails again when it is traced as a whole.
                 found.division.refusal = (
                     found.division.refusal or f"a step failed in parts ({type(e).__name__})"
                 )
@@ -290,7 +290,7 @@ def _has_rows(leaf: Any) -> bool:
 
 
 def _part(place: int, count: int, leaf: Any) -> Any:
-    """Return a part of the rows. What has none is the same for all parts."""
+    """Return a part of the rows. A tensor without rows is the same for all parts."""
     import tensorflow as tf
 
     if not _has_rows(leaf):
@@ -301,7 +301,7 @@ def _part(place: int, count: int, leaf: Any) -> Any:
 
 @contextlib.contextmanager
 def changing() -> Iterator[None]:
-    """Let variables be changed in parts: the state of a generator of noise, whose next numbers each part draws."""
+    """Let these variables be changed in parts: the state of a random generator, from which each part draws."""
     before = getattr(_thread, "may_change", False)
     _thread.may_change = True
     try:

@@ -23,10 +23,10 @@ class Course:
         self.batch = 0
         self._handler: Any = None
         self.when_traced: Callable[[Any], object] | None = None
-        """What to do once the steps are traced, and before the first one runs."""
+        """Called once the steps are traced, before the first one runs."""
 
     def traced(self, model: Any) -> None:
-        """Do what was to wait for the steps to be traced, once."""
+        """Call, once, what waited for the steps to be traced."""
         action, self.when_traced = self.when_traced, None
         if action is not None:
             action(model)
@@ -133,7 +133,7 @@ def _pass_over(epoch_iterator: Any, steps: Iterator[tuple[int, int, Any]]) -> No
         if epoch_iterator.steps_per_epoch:
             _pull(iterator, end - begin + 1)
         elif not epoch_iterator.num_batches:
-            return  # only reading would tell the end of the epoch; that its iterator was created is enough
+            return  # the batches need not be read: it is enough that the iterator was created
 
 
 def _pull(iterator: Any, count: int) -> None:

@@ -50,12 +50,12 @@ _LINEAR = ("sum", "mean", "mixed")
 
 
 class Kinds:
-    """The kinds of the tensors of all replicas. A kind that was set stays."""
+    """The kinds of the tensors of all replicas. A kind is set or found once."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Kind] = {}
         self.crosses = False
-        """Whether a value of an example met one made over examples: of a part of the batch it would be another."""
+        """Whether a value of one example was combined with one over examples, which differs in a part of the batch."""
 
     def set(self, tensor: Any, kind: Kind) -> None:
         self._known[tensor.ref()] = kind
@@ -105,7 +105,7 @@ def _meets_the_batch(op: Any, kinds: list[Kind]) -> bool:
 
 
 def _goes_along(op: Any, kind: Kind) -> bool:
-    """Return whether an operation puts the examples in relation, though its result has something for each."""
+    """Return whether an operation mixes the examples along their axis, though its result has a value for each."""
     rank = rank_of(op.inputs[0])
     if kind.name not in (EACH, "part") or rank is None:
         return False
@@ -183,7 +183,7 @@ def _is_learned(tensor: Any) -> bool:
 
 
 def _maximum(op: Any, kinds: list[Kind], _index: int) -> Kind:
-    """Know what guards a divisor against zero: `maximum(sum, 1)`."""
+    """Recognize a divisor that is kept from zero: `maximum(sum, 1)`."""
     names = {kind.name for kind in kinds}
     if names == {"same", "count"}:
         return COUNT

@@ -35,9 +35,9 @@ class Saver:
         self._restored: tuple[dict[str, Any], backup.Position] | None = None
         self._metrics: dict[str, Any] | None = None
         self._is_due = False
-        """A save is due, and waits for the end of the epoch."""
+        """Whether a save is due that waits for the end of the epoch."""
         self._counted = 0
-        """How many batches of this epoch are in the count of steps."""
+        """How many batches of this epoch are counted as steps already."""
         self.others: list[Any] = []
         """The script's own callbacks."""
 
@@ -104,7 +104,7 @@ class Saver:
         self._setting.said("resumed", f"fit {self._setting.fits + 1} goes on from its backup, {where}")
 
     def _restore(self, model: Any, values: dict[str, Any]) -> None:
-        """Restore what is there. An optimizer of a train_step, say, is built only when that is traced."""
+        """Restore the groups that are built. An optimizer of a `train_step`, say, is built only when that is traced."""
         self._setting.prepare(model, self._course)
         groups, late = self._setting.groups_of(model), []
         for name in backup.groups_in(values):

@@ -42,7 +42,7 @@ class Setting:
         self.said = said
         self.chief = chief
         self.shrink = Shrink(options, strategy.num_replicas_in_sync, said)
-        # One for all fits: what a save costs is known once the first fit has saved.
+        # One for all fits, since the cost of a save is known once the first fit has saved.
         self.cadence = Cadence(
             Wish.read(options), functools.partial(told_by_chief, strategy, chief), runtime.tell_saving
         )
@@ -50,17 +50,17 @@ class Setting:
         runtime.on_stop(functools.partial(self.writer.wait, STOP_WAIT_S))
         self.checkpoint_dir = os.environ.get("ORCH_CHECKPOINT_DIR") or None
         self.restores_late = library == "keras"
-        """Whether what is not built when training begins can be restored once its first step is traced."""
+        """Whether variables that are built only when the first step is traced can be restored then."""
         self.fits = 0
         self.inside = False
         self.noise = noise
         self.steps = 0
         """The steps of all fits so far."""
         self.steps_before = steps_saved(self.checkpoint_dir) if self.checkpoint_dir else 0
-        """The steps of the newest backup, until the fit that has none: fits before it train nothing."""
+        """The steps of the newest backup, until the fit that has no backup: the fits before it train nothing."""
 
     def prepare(self, model: Any, course: Course) -> None:
-        """Build what is to be restored, as far as that is possible."""
+        """Build the variables that are to be restored, as far as possible."""
 
     def count_steps(self) -> int:
         """Return the steps of the script, which never become fewer."""

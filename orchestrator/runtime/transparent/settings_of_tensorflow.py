@@ -1,4 +1,4 @@
-"""Leave out what a script sets in `tf.config` before TensorFlow's first operation: the run's strategy came before it.
+"""Ignore settings of a script in `tf.config` that must come before TensorFlow's first operation.
 
 Without `transparent: true` such a call is early enough. Here it would raise "cannot be modified after being
 initialized" and end the script, though cluster.yaml says most of it already.
@@ -31,7 +31,7 @@ _WAYS: dict[str, tuple[str, ...]] = {
         "threading.set_intra_op_parallelism_threads",
     ),
 }
-"""What replaces each setting, and the functions of `tf.config` that make it."""
+"""By what replaces a setting: the functions of `tf.config` that make it."""
 
 
 def install(said: Said, script: str, folder: str) -> None:

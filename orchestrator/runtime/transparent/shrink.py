@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.runtime.transparent.said import Said
 
 WARMUP_STEPS = 100
-"""Within how many steps the learning rate grows back."""
+"""The number of steps within which the learning rate grows back."""
 
 
 class Shrink:
@@ -40,7 +40,7 @@ class Shrink:
 
     @property
     def batch_factor(self) -> tuple[int, int]:
-        """Return by what the script's batch is multiplied, and divided, for the global one."""
+        """Return (up, down): the global batch is the script's, times `up`, divided by `down`."""
         if self._per_replica:
             return (self.planned if self.way == "hold_batch" else self.replicas), 1
         return (self.replicas, self.planned) if self.way == "scale_lr" else (1, 1)
@@ -58,7 +58,7 @@ class Shrink:
 
     @property
     def rate(self) -> float:
-        """Return what the learning rate is multiplied with now."""
+        """Return the present factor of the learning rate."""
         if self.way != "scale_lr":
             return 1.0
         target = self.replicas / self.planned

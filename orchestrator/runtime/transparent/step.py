@@ -1,4 +1,4 @@
-"""A replica's step: its part of the batch, and what of its values belongs to the batch of all replicas.
+"""A replica's step: its part of the batch, and how its values combine to those of the batch of all replicas.
 
 One rule for everything that a script computes in a step: gradients and figures are those of the global batch. A
 replica's value counts with its share (`Step.share`), so that the shares of all replicas add up to what a single
@@ -52,7 +52,7 @@ class NotOfTheBatch(Exception):
 
 
 class Step:
-    """What a replica knows of the batch: how many examples it has, and how many all replicas have."""
+    """A replica's view of the batch: how many examples it has, and how many all replicas have."""
 
     def __init__(self, kinds: Kinds, strategy: Any, data: Any) -> None:
         import tensorflow as tf
@@ -72,7 +72,7 @@ class Step:
         """How many random tensors this step has drawn with `tf.random`."""
         self.at_end: list[Callable[[], object]] = []
         self.own_statistics = False
-        """Whether a layer is at work that keeps statistics of its replica's part, as BatchNormalization does."""
+        """Whether a layer is being called that keeps statistics of its replica's part, as BatchNormalization does."""
         for tensor in (self.rows, self.examples):
             kinds.set(tensor, COUNT)
         kinds.set(self.total, SAME)
@@ -92,7 +92,7 @@ class Step:
         return leaf
 
     def terms(self, tensor: Any) -> list[tuple[Any, Any, Kind]]:
-        """Return what a tensor is the sum of: tensors of one kind each, with their factors. Raises NotOfTheBatch."""
+        """Return the summands of a tensor, of one kind each, with their factors. Raises NotOfTheBatch."""
         found, waiting = [], [(tensor, 1.0)]
         while waiting:
             each_tensor, factor = waiting.pop()
@@ -281,7 +281,7 @@ def _output(step: Step, output: Any) -> Any:
 
 
 def _inline_functions() -> None:
-    """Make what is decorated with `tf.function` a part of the step: replicas cannot meet within an inner function."""
+    """Trace functions of `tf.function` as a part of the step: no collective is possible within an inner function."""
     import tensorflow as tf
 
     owner = type(tf.function(lambda: None))
@@ -334,7 +334,7 @@ def _reading(convert: Any) -> Any:
 
 @contextlib.contextmanager
 def outside(strategy: Any) -> Iterator[None]:
-    """Leave the step and its graph: what is created is the strategy's, and created once."""
+    """Leave the step and its graph, so that variables are created once, by the strategy."""
     import tensorflow as tf
     from tensorflow.python.distribute import distribute_lib
     from tensorflow.python.framework import ops

@@ -55,7 +55,7 @@ def _enter(strategy: Any) -> None:
 
 
 _entered: list[Any] = []
-"""The scopes that are never left. One that nothing refers to would be left by the garbage collector."""
+"""The scopes that are never left, kept here since the garbage collector would leave them."""
 
 
 def workers_of(strategy: Any) -> int:
@@ -91,7 +91,7 @@ _mean: Any = None
 
 _REPLACED = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "CentralStorageStrategy", "OneDeviceStrategy")
 _REFUSED = ("ParameterServerStrategy", "ParameterServerStrategyV2", "TPUStrategy")
-"""They need another kind of script: a coordinator, or a TPU that was initialized before."""
+"""Strategies that need another kind of script: one with a coordinator, or with a TPU that was initialized before."""
 
 
 def replace_others(strategy: Any, said: Said, script: str) -> None:
@@ -102,7 +102,9 @@ def replace_others(strategy: Any, said: Said, script: str) -> None:
     for strategy_class in _classes(_REPLACED):
         strategy_class.__new__ = _same(strategy, strategy_class.__name__, said, script)
         strategy_class.__init__ = _unchanged  # Python calls it where that strategy is of this class too
-        strategy_class.__deepcopy__ = lambda _self, _memo: strategy  # TensorFlow's would fill it anew
+        strategy_class.__deepcopy__ = lambda _self, _memo: (
+            strategy
+        )  # TensorFlow's own would initialize it again
     for strategy_class in _classes(_REFUSED):
         strategy_class.__init__ = _refusal(strategy_class.__name__, said, script)
 
@@ -125,7 +127,7 @@ def _same(strategy: Any, name: str, said: Said, script: str) -> Any:
 
 
 def _unchanged(_self: Any, *_args: Any, **_options: Any) -> None:
-    """Leave the run's strategy as it was built."""
+    """Do nothing: the run's strategy stays as it was built."""
 
 
 def _refusal(name: str, said: Said, script: str) -> Any:

@@ -32,10 +32,10 @@ BENCHMARKS = {
     "comeback": "kill -9 of a task to the first new step, against a bare start by hand",
     "adoption": "64 tasks on 16 hosts, by a new coordinator",
     "transfer": "a checkpoint between hosts that share no directory, against scp",
-    "browser": "the page in Chromium over eight hours of 200 tasks, and until a run is shown",
+    "browser": "the page in Chromium over an hour of 200 tasks (--long: eight), and until a run is shown",
     "overhead": "step time under orch against the same script by hand",
 }
-"""What takes longest comes last: whoever has less time interrupts it, and loses that alone."""
+"""The longest comes last, so that a run that is interrupted for want of time has all others."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -76,13 +76,13 @@ def measure(names: Sequence[str]) -> tuple[dict[str, list[Figure]], list[str]]:
         one: Callable[[], list[Figure]] = import_module(f"benchmarks.{name}").measure
         try:
             measured[name] = one()
-        except KeyboardInterrupt:  # the page then tells what there was time for
+        except KeyboardInterrupt:  # the page then has what was measured until now
             left = list(names)[list(names).index(name) :]
             failures += [f"{each}: NOT MEASURED: interrupted" for each in left]
             break
         except NotMeasured as e:
             failures.append(f"{name}: NOT MEASURED: {e}")
-        except Exception as e:  # what the others measured in half an hour must not be lost for it
+        except Exception as e:  # the figures of the other benchmarks, half an hour of work, must not be lost
             traceback.print_exc()
             failures.append(f"{name}: NOT MEASURED: {_first_line(e)}")
     return measured, failures

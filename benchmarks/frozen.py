@@ -69,9 +69,8 @@ def frozen(host: LabHost) -> Iterator[None]:
         raise NotMeasured("hosts need network namespaces of their own, and root")
     stopped: dict[int, None] = {}
     try:
-        while fresh := [
-            pid for pid in _pids(host.namespace) if pid not in stopped
-        ]:  # a process may have forked meanwhile
+        # Look again after each pass: a process may have forked before it was stopped.
+        while fresh := [pid for pid in _pids(host.namespace) if pid not in stopped]:
             for pid in fresh:
                 os.kill(pid, signal.SIGSTOP)
                 stopped[pid] = None

@@ -1,9 +1,9 @@
 """What the head pays for each host: a start, a heartbeat, a status, a kill, memory and threads.
 
 With simulated agents over real sockets the real coordinator serves up to 1,000 hosts; over SSH, as many as this machine
-carries: each host is a network namespace with an sshd, an agent, a shim and a task. CPU is counted and not time, so
-that the load of others does not count; the heartbeats that really came are counted too, since a machine that is busy
-delays some.
+carries: each host is a network namespace with an sshd, an agent, a shim and a task. For heartbeats and starts CPU is
+measured and not time, so that the load of other programs does not count. Simulated agents count the heartbeats that
+they sent, since a busy machine delays some; over SSH one from each host in two seconds is assumed.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ coordinator, since the order changes nothing of a run.
 
 SHIM = """## Agent and shim
 
-The agent writes start.json: the `start` order without its secrets, and `host_dir`, `bundle`, `psutil_path` or null;
+The agent writes start.json: the `start` order without its secrets, and `host_dir` and `bundle`;
 `cgroup: false` disables the control group. It runs `python -I -S <bundle.pyz> shim <generation dir>`, and writes
 the secrets to its stdin as one line of JSON. The shim detaches, and answers with one line on stdout: `{"pid": N}`
 or `{"error": {"code", "message", "hint"}}`. `shim.connect(generation_dir)` returns a connected socket. The frames

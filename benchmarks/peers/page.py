@@ -82,7 +82,7 @@ def images(found: Mapping[str, Goodput], started: Mapping[str, Mapping[int, floa
     if lost:
         shown["peers-lost.svg"] = plots.bars("lost by one kill", "s", lost)
     if started:
-        took = {
+        took: dict[str, dict[float, plots.Spread]] = {
             name: {hosts: plots.Spread(s, s, s) for hosts, s in by_hosts.items()}
             for name, by_hosts in started.items()
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.adapters.head.client import Client
@@ -40,17 +40,15 @@ class Watch(Wait):
     ) -> None:
         super().__init__(session, client, run, until=until, say=say, timeout_s=timeout_s)
         self._session, self._progress = session, progress
-        self._after = 0
         self._mute = from_now
         self._causes_are_shown = causes_are_shown
         self._event_said: Mapping[str, Any] = {}
         self._said = ""
         self._said_at = session.now()
 
-    def _say_events(self) -> None:
-        found = self._client.get("/v1/events", {"name": str(self.run["run_id"]), "after": self._after})
-        for event in found.get("events") or []:
-            self._after = event["seq"]
+    def _say_events(self, events: Sequence[Mapping[str, Any]]) -> None:
+        super()._say_events(events)
+        for event in events:
             # Only this run's: an older coordinator reads the id as a name, and answers with all runs of that name.
             repeated = self._is_repeated(event)
             if event.get("run") == self.run["run_id"] and not self._mute and not repeated:

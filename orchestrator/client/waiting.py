@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.adapters.head.client import Client
@@ -14,7 +14,9 @@ from orchestrator.core.words import duration
 
 LOOK_EVERY_S = 0.25
 LOOK_SHARE = 10.0
-"""A wait is so many times as long as the look before it, at least: of 1,000 tasks each look costs the coordinator."""
+"""Where nothing happens to the run, a wait is so many times as long as the look before it, at least: of 1,000 tasks
+each look costs the coordinator."""
+WAIT_MAX_S = 10.0
 LAST_LINES_MAX_S = 5.0
 """How long to wait for the last log lines of an ended run. They may be lost with their host."""
 _LAST_LINES_LOOK_S = 0.05
@@ -26,7 +28,7 @@ AWAY_MAX_S = 60.0
 
 def wait_s(look_s: float) -> float:
     """Return how long to wait after a look that took so long."""
-    return max(LOOK_EVERY_S, LOOK_SHARE * look_s)
+    return min(max(LOOK_EVERY_S, LOOK_SHARE * look_s), WAIT_MAX_S)
 
 
 def wait_for_the_last_lines(environment: Environment, logs: RunLogs, run: Mapping[str, Any]) -> None:
@@ -89,6 +91,8 @@ class Wait:
         self._timeout_s = timeout_s
         self._deadline = None if timeout_s is None else environment.now() + timeout_s
         self._away_since: float | None = None
+        self._after = 0
+        """The last event that was told."""
 
     @property
     def is_away(self) -> bool:
@@ -96,7 +100,7 @@ class Wait:
         return self._away_since is not None
 
     def look(self) -> bool:
-        """Poll once, then wait a moment. Return False once `until` holds.
+        """Poll once, then wait until something happens to the run, or for a moment. Return False once `until` holds.
 
         Raises:
             WaitTimedOut: At the deadline.
@@ -106,7 +110,7 @@ class Wait:
         try:
             # The run first: then all events that led to its last phase are in the next answer.
             self.run = status_of(self._client, self.run)
-            self._say_events()
+            self._say_events(self._events())
         except (CoordinatorUnreachable, CoordinatorBusy) as e:
             self._away(e)
         else:
@@ -122,17 +126,41 @@ class Wait:
                 f"{duration(self._timeout_s or 0)}: {self.run.get('reason') or ''}".rstrip(": "),
                 hint=f"the run continues; `orch status {self.run.get('name')}` shows it",
             )
-        self._environment.pause(self._pause_s(wait_s(self._environment.now() - began)))
+        self._pause(self._environment.now() - began)
         return True
 
-    def _pause_s(self, wanted_s: float) -> float:
-        """Return how long to wait, and not past the deadline."""
-        if self._deadline is None:
-            return wanted_s
-        return max(0.0, min(wanted_s, self._deadline - self._environment.now()))
+    def _pause(self, look_s: float) -> None:
+        """Wait after a look that took so long, at most until the deadline or the run's next event."""
+        until = self._environment.now() + wait_s(look_s)
+        if self._deadline is not None:
+            until = min(until, self._deadline)
+        # Where events follow each other closely, half of the time is left to the coordinator.
+        self._pause_until(min(until, self._environment.now() + look_s))
+        try:
+            is_news = bool(self._events(wait_s=max(0.0, until - self._environment.now())))
+        except (CoordinatorUnreachable, CoordinatorBusy):
+            is_news = False  # the next look says so
+        if not is_news:
+            self._pause_until(until)
 
-    def _say_events(self) -> None:
-        """Tell what has happened; a subclass may."""
+    def _pause_until(self, at: float) -> None:
+        left_s = at - self._environment.now()
+        if left_s > 0.0:
+            self._environment.pause(left_s)
+
+    def _events(self, *, wait_s: float = 0.0) -> list[dict[str, Any]]:
+        """Return the run's events since the last that was told; wait for one, where there is none."""
+        query: dict[str, str | int | float] = {
+            "name": str(self.run["run_id"]),
+            "after": self._after,
+            "wait_s": round(wait_s, 2),
+        }
+        found: list[dict[str, Any]] = self._client.get("/v1/events", query).get("events") or []
+        return found
+
+    def _say_events(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Take note of what has happened; a subclass may also tell."""
+        self._after = max([self._after, *(event["seq"] for event in events)])
 
     def _say_progress(self) -> None:
         """Tell how far the run is; a subclass may."""

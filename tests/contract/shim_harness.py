@@ -122,7 +122,6 @@ class Host:
         start: dict[str, Any] = {
             "host_dir": str(self.path),
             "bundle": str(self.bundle),
-            "psutil_path": None,
             "run": "demo-1",
             "epoch": 1,
             "generation": 2,

@@ -15,7 +15,7 @@ from orchestrator.adapters.host import leaving, unkillable
 from orchestrator.daemon.agent import state as agent_state
 from orchestrator.daemon.agent.context import Context
 from orchestrator.daemon.agent.directories import Directories
-from orchestrator.daemon.agent.host import Host
+from orchestrator.daemon.agent.host import PSUTIL_AFTER_S, Host
 from orchestrator.daemon.agent.jobs import Jobs
 from orchestrator.daemon.agent.orders import Orders
 from orchestrator.daemon.agent.reply import Reply, too_large
@@ -60,9 +60,9 @@ class Agent:
         self._loop.watch(_STDIN, READ, self._hear)
         self._output.send({"hello": self._host.hello()})
         self._heartbeat(self._rhythm)
-        # These come after the hello, since they would keep the head waiting for it.
-        self._loop.after(0.0, self._host.load_psutil)
+        # It comes after the hello, since it would keep the head waiting for it.
         self._loop.after(0.0, self._host.listen_to_gpus)
+        self._loop.after(PSUTIL_AFTER_S, self._host.load_psutil)
         while not self._ended and not self._output.broken:
             self._loop.turn()
             if self._changed:

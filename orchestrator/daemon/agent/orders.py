@@ -15,6 +15,7 @@ from orchestrator.adapters.host import codestore, files, hostdir, hostlog
 from orchestrator.adapters.host.hostdir import HostFault
 from orchestrator.adapters.host.process import boot_id
 from orchestrator.daemon.agent import faults, runs, start, sweep
+from orchestrator.daemon.agent.host import PSUTIL_AFTER_S
 from orchestrator.daemon.agent.jobs import Result, answer_of
 from orchestrator.daemon.agent.reader import Reader
 from orchestrator.daemon.agent.reply import Reply
@@ -126,7 +127,7 @@ class Orders:
         archive = os.path.join(self._host.host_dir, "blobs", digest)
 
         def unpacked(_result: Result) -> None:
-            self._host.load_psutil()  # the host's own, where the pushed one does not work
+            self._context.loop.after(PSUTIL_AFTER_S, self._host.load_psutil)
             reply.ok({})
 
         self._jobs.function(lambda: self._host.unpack_psutil(archive, digest), unpacked, deadline_s=LOOK_S)

@@ -60,7 +60,7 @@ def start(context: Context, order: orders.Start, reply: Reply) -> orders.Started
         if any(os.path.exists(os.path.join(directory, name)) for name in ("shim.json", "exit.json")):
             return _already(context.tasks.link(run, task, generation))
         # No shim has recorded itself yet. If one is starting, it holds the lock, and a second shim answers for it.
-    wish.update(host_dir=host.host_dir, bundle=host.bundle, psutil_path=host.psutil_path)
+    wish.update(host_dir=host.host_dir, bundle=host.bundle)
     wish["env"] = {"ORCH_LOG_DIR": files.log_dir(directory), **order["env"]}
     os.makedirs(files.log_dir(directory), mode=0o700, exist_ok=True)
     durable.write_json(os.path.join(directory, "start.json"), wish)

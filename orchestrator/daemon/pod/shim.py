@@ -127,7 +127,6 @@ def start(settings: Settings, generation: int, code: str, env: dict[str, str], *
         "scratch": scratch,
         "host_dir": host_dir,
         "bundle": bundle,
-        "psutil_path": None,
         "cgroup": False,  # the container is one
     }
     durable.write_json(os.path.join(directory, "start.json"), wish)

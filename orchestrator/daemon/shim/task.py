@@ -146,7 +146,7 @@ class TaskProcess:
         if self.pid is None:
             return
         if self._sampler is None:
-            self._sampler = usage.Sampler(self._start.get("psutil_path"))
+            self._sampler = usage.Sampler()
         self.cpu_percent, self.rss_bytes = self._sampler.sample(self.pid, at)
         peak = max(self.peak_rss_bytes or 0, usage.peak_rss_bytes(self.pid) or 0, self.rss_bytes or 0)
         self.peak_rss_bytes = peak or None

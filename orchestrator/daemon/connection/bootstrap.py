@@ -8,7 +8,7 @@ What is said, after the host's shell has run COMMAND:
                                                   (whatever motd and rc files print) orch-shell\\n
                                                   (the same) <mark> {"ok": true}\\n   and frames from here on
     only after <mark> {"need": true, "magic": "<hex>"}\\n:
-    <bytes>\\n<installer.py><sha256> <bytes>\\n<bundle>
+    <bytes>\\n<installer.py><sha256> <bytes> <kind>\\n<bundle>
 
 The mark is a number of the head's said backwards, so that no output of anybody else's, and no echo of our
 own input, is taken for it. All of the user's text travels on stdin; COMMAND never changes.
@@ -272,9 +272,10 @@ class _Talk:
 
     def _push(self, magic: str) -> int:
         installer = (Path(__file__).parent / "installer.py").read_bytes()
-        code = compiled_for(magic, self.bundle.code)
+        ready = compiled_for(magic, self.bundle.code)
+        code, kind = (ready, b"compiled") if ready is not None else (self.bundle.code, b"source")
         sha256, size = code.digest.encode("ascii"), len(code.data)
-        self.channel.write(b"%d\n%s%s %d\n%s" % (len(installer), installer, sha256, size, code.data))
+        self.channel.write(b"%d\n%s%s %d %s\n%s" % (len(installer), installer, sha256, size, kind, code.data))
         return size
 
     def _hello(self) -> Started:

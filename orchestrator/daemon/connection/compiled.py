@@ -9,12 +9,16 @@ from __future__ import annotations
 import hashlib
 import io
 import threading
-import zipfile
+import zlib
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
+from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING
 
-from orchestrator.daemon.connection.installer import precompile
+from orchestrator.adapters import bundle
+from orchestrator.daemon.connection.installer import compiled, precompile
 
 if TYPE_CHECKING:
     from orchestrator.adapters.bundle import Archive
@@ -22,20 +26,35 @@ if TYPE_CHECKING:
 _COMPILING = threading.Lock()
 
 
-def compiled_for(magic: str, code: Archive) -> Archive:
-    """Return the archive with byte code where the host's is that of the head (`magic`, in hex), else as it is."""
+def compiled_for(magic: str, code: Archive) -> Archive | None:
+    """Return the archive as it will lie on the host, compressed; None where the host's byte code (`magic`) differs.
+
+    It is compressed as one stream: that is smaller than a compressed zip archive, and the host need not open one.
+    """
     if magic != MAGIC_NUMBER.hex():
-        return code
+        return None
     with _COMPILING:  # many hosts ask at once
         return _compiled(code)
 
 
 @cache
 def _compiled(code: Archive) -> Archive:
-    plain, packed = io.BytesIO(), io.BytesIO()
-    precompile(code.data, plain)
-    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
-        for name in source.namelist():
-            target.writestr(name, source.read(name))
-    data = packed.getvalue()
+    files, plain = dict(bundle.members()), io.BytesIO()
+    precompile(code.data, plain, lambda name, source: _code(files.get(name), name, source))
+    data = zlib.compress(plain.getvalue())
     return type(code)(hashlib.sha256(data).hexdigest(), data)
+
+
+def _code(file: Path | None, name: str, source: bytes) -> CodeType:
+    """Return the code that Python has compiled before, from that file: to compile all anew takes most of a second."""
+    if file is None or file.read_bytes() != source:
+        return compiled(name, source)
+    module = name.removesuffix(".py").replace("/", ".")
+    code = SourceFileLoader(module, str(file)).get_code(module)
+    return _in_file(code, name) if code is not None else compiled(name, source)
+
+
+def _in_file(code: CodeType, name: str) -> CodeType:
+    """Return the same code as if it had been compiled from a file of that name, as a host does it."""
+    constants = (_in_file(each, name) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_filename=name, co_consts=tuple(constants))

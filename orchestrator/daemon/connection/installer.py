@@ -9,12 +9,15 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
     from typing import BinaryIO
 
 
 def install(stream: BinaryIO, path: str) -> None:
-    """Read `<sha256> <bytes>\\n<zip>` from the stream and put the compiled archive to `path`, whole or not at all.
+    """Read `<sha256> <bytes> <kind>\\n<bundle>` from the stream and put the compiled archive to `path`, or nothing.
 
+    The kind is `source` for a zip archive that is compiled here, or `compiled` for what needs only be decompressed.
     In a fork: the compiler's memory would else stay with the agent for as long as it lives. ValueError where
     the content has another sum; OSError where the host cannot hold it.
     """
@@ -48,14 +51,19 @@ def install(stream: BinaryIO, path: str) -> None:
 def _install(stream: BinaryIO, path: str) -> None:
     from hashlib import sha256
 
-    digest, size = stream.readline().split()
+    digest, size, kind = stream.readline().split()
     data = stream.read(int(size))
     if sha256(data).hexdigest() != digest.decode("ascii"):
         raise ValueError("the bundle arrived damaged")
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         with open(temporary, "wb") as file:
-            precompile(data, file)
+            if kind == b"compiled":
+                import zlib
+
+                file.write(zlib.decompress(data))
+            else:
+                precompile(data, file)
             file.flush()
             os.fsync(file.fileno())
         os.rename(temporary, path)
@@ -65,8 +73,14 @@ def _install(stream: BinaryIO, path: str) -> None:
         raise
 
 
-def precompile(data: bytes, out: BinaryIO) -> None:
-    """Write the same archive, not compressed, with a .pyc beside each .py. One that is there is taken as it is.
+def compiled(name: str, source: bytes) -> CodeType:
+    """Compile a file of the bundle. Tracebacks name the file; a full path would only be the head's."""
+    code: CodeType = compile(source, name, "exec", dont_inherit=True, optimize=0)
+    return code
+
+
+def precompile(data: bytes, out: BinaryIO, code_of: Callable[[str, bytes], CodeType] = compiled) -> None:
+    """Write the same archive, not compressed, with a .pyc beside each .py.
 
     Unchecked by hash: nobody edits it in place, and a check would hash each source at each import.
     """
@@ -76,13 +90,9 @@ def precompile(data: bytes, out: BinaryIO) -> None:
     from importlib.util import MAGIC_NUMBER, source_hash
 
     with zipfile.ZipFile(io.BytesIO(data)) as pushed, zipfile.ZipFile(out, "w") as archive:
-        names = set(pushed.namelist())
         for name in pushed.namelist():
             source = pushed.read(name)
             archive.writestr(name, source)
-            if not name.endswith(".py") or name + "c" in names:
-                continue
-            # Tracebacks name the file; a full path would only be the head's.
-            code = compile(source, name, "exec", dont_inherit=True, optimize=0)
-            header = MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source)
-            archive.writestr(name + "c", header + marshal.dumps(code))
+            if name.endswith(".py"):
+                header = MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source)
+                archive.writestr(name + "c", header + marshal.dumps(code_of(name, source)))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import glob
 import io
+import marshal
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
@@ -264,14 +267,26 @@ def test_silence_ends_in_time(login: Open) -> None:
     assert (type(error), "rc files" in (error.hint or "")) == (ConnectFailed, True)
 
 
-def test_a_host_with_other_byte_code_gets_sources_and_compiles_the_same() -> None:
+def test_the_head_compiles_the_bundle_as_a_host_would() -> None:
     code = bundle.load().code
-    assert compiled_for("00", code) is code
+    assert compiled_for("00", code) is None  # other byte code: that host gets the sources, and compiles them
     ours = compiled_for(MAGIC_NUMBER.hex(), code)
+    assert ours is not None
     assert ours is compiled_for(MAGIC_NUMBER.hex(), code)
-    by_host, by_head = io.BytesIO(), io.BytesIO()
+    by_host, by_head = io.BytesIO(), io.BytesIO(zlib.decompress(ours.data))
     installer.precompile(code.data, by_host)
-    installer.precompile(ours.data, by_head)
     with zipfile.ZipFile(by_host) as first, zipfile.ZipFile(by_head) as second:
-        assert sorted(first.namelist()) == sorted(second.namelist())
-        assert all(first.read(name) == second.read(name) for name in first.namelist())
+        assert first.namelist() == second.namelist()
+        for name in first.namelist():
+            one, other = first.read(name), second.read(name)
+            if name.endswith(".pyc"):  # equal code may be marshalled in two ways
+                assert one[:16] == other[:16]
+                assert parts(marshal.loads(one[16:])) == parts(marshal.loads(other[16:])), name
+            else:
+                assert one == other
+
+
+def parts(code: CodeType) -> list[tuple[CodeType, str]]:
+    """Return a code object and all within it, each with its file, which their comparison leaves out."""
+    inner = [part for each in code.co_consts if isinstance(each, CodeType) for part in parts(each)]
+    return [(code, code.co_filename), *inner]

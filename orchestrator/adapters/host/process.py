@@ -165,7 +165,7 @@ def marked(
     for pid in _pids():
         if pid == me:
             continue
-        environ = _environ(pid, my_uid)
+        environ = _environ(pid, my_uid, having=wanted[b"ORCH_RUN"])
         if any(environ.get(name) != value for name, value in wanted.items()):
             continue
         generation = environ.get(b"ORCH_GENERATION", b"")
@@ -181,7 +181,7 @@ def marked_runs(host_dir: str) -> list[tuple[Identity, str]]:
     found = []
     me, my_uid, wanted = os.getpid(), os.getuid(), os.fsencode(host_dir)
     for pid in _pids():
-        environ = _environ(pid, my_uid) if pid != me else {}
+        environ = _environ(pid, my_uid, having=wanted) if pid != me else {}
         if environ.get(b"ORCH_HOST_DIR") == wanted and environ.get(b"ORCH_RUN"):
             who = identity(pid)
             if who is not None:
@@ -323,14 +323,19 @@ def stat_of(pid: int, path: str | None = None) -> Stat | None:
         return None
 
 
-def _environ(pid: int, uid: int) -> dict[bytes, bytes]:
-    """Return the environment that a process was started with; empty where it has none or is another user's."""
+def _environ(pid: int, uid: int, *, having: bytes) -> dict[bytes, bytes]:
+    """Return the environment that a process was started with; empty where it lacks `having`, or is another user's.
+
+    Every process of the host is asked, and few have any of our text, so the others are not parsed.
+    """
     try:
         if os.stat(f"/proc/{pid}").st_uid != uid:
             return {}
         with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
             data = file.read()
     except OSError:
+        return {}
+    if having not in data:
         return {}
     entries: Iterable[bytes] = data.split(b"\0")
     return {name: value for name, _, value in (entry.partition(b"=") for entry in entries)}

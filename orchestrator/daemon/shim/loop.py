@@ -228,9 +228,10 @@ class Shim:
             self._tell(Exited(ended))
 
     def _kill(self) -> None:
-        self._process.kill()
+        was_any = self._process.kill()
         self._reap()
-        self._tell(Looked(time.monotonic(), self._process.left()))
+        # Each look reads all processes of the host, so there is no second one where the first found none.
+        self._tell(Looked(time.monotonic(), self._process.left() if was_any else []))
 
     def _read_pipe(self, fd: int) -> bool:
         """Read from the task's output. Return False if nothing was there, or the pipe has ended."""

@@ -99,11 +99,11 @@ class TaskProcess:
         if who is not None and (not runtime_asked or process.catches(who.pid, signal.SIGTERM)):
             process.signal(who, signal.SIGTERM)
 
-    def kill(self) -> None:
-        """Send SIGKILL to all its processes."""
+    def kill(self) -> bool:
+        """Send SIGKILL to all its processes. Return whether there was any."""
         if self._group is not None:
             self._group.kill()
-        sweep.kill(self._living())
+        return bool(sweep.kill(self._living()))
 
     def left(self) -> list[Left]:
         """Return its processes that still live, each with the reason."""

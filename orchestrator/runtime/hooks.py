@@ -1,6 +1,7 @@
 """Patches Keras, and the sessions of TensorFlow 1, when the script imports them, and never earlier.
 
-A finder is placed first in sys.meta_path. When one of the modules below has been executed, its patch runs.
+A finder is placed first in sys.meta_path. When one of the modules below has been executed, its patch runs. While a
+framework's own code is executed, the garbage collector is paused.
 """
 
 from __future__ import annotations
@@ -9,16 +10,21 @@ import functools
 import sys
 
 from orchestrator import runtime
+from orchestrator.runtime import collector
+from orchestrator.runtime.script import FRAMEWORKS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
 
     from orchestrator.runtime.link import Link
     from orchestrator.runtime.progress import Progress
+
+    _Execute = Callable[[ModuleType], None]
+    _Around = dict[str, Callable[[_Execute], _Execute]]
 
 MIRRORED_WORKERS = "tensorflow.python.distribute.collective_all_reduce_strategy"
 KERAS3 = "keras.src.backend.tensorflow.trainer"
@@ -72,6 +78,7 @@ def install(link: Link, progress: Progress) -> None:
     }
     patches.update(dict.fromkeys(KERAS2, patch_keras2))
     when_imported(patches)
+    import_without_collection(FRAMEWORKS)
 
 
 def _remember(strategy: Any) -> None:
@@ -92,7 +99,13 @@ def when_imported(patches: dict[str, Callable[[ModuleType], None]]) -> None:
         module = sys.modules.get(name)
         if module is not None:
             guarded(patches.pop(name), module)
-    sys.meta_path.insert(0, _Finder(patches))
+    around: _Around = {name: functools.partial(_patched, patch) for name, patch in patches.items()}
+    sys.meta_path.insert(0, _Finder(around))
+
+
+def import_without_collection(names: Iterable[str]) -> None:
+    """Pause the garbage collector while a module of these names is imported by the script, with all it imports."""
+    sys.meta_path.insert(0, _Finder(dict.fromkeys(names, _uncollected)))
 
 
 def guarded(patch: Callable[[ModuleType], None], module: ModuleType) -> None:
@@ -104,37 +117,42 @@ def guarded(patch: Callable[[ModuleType], None], module: ModuleType) -> None:
 
 
 class _Finder:
-    """Asks the other finders for a module, and adds its patch after the module's own code."""
+    """Asks the other finders for a module, and puts something around the execution of the module's own code."""
 
-    def __init__(self, patches: dict[str, Callable[[ModuleType], None]]) -> None:
-        self._patches = patches
+    def __init__(self, around: _Around) -> None:
+        self._around = around
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        patch = self._patches.pop(name, None)
-        if patch is None:
+        around = self._around.pop(name, None)
+        if around is None:
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find(name, path, target) if find and finder is not self else None
             if spec is not None:
-                _patch_after(spec, patch)
+                loader: Any = spec.loader
+                if hasattr(loader, "exec_module"):
+                    loader.exec_module = around(loader.exec_module)
                 return spec
         return None
 
 
-def _patch_after(spec: ModuleSpec, patch: Callable[[ModuleType], None]) -> None:
-    loader: Any = spec.loader
-    if loader is None or not hasattr(loader, "exec_module"):
-        return
-    execute = loader.exec_module
-
+def _patched(patch: Callable[[ModuleType], None], execute: _Execute) -> _Execute:
     def exec_module(module: ModuleType) -> None:
         execute(module)
         guarded(patch, module)
 
-    loader.exec_module = exec_module
+    return exec_module
+
+
+def _uncollected(execute: _Execute) -> _Execute:
+    def exec_module(module: ModuleType) -> None:
+        with collector.paused():
+            execute(module)
+
+    return exec_module
 
 
 def wrap_fit(trainer: Any, library: str, progress: Progress, *, counted: bool = False) -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 
 from orchestrator import runtime
-from orchestrator.runtime import heartbeat, options, part
+from orchestrator.runtime import collector, heartbeat, options, part
 from orchestrator.runtime.link import Link
 from orchestrator.runtime.orders import STOPPED, Orders, Stopped, end
 from orchestrator.runtime.progress import Progress
@@ -142,7 +142,8 @@ def _warm_up(imports: Imports) -> BaseException | None:
         if name not in imports.named:
             continue
         try:
-            __import__(name)
+            with collector.paused(freeze=True):
+                __import__(name)
         except Stopped:
             raise
         except BaseException as e:

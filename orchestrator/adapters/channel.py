@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import deque
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 JSON_BYTES_MAX = 4 << 20
 BLOB_BYTES_MAX = 1 << 20
 
+_LARGE_BYTES = 8 << 10
+"""A piece of a stream that is as long is kept as it came."""
+
 _HEADER = struct.Struct(">II")
 
 
@@ -26,7 +30,12 @@ class FrameError(ValueError):
 
 
 def encode(message: Mapping[str, Any], blob: bytes = b"") -> bytes:
-    """Return `message` and `blob` as one frame.
+    """Return `message` and `blob` as one frame. Raises as `beginning` does."""
+    return beginning(message, len(blob)) + blob
+
+
+def beginning(message: Mapping[str, Any], blob_bytes: int) -> bytes:
+    """Return a frame up to its blob, which is sent after it.
 
     Raises:
         FrameError: the frame would be too long, or JSON cannot represent a value.
@@ -45,21 +54,26 @@ def encode(message: Mapping[str, Any], blob: bytes = b"") -> bytes:
     body = text.encode("utf-8", "replace")
     if len(body) > JSON_BYTES_MAX:
         raise FrameError(f"the message has {len(body)} bytes; at most {JSON_BYTES_MAX} fit in a frame")
-    if len(blob) > BLOB_BYTES_MAX:
-        raise FrameError(f"the blob has {len(blob)} bytes; at most {BLOB_BYTES_MAX} fit in a frame")
-    return _HEADER.pack(len(body), len(blob)) + body + blob
+    if blob_bytes > BLOB_BYTES_MAX:
+        raise FrameError(f"the blob has {blob_bytes} bytes; at most {BLOB_BYTES_MAX} fit in a frame")
+    return _HEADER.pack(len(body), blob_bytes) + body
 
 
 class Decoder:
-    """Assembles frames from bytes that arrive in pieces of any size."""
+    """Assembles frames from bytes that arrive in pieces of any size. Each byte of a large piece is copied once."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._pieces: deque[memoryview] = deque()
+        self._small = bytearray()
+        """Small pieces that came after those. Each of its own would need more memory than its bytes."""
+        self._held_bytes = 0
+        self._lengths: tuple[int, int] | None = None
+        """The lengths of the JSON and the blob of the frame that is under way; None before its header is complete."""
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes of an unfinished frame are buffered. At the end of a stream, any mean that it was cut off."""
-        return len(self._buffer)
+        """How many bytes of an unfinished frame have come. At the end of a stream, any mean that it was cut off."""
+        return self._held_bytes + (_HEADER.size if self._lengths is not None else 0)
 
     def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
         """Return the frames that `data` completes, in order.
@@ -68,29 +82,53 @@ class Decoder:
             FrameError: the stream does not carry our frames. Frames of `data` before the bad one are lost with it;
                 nothing depends on them, since reports are repeated and orders are asked again.
         """
-        buffer = self._buffer
-        buffer += data
+        if len(data) >= _LARGE_BYTES:
+            self._gather()
+            self._pieces.append(memoryview(data))
+        else:
+            self._small += data
+        self._held_bytes += len(data)
         frames = []
-        at = 0
-        while len(buffer) - at >= _HEADER.size:
-            body_bytes, blob_bytes = _HEADER.unpack_from(buffer, at)
-            if body_bytes > JSON_BYTES_MAX or blob_bytes > BLOB_BYTES_MAX:
-                raise FrameError(
-                    f"a frame of {body_bytes} + {blob_bytes} bytes; the limits are "
-                    f"{JSON_BYTES_MAX} + {BLOB_BYTES_MAX}. Does something else write to this channel?"
-                )
-            body_at = at + _HEADER.size
-            blob_at = body_at + body_bytes
-            end = blob_at + blob_bytes
-            if len(buffer) < end:
+        while True:
+            if self._lengths is None:
+                if self._held_bytes < _HEADER.size:
+                    break
+                self._lengths = _lengths(self._taken(_HEADER.size))
+            body_bytes, blob_bytes = self._lengths
+            if self._held_bytes < body_bytes + blob_bytes:
                 break
-            with memoryview(buffer) as view:  # a slice of the buffer itself would be a second copy
-                body, blob = bytes(view[body_at:blob_at]), bytes(view[blob_at:end])
-            frames.append((_parse(body), blob))
-            at = end
-        if at:
-            del buffer[:at]
+            frames.append((_parse(self._taken(body_bytes)), self._taken(blob_bytes)))
+            self._lengths = None
         return frames
+
+    def _taken(self, size: int) -> bytes:
+        """Take out the next `size` bytes, all of which have come."""
+        self._gather()
+        self._held_bytes -= size
+        taken = []
+        while size:
+            piece = self._pieces.popleft()
+            if len(piece) > size:
+                self._pieces.appendleft(piece[size:])
+                piece = piece[:size]
+            taken.append(piece)
+            size -= len(piece)
+        return b"".join(taken)
+
+    def _gather(self) -> None:
+        if self._small:
+            self._pieces.append(memoryview(bytes(self._small)))
+            self._small.clear()
+
+
+def _lengths(header: bytes) -> tuple[int, int]:
+    body_bytes, blob_bytes = _HEADER.unpack(header)
+    if body_bytes > JSON_BYTES_MAX or blob_bytes > BLOB_BYTES_MAX:
+        raise FrameError(
+            f"a frame of {body_bytes} + {blob_bytes} bytes; the limits are "
+            f"{JSON_BYTES_MAX} + {BLOB_BYTES_MAX}. Does something else write to this channel?"
+        )
+    return body_bytes, blob_bytes
 
 
 def _parse(body: bytes) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from orchestrator.daemon.agent.streams import Loop
 Answers = list[tuple[bytes, HostFault | None]]
 
 
-def read_part(path: str, offset: int, bytes_max: int) -> bytes:
+def read_part(room: memoryview, path: str, offset: int, bytes_max: int) -> int:
     if path == "hangs":
         time.sleep(60)
     if path == "dies":
@@ -26,7 +27,7 @@ def read_part(path: str, offset: int, bytes_max: int) -> bytes:
         raise HostFault("bad", "no such thing", "look")
     with open(path, "rb") as file:
         file.seek(offset)
-        return file.read(bytes_max)
+        return file.readinto(room[:bytes_max])
 
 
 class Rig:
@@ -36,7 +37,11 @@ class Rig:
         self.answers: Answers = []
 
     def ask(self, path: str, offset: int = 0, bytes_max: int = 1 << 20) -> None:
-        self.reader.read((path, offset, bytes_max), lambda data, fault: self.answers.append((data, fault)))
+        def done(data: memoryview, fault: HostFault | None, sent: Callable[[], None]) -> None:
+            self.answers.append((bytes(data), fault))
+            sent()
+
+        self.reader.read((path, offset, bytes_max), done)
 
     def until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + 20
@@ -69,6 +74,26 @@ def test_many_parts_come_in_their_order_from_one_process(rigs: Callable[..., Rig
     rig.until(lambda: len(rig.answers) == 11)
     assert b"".join(data for data, _ in rig.answers) == content
     assert rig.reader._pid == pid
+
+
+def test_what_has_not_left_yet_is_not_written_over_and_further_parts_wait(
+    rigs: Callable[..., Rig], tmp_path: Path
+) -> None:
+    content = os.urandom(3 * reader.SLOTS)
+    (tmp_path / "x").write_bytes(content)
+    rig, kept = rigs(), deque[tuple[memoryview, Callable[[], None]]]()
+    for offset in range(len(content)):
+        rig.reader.read(
+            (str(tmp_path / "x"), offset, 1), lambda data, _fault, sent: kept.append((data, sent))
+        )
+    rig.until(lambda: len(kept) == reader.SLOTS)
+    came = bytearray()
+    while len(came) < len(content):
+        rig.until(lambda: kept)
+        data, sent = kept.popleft()
+        came += data
+        sent()
+    assert bytes(came) == content
 
 
 def test_a_fault_is_told_and_the_next_part_is_read(rigs: Callable[..., Rig], tmp_path: Path) -> None:

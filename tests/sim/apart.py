@@ -84,7 +84,9 @@ class Apart:
             path = self._here(machine, order["path"]) if order["path"] else None
             told = safe.snapshot(root, directory, path)
         elif verb == "chunk":
-            data = safe.read_chunk(root, order["digest"], order["name"], order["offset"], order["bytes_max"])
+            where = order["digest"], order["name"], order["offset"], order["bytes_max"]
+            room = memoryview(bytearray(order["bytes_max"]))
+            data = bytes(room[: safe.read_chunk(room, root, *where)])
         elif verb == "receive":
             told = safe.receive(root, order["manifest"], os.path.join(self._blobs(machine), "blobs"))
         else:

@@ -148,8 +148,8 @@ def _check_digest(digest: str) -> None:
         raise ValueError(f"not a SHA-256: {digest[:80]!r}")
 
 
-def read_chunk(root: str, digest: str, name: str, offset: int, bytes_max: int) -> bytes:
-    """Read at most `bytes_max` bytes of a snapshot's file, from `offset`.
+def read_chunk(room: memoryview, root: str, digest: str, name: str, offset: int, bytes_max: int) -> int:
+    """Read at most `bytes_max` bytes of a snapshot's file, from `offset`, into `room`. Return how many there were.
 
     Raises:
         ValueError: the file lies outside the snapshot.
@@ -160,7 +160,7 @@ def read_chunk(root: str, digest: str, name: str, offset: int, bytes_max: int) -
         raise ValueError(f"{name!r} lies outside the snapshot")
     with open(path, "rb") as file:
         file.seek(offset)
-        return file.read(bytes_max)
+        return file.readinto(room[:bytes_max])
 
 
 def generation_of(directory: str) -> int | None:

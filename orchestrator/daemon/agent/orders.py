@@ -224,9 +224,9 @@ class Orders:
         bytes_max = max(1, min(order["bytes_max"], BLOB_BYTES_MAX))
         where = order["dir"], order["digest"], order["name"], order["offset"]
 
-        def read(data: bytes, fault: HostFault | None) -> None:
+        def read(data: memoryview, fault: HostFault | None, sent: Callable[[], None]) -> None:
             if fault is None:
-                reply.ok({}, data)
+                reply.ok({}, data, sent)
             else:
                 reply.fault(fault)
 

@@ -1,8 +1,9 @@
 """Reads parts of snapshots in a process of its own, which serves many of them: a fork for each would cost more than the
 reading. A disk that hangs hangs that process, and not the heartbeats.
 
-The agent writes requests as JSON lines and gets the answers in their order: a kind and a length, and then the bytes, or
-an error as JSON.
+The agent writes requests as JSON lines, each with the number of a slot of the memory that both share. It gets the
+answers in their order: a kind and a length, and the bytes are in the slot; or an error as JSON. A slot is used again
+once its bytes have left for the head, so nobody copies them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import struct
 import time
 from collections import deque
 
+from orchestrator.adapters.channel import BLOB_BYTES_MAX
 from orchestrator.adapters.host.hostdir import HostFault, fault_of
 from orchestrator.daemon.agent.streams import READ, Loop
 
@@ -22,41 +24,65 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-    Done = Callable[[bytes, HostFault | None], None]
+    ReadPart = Callable[..., int]
+    Done = Callable[[memoryview, HostFault | None, Callable[[], None]], None]
 
 IDLE_S = 10.0
 """After this time without a request the process ends."""
 
+SLOTS = 8
+"""How many parts are read, or wait to be sent, at once. The head asks for fewer; further requests wait."""
+
 _HEADER = struct.Struct(">cI")
 _DATA, _ERROR = b"d", b"e"
-_READ_BYTES = 1 << 18
+_READ_BYTES = 1 << 16
 _KILL = 9
 
 
-class Reader:
-    """The process, while there is something to read. `read_part` does the reading, in that process."""
+class Slots:
+    """The memory that the agent shares with one such process."""
 
-    def __init__(self, loop: Loop, read_part: Callable[..., bytes], deadline_s: float) -> None:
+    def __init__(self) -> None:
+        from mmap import mmap
+
+        self._memory = memoryview(mmap(-1, SLOTS * BLOB_BYTES_MAX))
+        self.free = list(range(SLOTS))
+
+    def room(self, number: int) -> memoryview:
+        """Return a slot's memory."""
+        return self._memory[number * BLOB_BYTES_MAX : (number + 1) * BLOB_BYTES_MAX]
+
+
+class Reader:
+    """The process, while there is something to read. `read_part` does the reading, in that process.
+
+    It is called with the memory to read into, and then what `read` was told. It returns how many bytes it read.
+    """
+
+    def __init__(self, loop: Loop, read_part: ReadPart, deadline_s: float) -> None:
         self._loop = loop
         self._read_part = read_part
         self._deadline_s = deadline_s
         self._pid = 0
         self._socket: socket.socket | None = None
+        self._slots: Slots | None = None
         self._buffer = bytearray()
-        self._waiting: deque[tuple[Done, float]] = deque()
+        self._asked: deque[tuple[tuple[Any, ...], Done]] = deque()
+        """Requests for which there is no slot yet."""
+        self._waiting: deque[tuple[Done, float, int]] = deque()
+        """Requests that were sent, until when they may take, and their slots."""
         self._used_at = 0.0
 
     def read(self, where: tuple[Any, ...], done: Done) -> None:
-        """Read a part; `done` gets its bytes, or the fault. Raises OSError where no process can be made."""
+        """Read a part. Raises OSError where no process can be made.
+
+        `done` gets its bytes, or the fault, and what to call once the bytes are not needed any more.
+        """
         self._used_at = time.monotonic()
         if self._socket is None:
             self._begin()
-        assert self._socket is not None
-        self._waiting.append((done, self._used_at + self._deadline_s))
-        try:
-            self._socket.sendall(json.dumps(where).encode() + b"\n")
-        except OSError:  # it has died, or hangs with its socket full of requests
-            self._fail("the process that reads snapshots takes no requests")
+        self._asked.append((where, done))
+        self._ask()
 
     def end(self) -> None:
         """End the process. The agent ends, and nothing will read its answers."""
@@ -64,16 +90,27 @@ class Reader:
             _kill(self._pid)
 
     def _begin(self) -> None:
+        slots = Slots()
         ours, theirs = socket.socketpair()
         self._pid = os.fork()
         if self._pid == 0:
-            _serve(theirs, self._read_part)
+            _serve(theirs, slots, self._read_part)
         theirs.close()
         ours.setblocking(False)
-        self._socket = ours
+        self._socket, self._slots = ours, slots
         self._buffer.clear()
         self._loop.watch(ours.fileno(), READ, lambda _events: self._hear())
         self._look()
+
+    def _ask(self) -> None:
+        """Send what there are slots for."""
+        while self._socket is not None and self._slots is not None and self._asked and self._slots.free:
+            (where, done), slot = self._asked.popleft(), self._slots.free.pop()
+            self._waiting.append((done, time.monotonic() + self._deadline_s, slot))
+            try:
+                self._socket.sendall(json.dumps((slot, *where)).encode() + b"\n")
+            except OSError:  # it has died, or hangs with its socket full of requests
+                self._fail("the process that reads snapshots takes no requests")
 
     def _hear(self) -> None:
         if self._socket is None:
@@ -90,14 +127,26 @@ class Reader:
         self._buffer += data
         while len(self._buffer) >= _HEADER.size:
             kind, length = _HEADER.unpack_from(self._buffer)
-            end = _HEADER.size + length
+            end = _HEADER.size + (length if kind == _ERROR else 0)
             if len(self._buffer) < end:
                 return
-            body = bytes(memoryview(self._buffer)[_HEADER.size : end])
+            body = bytes(self._buffer[_HEADER.size : end])
             del self._buffer[:end]
-            self._used_at = time.monotonic()
-            done, _ = self._waiting.popleft()
-            done(*((body, None) if kind == _DATA else (b"", _fault(body))))
+            self._answered(length, _fault(body) if kind == _ERROR else None)
+
+    def _answered(self, length: int, fault: HostFault | None) -> None:
+        slots = self._slots
+        assert slots is not None
+        self._used_at = time.monotonic()
+        done, _, slot = self._waiting.popleft()
+
+        def free() -> None:
+            slots.free.append(slot)
+            self._ask()
+
+        if fault is not None:
+            free()
+        done(slots.room(slot)[: 0 if fault else length], fault, free)
 
     def _look(self) -> None:
         """End the process if it hangs, or has nothing to do."""
@@ -107,22 +156,24 @@ class Reader:
         if self._waiting and now >= self._waiting[0][1]:
             hint = "a shared directory may hang; see whether `ls` works there"
             self._fail("the reading of the snapshot did not end in time and was killed", "timeout", hint)
-        elif not self._waiting and now - self._used_at >= IDLE_S:
+        elif not self._waiting and not self._asked and now - self._used_at >= IDLE_S:
             self._close()
         else:
             self._loop.after(1.0, self._look)
 
     def _fail(self, why: str, code: str = "job-failed", hint: str | None = None) -> None:
         self._close()
-        waiting, self._waiting = self._waiting, deque()
-        for done, _ in waiting:
-            done(b"", HostFault(code, why, hint))
+        failed = [*(done for done, _, _ in self._waiting), *(done for _, done in self._asked)]
+        self._waiting.clear()
+        self._asked.clear()
+        for done in failed:
+            done(memoryview(b""), HostFault(code, why, hint), lambda: None)
 
     def _close(self) -> None:
         if self._socket is not None:
             self._loop.forget(self._socket.fileno())
             self._socket.close()
-            self._socket = None
+            self._socket = self._slots = None
             _kill(self._pid)  # the agent reaps it with its other children
 
 
@@ -131,7 +182,7 @@ def _fault(body: bytes) -> HostFault:
     return HostFault(error["code"], error["message"], error.get("hint"))
 
 
-def _serve(requests: socket.socket, read_part: Callable[..., bytes]) -> NoReturn:
+def _serve(requests: socket.socket, slots: Slots, read_part: ReadPart) -> NoReturn:
     """Answer requests until the agent closes the socket. It must not hold the agent's descriptors."""
     try:
         os.setpgid(0, 0)
@@ -142,25 +193,25 @@ def _serve(requests: socket.socket, read_part: Callable[..., bytes]) -> NoReturn
         os.closerange(4, 65536)
         with os.fdopen(os.dup(3), "rb") as lines:
             for line in lines:
-                kind, body = _answer(line, read_part)
-                for data in (_HEADER.pack(kind, len(body)), body):
-                    view = memoryview(data)
-                    while view:
-                        view = view[os.write(3, view) :]
+                view = memoryview(_answer(line, slots, read_part))
+                while view:
+                    view = view[os.write(3, view) :]
     finally:
         os._exit(0)
 
 
-def _answer(line: bytes, read_part: Callable[..., bytes]) -> tuple[bytes, bytes]:
+def _answer(line: bytes, slots: Slots, read_part: ReadPart) -> bytes:
     try:
-        return _DATA, read_part(*json.loads(line))
+        slot, *where = json.loads(line)
+        return _HEADER.pack(_DATA, read_part(slots.room(slot), *where))
     except HostFault as e:
         error = e.to_json()
     except OSError as e:
         error = fault_of(e).to_json()
     except Exception as e:
         error = {"code": "internal", "message": f"{type(e).__name__}: {e}", "hint": None}
-    return _ERROR, json.dumps(error).encode()
+    body = json.dumps(error).encode()
+    return _HEADER.pack(_ERROR, len(body)) + body
 
 
 def _kill(pid: int) -> None:

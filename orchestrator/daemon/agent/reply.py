@@ -29,12 +29,14 @@ class Reply:
         self._output = output
         self._id = id
 
-    def ok(self, value: Mapping[str, Any], blob: bytes = b"") -> None:
-        """Say that it is done, and what came of it."""
+    def ok(
+        self, value: Mapping[str, Any], blob: bytes | memoryview = b"", sent: Callable[[], None] | None = None
+    ) -> None:
+        """Say that it is done, and what came of it. `blob` must stay as it is until `sent` is called."""
         if self._id is None:
             return
         try:
-            self._output.send({"reply": self._id, "ok": value}, blob)
+            self._output.send({"reply": self._id, "ok": value}, blob, sent)
         except FrameError as e:
             self.fault(too_large(e))
 

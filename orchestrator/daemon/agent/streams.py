@@ -7,12 +7,14 @@ import select
 import time
 from collections import deque
 
-from orchestrator.adapters.channel import encode
+from orchestrator.adapters.channel import beginning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
+
+    Sent = Callable[[], None]
 
 READ = select.POLLIN
 WRITE = select.POLLOUT
@@ -70,10 +72,12 @@ class Output:
     def __init__(self, loop: Loop, descriptor: int) -> None:
         self._loop = loop
         self._descriptor = descriptor
-        self._under_way = memoryview(b"")
+        self._under_way: list[memoryview] = []
+        self._sent: Sent = _nothing
+        """To be called once what is under way has left."""
         self._report: bytes | None = None
         self._reported_last = False
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[tuple[bytes, bytes | memoryview, Sent]] = deque()
         self.queued_bytes = 0
         self.broken = False
         os.set_blocking(descriptor, False)
@@ -83,22 +87,27 @@ class Output:
         self._report = frame
         self._flush(0)
 
-    def send(self, message: Mapping[str, Any], blob: bytes = b"") -> None:
-        """Send a frame, in order among themselves. FrameError where it is too long for one."""
-        frame = encode(message, blob)
-        self.queued_bytes += len(frame)
-        self._queue.append(frame)
+    def send(
+        self, message: Mapping[str, Any], blob: bytes | memoryview = b"", sent: Sent | None = None
+    ) -> None:
+        """Send a frame, in order among themselves. FrameError where it is too long for one.
+
+        The blob is not copied: it must stay as it is until `sent` is called.
+        """
+        start = beginning(message, len(blob))
+        self.queued_bytes += len(start) + len(blob)
+        self._queue.append((start, blob, sent or _nothing))
         self._flush(0)
 
     def _next(self) -> bool:
         if self._report is not None and not (self._reported_last and self._queue):
             self._reported_last = True
-            self._under_way, self._report = memoryview(self._report), None
+            self._under_way, self._report = [memoryview(self._report)], None
         elif self._queue:
             self._reported_last = False
-            frame = self._queue.popleft()
-            self.queued_bytes -= len(frame)
-            self._under_way = memoryview(frame)
+            start, blob, self._sent = self._queue.popleft()
+            self.queued_bytes -= len(start) + len(blob)
+            self._under_way = [memoryview(start), memoryview(blob)]
         else:
             return False
         return True
@@ -106,10 +115,23 @@ class Output:
     def _flush(self, _events: int) -> None:
         try:
             while self._under_way or self._next():
-                self._under_way = self._under_way[os.write(self._descriptor, self._under_way) :]
+                self._wrote(os.writev(self._descriptor, self._under_way))
         except BlockingIOError:
             self._loop.watch(self._descriptor, WRITE, self._flush)
             return
         except OSError:
             self.broken = True  # the head is gone; the loop ends at its next look
         self._loop.forget(self._descriptor)
+
+    def _wrote(self, size: int) -> None:
+        while self._under_way and size >= len(self._under_way[0]):
+            size -= len(self._under_way.pop(0))
+        if self._under_way:
+            self._under_way[0] = self._under_way[0][size:]
+        else:
+            sent, self._sent = self._sent, _nothing
+            sent()
+
+
+def _nothing() -> None:
+    """Nobody waits for the end of this frame."""

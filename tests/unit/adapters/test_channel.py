@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 
@@ -17,6 +18,19 @@ json_values = st.recursive(
     max_leaves=10,
 )
 messages = st.dictionaries(st.text(), json_values, max_size=5)
+
+
+def test_large_and_small_pieces_of_a_frame_come_out_in_their_order() -> None:
+    blob = bytes(range(251)) * 1000
+    stream, decoder = encode({"a": 1}, blob) * 2, Decoder()
+    got, at = [], 0
+    for size in itertools.cycle((3, 9000, 40_000, 8191, 8192, 1)):
+        got += decoder.feed(stream[at : at + size])
+        at += size
+        if at >= len(stream):
+            break
+    assert got == [({"a": 1}, blob)] * 2
+    assert decoder.pending_bytes == 0
 
 
 @given(st.lists(st.tuples(messages, st.binary(max_size=300)), max_size=5), st.integers(1, 40))

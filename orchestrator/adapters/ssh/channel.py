@@ -12,12 +12,13 @@ import fabric
 import paramiko
 from paramiko.buffered_pipe import BufferedPipe
 
+from orchestrator.adapters.ssh.read_ahead import MOST_BYTES, Packets
 from orchestrator.adapters.transport import EXIT_STATUS_WAIT_S, ChannelClosed, Tail, Take
 
 log = logging.getLogger(__name__)
 
-_FED_BYTES = 1 << 16
-"""Taken out of paramiko's buffer at once: more than a packet holds."""
+_FED_BYTES = MOST_BYTES
+"""Taken out of paramiko's buffer at once: as much as is read of a connection at once."""
 
 _KEYS_S = 30.0
 """How long paramiko waits for an exchange of keys."""
@@ -28,14 +29,27 @@ class Arriving(BufferedPipe):  # type: ignore[type-arg]  # only its stub is gene
 
     def __init__(self) -> None:
         super().__init__()
-        self.arrived: Callable[[], object] = lambda: None
+        self._buffer = bytearray()
+        """In place of paramiko's array, which copies each byte four times."""
+        self.has_new = False
+        """Whether something has come since this was last made False."""
         self.ended: Callable[[], object] = lambda: None
         """Called while the session's lock is held."""
+
+    def _buffer_frombytes(self, data: bytes) -> None:
+        self._buffer += data
+
+    def _buffer_tobytes(self, limit: int | None = None) -> bytes | bytearray:
+        if limit is None:  # paramiko then empties the buffer, which may as well be another one
+            taken, self._buffer = self._buffer, bytearray()
+            return taken
+        with memoryview(self._buffer) as held:
+            return bytes(held[:limit])
 
     def feed(self, data: bytes | str) -> None:
         """Take a packet's content."""
         super().feed(data)
-        self.arrived()
+        self.has_new = True
 
     def close(self) -> None:
         """Take note that nothing more comes."""
@@ -59,11 +73,16 @@ class SshChannel:
         self._ready = _Ready()
         # stdout and stderr share one window: a stderr that nobody takes in would stop stdout as well. So the
         # reader waits for either of them.
+        self._streams: list[Arriving] = []
         for stream in (session.in_buffer, session.in_stderr_buffer):
             assert isinstance(stream, Arriving)  # `prepared` made them
             stream.set_event(self._ready)
-            stream.arrived, stream.ended = self._arrived, self._over
+            stream.ended = self._over
+            self._streams.append(stream)
         assert session.transport is not None
+        packets = session.transport.packetizer
+        assert isinstance(packets, Packets)  # the transport made them
+        self._source = packets.source
         self._clear_to_send = session.transport.clear_to_send
         self._take: Take | None = None
         """Who is fed; None while read() is used."""
@@ -85,10 +104,10 @@ class SshChannel:
                 self._ready.rearm()
                 self._drain_stderr()
                 if session.recv_ready():
-                    return session.recv(size)
+                    return bytes(session.recv(size))
                 if session.eof_received or session.closed:
                     # Bytes that came after recv_ready was asked; none if this is the end
-                    data = session.recv(size)
+                    data = bytes(session.recv(size))
                     self._drain_stderr()
                     self._ended = not data
                     return data
@@ -100,27 +119,37 @@ class SshChannel:
 
     def feed(self, take: Take) -> None:
         self._take = take
+        self._source.about_to_wait = self._arrived
         self._feed_on()
 
     def _arrived(self) -> None:
-        """Feed what has come, in paramiko's thread. To wake another for it cost as much as the rest of a heartbeat."""
-        if self._take is None or self._is_late:
+        """Feed what has come, in paramiko's thread. To wake another for it cost as much as the rest of a heartbeat.
+
+        Not packet by packet: of a checkpoint some eight of them come at once, and each would be taken on its own.
+        """
+        if self._is_late or not any(stream.has_new for stream in self._streams):
             return
         if self._clear_to_send.is_set():
             self._feed_on()
         else:  # while keys are exchanged, granting the host more would wait for this very thread
-            self._is_late = self._lend(self._feed_late, 0.0)
+            self._feed_later(0.0)
 
     def _over(self) -> None:
         if self._take is not None and not self._ends:  # in a thread: whoever says it holds the session's lock
+            self._ends = True
             self._ends = self._lend(self._feed_on)
+
+    def _feed_later(self, pause_s: float) -> None:
+        self._is_late = True  # before the thread begins, which makes it False
+        if not self._lend(self._feed_late, pause_s):
+            self._is_late = False
 
     def _lend(self, work: Callable[..., None], *args: float) -> bool:
         """Have it done in a thread of its own. Return whether there is one."""
         try:
             threading.Thread(target=work, args=args, name="ssh-feed", daemon=True).start()
         except RuntimeError as e:  # the silence of the link is noticed, and it is closed
-            log.warning("%s", e)
+            log.warning("no thread can be started to read a connection: %s", e)
             return False
         return True
 
@@ -140,7 +169,7 @@ class SshChannel:
         """
         with self._feeding:
             while not self._is_late and (pause_s := self._feed_some()) > 0:
-                self._is_late = self._lend(self._feed_late, pause_s)
+                self._feed_later(pause_s)
                 if not self._is_late:
                     self._closed.wait(pause_s)
 
@@ -150,6 +179,8 @@ class SshChannel:
         if take is None or self._told:
             return 0.0
         is_over = self._ended or self._closed.is_set() or session.eof_received or session.closed
+        for stream in self._streams:
+            stream.has_new = False
         try:
             self._drain_stderr()
             while session.recv_ready() and not self._closed.is_set():

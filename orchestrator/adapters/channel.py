@@ -63,7 +63,7 @@ class Decoder:
     """Assembles frames from bytes that arrive in pieces of any size. Each byte of a large piece is copied once."""
 
     def __init__(self) -> None:
-        self._pieces: deque[memoryview] = deque()
+        self._large: deque[memoryview] = deque()
         self._small = bytearray()
         """Small pieces that came after those. Each of its own would need more memory than its bytes."""
         self._held_bytes = 0
@@ -84,7 +84,7 @@ class Decoder:
         """
         if len(data) >= _LARGE_BYTES:
             self._gather()
-            self._pieces.append(memoryview(data))
+            self._large.append(memoryview(data))
         else:
             self._small += data
         self._held_bytes += len(data)
@@ -107,17 +107,17 @@ class Decoder:
         self._held_bytes -= size
         taken = []
         while size:
-            piece = self._pieces.popleft()
-            if len(piece) > size:
-                self._pieces.appendleft(piece[size:])
-                piece = piece[:size]
-            taken.append(piece)
-            size -= len(piece)
+            first = self._large.popleft()
+            if len(first) > size:
+                self._large.appendleft(first[size:])
+                first = first[:size]
+            taken.append(first)
+            size -= len(first)
         return b"".join(taken)
 
     def _gather(self) -> None:
         if self._small:
-            self._pieces.append(memoryview(bytes(self._small)))
+            self._large.append(memoryview(bytes(self._small)))
             self._small.clear()
 
 

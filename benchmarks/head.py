@@ -1,9 +1,13 @@
 """What the head pays for each host: a start, a heartbeat, a status, a kill, memory and threads.
 
 With simulated agents over real sockets the real coordinator serves up to 1,000 hosts; over SSH, as many as this machine
-carries: each host is a network namespace with an sshd, an agent, a shim and a task. For heartbeats and starts CPU is
-measured and not time, so that the load of other programs does not count. Simulated agents count the heartbeats that
-they sent, since a busy machine delays some; over SSH one from each host in two seconds is assumed.
+carries: each host is a network namespace with an sshd, an agent, a shim and a task. CPU is counted and not time, so
+that the load of others does not count. Simulated agents count the heartbeats that they really send; over SSH every host
+must have been heard within two heartbeats of the window's end, else nothing is said.
+
+`orch up` over SSH is measured twice: on hosts that hold nothing of orch yet, and with a new coordinator on hosts that
+hold its code. By hand, plain `ssh` starts the same processes on all hosts at once, in the first case after it has
+brought the code. All hosts share this machine's cores, so both ways pay for what really runs on the hosts.
 """
 
 from __future__ import annotations
@@ -19,14 +23,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import MAGIC_NUMBER
 from math import inf
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks import proc
 from benchmarks.figure import Figure, NotMeasured, Point
 from benchmarks.lab import DEFAULT_TIMING, cluster_of, lab_of
 from benchmarks.length import is_long
 from benchmarks.limits import LIMITS
+from orchestrator.adapters import bundle
+from orchestrator.daemon.connection.compiled import compiled_for
 from tests.cluster.cluster import Cluster
 from tests.cluster.lab import Lab, LabHost
 
@@ -37,8 +45,8 @@ KILL_HOSTS = 96
 HOST_BYTES = 50 << 20
 """What an sshd, an agent, a shim and a task take of this machine's memory."""
 WINDOWS = 3
-WINDOW_S = 8.0
-"""Four heartbeats of all hosts."""
+HEARTBEAT_S = 2.0
+WINDOW_S = 4 * HEARTBEAT_S
 SETTLE_S = 4.0
 SHARED_THREADS = 12
 """Of the coordinator, whatever the number of hosts: those that decide, answer, keep the history, tell people, look for
@@ -46,16 +54,24 @@ silence, and do what blocks."""
 TIMEOUT_S = 600.0
 
 
+class Start(NamedTuple):
+    """A start on all hosts."""
+
+    head_ms: float
+    """CPU of the head for one host, from `orch up` to the release of all tasks."""
+    took_s: float
+    by_hand_s: float
+    """To start the same processes by plain ssh; 0 where the hosts are simulated."""
+
+
 @dataclass(slots=True)
 class Cost:
     """What so many hosts cost the head."""
 
     hosts: int
-    up_ms: float = 0.0
-    """CPU for one host, from `orch up` to the release of all tasks."""
-    up_s: float = 0.0
-    by_hand_s: float = 0.0
-    """To start the same processes by plain ssh; 0 where the hosts are simulated."""
+    first_up: Start | None = None
+    """On hosts that hold nothing of orch; None where the hosts are simulated."""
+    up: Start | None = None
     beats_ms: list[float] = field(default_factory=list)
     """CPU for one host and heartbeat."""
     status_s: list[float] = field(default_factory=list)
@@ -99,19 +115,9 @@ def _figures(costs: list[Cost], how: str) -> list[Figure]:
                 tuple(cost.beats_ms),
                 point=Point("CPU of the head for a host and heartbeat", how, cost.hosts),
             ),
-            Figure(
-                f"head CPU of `up` a host {at}",
-                "ms",
-                LIMITS["head: up"],
-                (cost.up_ms,),
-                f"{cost.up_s:.1f} s",
-                point=Point("CPU of the head for a host that `orch up` starts on", how, cost.hosts),
-            ),
+            *_start_figures("the first `up`", cost.first_up, how, cost.hosts),
+            *_start_figures("`up`", cost.up, how, cost.hosts),
         ]
-        if cost.by_hand_s:
-            what, over = f"`orch up` over plain ssh in parallel {at}", (cost.up_s / cost.by_hand_s,)
-            note = f"by plain ssh: {cost.by_hand_s:.1f} s"
-            figures.append(Figure(what, "x", LIMITS["head: up, over plain ssh"], over, note))
         if how == "SSH" or cost is costs[-1]:
             is_claim = how != "SSH" or cost.hosts <= KILL_HOSTS
             limit_s = LIMITS[f"head: kill, {how}"] if is_claim else inf
@@ -129,6 +135,28 @@ def _figures(costs: list[Cost], how: str) -> list[Figure]:
     ]
 
 
+def _start_figures(what: str, start: Start | None, how: str, hosts: int) -> Iterator[Figure]:
+    if start is None:
+        return
+    at = f"at {hosts} hosts ({how})"
+    yield Figure(
+        f"head CPU of {what} a host {at}",
+        "ms",
+        LIMITS["head: up"],
+        (start.head_ms,),
+        f"{start.took_s:.1f} s",
+        point=Point("CPU of the head for a host that `orch up` starts on", f"{what}, {how}", hosts),
+    )
+    if start.by_hand_s:
+        yield Figure(
+            f"{what} over plain ssh in parallel {at}",
+            "x",
+            LIMITS["head: up, over plain ssh"],
+            (start.took_s / start.by_hand_s,),
+            f"by plain ssh: {start.by_hand_s:.1f} s",
+        )
+
+
 def simulate(n_hosts: int, *, windows: int = WINDOWS) -> Cost:
     """Measure a run on so many simulated hosts."""
     with cluster_of(None) as cluster, agents() as (socket_path, count), _head(cluster, socket_path):
@@ -137,7 +165,7 @@ def simulate(n_hosts: int, *, windows: int = WINDOWS) -> Cost:
             for n in range(n_hosts)
         ]
         cost = Cost(n_hosts)
-        _up(cluster, hosts, cost)
+        cost.up = Start(*_up(cluster, hosts), by_hand_s=0.0)
         _beats(cluster, cost, windows, count)
         _ask_and_kill(cluster, cost)
         return cost
@@ -146,28 +174,35 @@ def simulate(n_hosts: int, *, windows: int = WINDOWS) -> Cost:
 def over_real_ssh(n_hosts: int, *, windows: int = WINDOWS) -> Cost:
     """Measure a run on so many hosts with a real sshd, agent, shim and task each."""
     with lab_of(n_hosts) as lab, cluster_of(lab) as cluster:
-        cost = Cost(n_hosts)
-        _up(cluster, cluster.hosts(n_hosts), cost)
+        cost, hosts = Cost(n_hosts), cluster.hosts(n_hosts)
+        first = _up(cluster, hosts)
         _beats(cluster, cost, windows, None)
         _ask_and_kill(cluster, cost)
-        cost.by_hand_s = by_plain_ssh_s(lab)
+        cluster.ok("coordinator", "stop")
+        cost.first_up = Start(*first, by_plain_ssh_s(lab, BRING + BY_HAND))
+        cost.up = Start(*_up(cluster, hosts), by_plain_ssh_s(lab, BY_HAND))
+        cluster.ok("kill", "t", timeout=TIMEOUT_S)
         return cost
 
 
+BRING = 'cat > "$ORCH_HOST_DIR"/brought; '
+"""What a host does first that holds no code yet."""
 BY_HAND = """p=$(echo "$ORCH_HOST_DIR"/bundle/*.pyz); export PYTHONPATH="$p"
 for what in daemon.agent.main daemon.shim.main runtime; do python3 -c "import orchestrator.$what"; done
 """
 """What a host starts for a task, one after the other: an agent, a shim, and the task with its runtime."""
 
 
-def by_plain_ssh_s(lab: Lab) -> float:
-    """Return how long it takes to start the same processes on all hosts by `ssh`, all hosts at once."""
+def by_plain_ssh_s(lab: Lab, script: str) -> float:
+    """Return how long it takes to run a script on all hosts by `ssh`, all at once. Its input is orch's code."""
+    options = {"BatchMode": "yes", "GlobalKnownHostsFile": "none", "UserKnownHostsFile": lab.known_hosts}
+    command = ["ssh", "-F", "none", *(f"-o{key}={value}" for key, value in options.items())]
+    code = compiled_for(MAGIC_NUMBER.hex(), bundle.load().code)
+    assert code is not None  # it is this Python's own byte code
 
     def one(host: LabHost) -> None:
-        options = {"BatchMode": "yes", "GlobalKnownHostsFile": "none", "UserKnownHostsFile": lab.known_hosts}
-        command = ["ssh", "-F", "none", *(f"-o{key}={value}" for key, value in options.items())]
-        command += ["-i", str(lab.identity_file), "-p", str(host.port), f"{host.plan().user}@{host.address}"]
-        subprocess.run([*command, BY_HAND], stdin=subprocess.DEVNULL, check=True)
+        place = ["-i", str(lab.identity_file), "-p", str(host.port), f"{host.plan().user}@{host.address}"]
+        subprocess.run([*command, *place, script], input=code.data, check=True)
 
     began = time.monotonic()
     with ThreadPoolExecutor(len(lab.hosts)) as threads:
@@ -175,7 +210,8 @@ def by_plain_ssh_s(lab: Lab) -> float:
     return time.monotonic() - began
 
 
-def _up(cluster: Cluster, hosts: list[dict[str, object]], cost: Cost) -> None:
+def _up(cluster: Cluster, hosts: list[dict[str, object]]) -> tuple[float, float]:
+    """Start the run. Return the head's CPU in milliseconds a host, and the seconds that it took."""
     spec = cluster.spec(
         tasks=len(hosts),
         hosts=hosts,
@@ -190,8 +226,8 @@ def _up(cluster: Cluster, hosts: list[dict[str, object]], cost: Cost) -> None:
     pid = cluster.coordinator_pid
     before, began = proc.cpu_s(pid), time.monotonic()
     cluster.ok("up", spec, timeout=TIMEOUT_S)
-    cost.up_s = time.monotonic() - began
-    cost.up_ms = (proc.cpu_s(pid) - before) * 1000 / cost.hosts
+    took_s = time.monotonic() - began
+    return (proc.cpu_s(pid) - before) * 1000 / len(hosts), took_s
 
 
 def _beats(cluster: Cluster, cost: Cost, windows: int, count: mmap.mmap | None) -> None:
@@ -201,10 +237,18 @@ def _beats(cluster: Cluster, cost: Cost, windows: int, count: mmap.mmap | None) 
         before, began, reports = proc.cpu_s(pid), time.monotonic(), _counted(count)
         time.sleep(WINDOW_S)
         lasted = time.monotonic() - began
-        beats = _counted(count) - reports if count is not None else cost.hosts * lasted / 2.0
+        beats = _counted(count) - reports if count is not None else _due(cluster, cost.hosts, lasted)
         cost.beats_ms.append((proc.cpu_s(pid) - before) * 1000 / beats)
     cost.rss_mb = proc.rss_mb(pid)
     cost.threads = (len(os.listdir(f"/proc/{pid}/task")) - SHARED_THREADS) / cost.hosts
+
+
+def _due(cluster: Cluster, hosts: int, window_s: float) -> float:
+    """Return how many heartbeats were due. NotMeasured where a host was not heard: fewer would cost the head less."""
+    ages = [host["heard_age_s"] for host in cluster.run()["hosts"]]
+    if any(age is None or age > 2 * HEARTBEAT_S for age in ages):
+        raise NotMeasured(f"not all {hosts} hosts are heard: this machine is too busy")
+    return hosts * window_s / HEARTBEAT_S
 
 
 def _counted(count: mmap.mmap | None) -> int:

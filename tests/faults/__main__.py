@@ -116,12 +116,12 @@ def _chosen(parser: argparse.ArgumentParser, asked: str) -> list[int]:
 def measure(chosen: list[int], *, commit: str) -> Results:
     """Run the tests of these rows; of all, where none is named.
 
-    Those without TensorFlow mostly wait, and run two at a time. The others, whose times people compare with their own
+    Those without TensorFlow mostly wait, and run three at a time. The others, whose times people compare with their own
     start by hand, run one after the other.
     """
     began, began_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
     load_begin = os.getloadavg()[0]
-    entries = _run("fault and not tensorflow", chosen, "-n", "2", "--dist", "worksteal")
+    entries = _run("fault and not tensorflow", chosen, "-n", "3", "--dist", "worksteal")
     entries |= _run("fault and tensorflow", chosen)
     return Results(
         commit=commit,

@@ -78,7 +78,7 @@ def _run(results: Results) -> str:
         f"Measured {results.began.replace('T', ' ').replace('Z', ' UTC')} at commit `{results.commit}`, in "
         f"{results.wall_s / 60:.0f} min, on {machine['cores']} cores ({machine['kernel']}, Python {machine['python']}, "
         f"TensorFlow {machine['tensorflow']}), at a load of {load['begin']:.1f} at the begin and {load['end']:.1f} at "
-        f"the end; {len(results.tests)} tests, of which those without TensorFlow ran two at a time.\n"
+        f"the end; {len(results.tests)} tests, of which those without TensorFlow ran three at a time.\n"
     )
 
 

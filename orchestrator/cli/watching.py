@@ -47,7 +47,6 @@ class Watch(Wait):
         self._said_at = session.now()
 
     def _say_events(self, events: Sequence[Mapping[str, Any]]) -> None:
-        super()._say_events(events)
         for event in events:
             # Only this run's: an older coordinator reads the id as a name, and answers with all runs of that name.
             repeated = self._is_repeated(event)

@@ -92,7 +92,7 @@ class Wait:
         self._deadline = None if timeout_s is None else environment.now() + timeout_s
         self._away_since: float | None = None
         self._after = 0
-        """The last event that was told."""
+        """The last event that was seen."""
 
     @property
     def is_away(self) -> bool:
@@ -110,7 +110,7 @@ class Wait:
         try:
             # The run first: then all events that led to its last phase are in the next answer.
             self.run = status_of(self._client, self.run)
-            self._say_events(self._events())
+            self._say_events(self._news())
         except (CoordinatorUnreachable, CoordinatorBusy) as e:
             self._away(e)
         else:
@@ -136,8 +136,9 @@ class Wait:
             until = min(until, self._deadline)
         # Where events follow each other closely, half of the time is left to the coordinator.
         self._pause_until(min(until, self._environment.now() + look_s))
+        left_s = until - self._environment.now()
         try:
-            is_news = bool(self._events(wait_s=max(0.0, until - self._environment.now())))
+            is_news = left_s > 0 and not self.is_away and bool(self._events(wait_s=left_s))
         except (CoordinatorUnreachable, CoordinatorBusy):
             is_news = False  # the next look says so
         if not is_news:
@@ -158,9 +159,16 @@ class Wait:
         found: list[dict[str, Any]] = self._client.get("/v1/events", query).get("events") or []
         return found
 
+    def _news(self) -> list[dict[str, Any]]:
+        """Return all of the run's events since the last look. One answer has a thousand at most."""
+        found: list[dict[str, Any]] = []
+        while page := self._events():
+            found += page
+            self._after = page[-1]["seq"]
+        return found
+
     def _say_events(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Take note of what has happened; a subclass may also tell."""
-        self._after = max([self._after, *(event["seq"] for event in events)])
+        """Tell what has happened; a subclass may."""
 
     def _say_progress(self) -> None:
         """Tell how far the run is; a subclass may."""

@@ -401,6 +401,18 @@ def test_events_are_waited_for_and_come_as_they_happen(rig: Rig) -> None:
     assert rig.client.get("/v1/events", {"name": "nobody"}) == {"events": []}
 
 
+def test_who_waits_for_events_is_answered_when_the_coordinator_stops(rig: Rig) -> None:
+    told: list[dict[str, Any]] = []
+    waiter = threading.Thread(
+        target=lambda: told.append(rig.client.get("/v1/events", {"wait_s": 30}, timeout_s=40))
+    )
+    waiter.start()
+    rig.client.get("/v1/events", {"wait_s": 0.3})  # the one before is waiting by then
+    rig.client.post("/v1/stop")
+    waiter.join(SOON_S)
+    assert told == [{"events": []}]
+
+
 def test_stacks_of_tasks_that_answer_and_of_those_that_do_not(rig: Rig) -> None:
     rig.submit()
     until(lambda: rig.phase() == "RENDEZVOUS")

@@ -135,6 +135,13 @@ def test_an_answer_that_is_no_document(api: FakeApi, content: bytes) -> None:
         Client(api.socket_path).get("/v1/status")
 
 
+def test_a_server_that_is_stopped_in_the_middle_of_an_answer_is_away(api: FakeApi) -> None:
+    content = b"Internal Server Error"  # as uvicorn says it
+    api.raw = b"HTTP/1.0 500 x\r\nContent-Length: %d\r\n\r\n" % len(content) + content
+    with pytest.raises(CoordinatorUnreachable, match="broke off"):
+        Client(api.socket_path).get("/v1/events", {"wait_s": 5})
+
+
 def test_a_socket_of_somebody_else(api: FakeApi) -> None:
     os.chmod(api.socket_path, 0)
     user = os.geteuid()

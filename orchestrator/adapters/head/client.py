@@ -102,6 +102,10 @@ def _document(status: int, content: bytes) -> dict[str, Any]:
     try:
         document = json.loads(content)
     except ValueError as e:
+        if status >= 500:  # the server was stopped in the middle of its answer
+            raise CoordinatorUnreachable(
+                "the coordinator broke off its answer", hint="try again; its log says why"
+            ) from e
         raise OrchestratorError(
             f"the coordinator answered {status} with something that is no JSON: {content[:200]!r}",
             hint="is it of another version? `orch coordinator status` shows it",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import sys
 import threading
 import zlib
 from functools import cache
@@ -46,12 +47,27 @@ def _compiled(code: Archive) -> Archive:
 
 
 def _code(file: Path | None, name: str, source: bytes) -> CodeType:
-    """Return the code that Python has compiled before, from that file: to compile all anew takes most of a second."""
-    if file is None or file.read_bytes() != source:
-        return compiled(name, source)
+    """Return the code that Python has compiled before, from that file: to compile all anew takes most of a second.
+
+    What was compiled before counts by Python's own rule: it is of a file of this size and time.
+    """
+    kept = _kept(file, name) if file is not None and not sys.flags.optimize and _holds(file, source) else None
+    return _in_file(kept, name) if kept is not None else compiled(name, source)
+
+
+def _kept(file: Path, name: str) -> CodeType | None:
     module = name.removesuffix(".py").replace("/", ".")
-    code = SourceFileLoader(module, str(file)).get_code(module)
-    return _in_file(code, name) if code is not None else compiled(name, source)
+    try:
+        return SourceFileLoader(module, str(file)).get_code(module)
+    except (OSError, EOFError, ValueError, TypeError, ImportError):  # a power cut or a full disk has torn it
+        return None
+
+
+def _holds(file: Path, source: bytes) -> bool:
+    try:
+        return file.read_bytes() == source
+    except OSError:  # orch is just being installed anew
+        return False
 
 
 def _in_file(code: CodeType, name: str) -> CodeType:

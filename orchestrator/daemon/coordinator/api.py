@@ -183,7 +183,7 @@ class _Api:
                 )
                 if found or left_s <= 0:
                     return JSONResponse({"events": found})
-            if left_s <= 0 or await request.is_disconnected():
+            if left_s <= 0 or self._coordinator.loop.ending or await request.is_disconnected():
                 return JSONResponse({"events": []})
             await anyio.sleep(POLL_S)
             left_s -= POLL_S

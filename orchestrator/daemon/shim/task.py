@@ -100,10 +100,12 @@ class TaskProcess:
             process.signal(who, signal.SIGTERM)
 
     def kill(self) -> bool:
-        """Send SIGKILL to all its processes. Return whether there was any."""
+        """Send SIGKILL to all its processes. Return whether there was any: one that has ended since may have forked."""
         if self._group is not None:
             self._group.kill()
-        return bool(sweep.kill(self._living()))
+        living = self._living()
+        sweep.kill(living)
+        return bool(living)
 
     def left(self) -> list[Left]:
         """Return its processes that still live, each with the reason."""

@@ -6,6 +6,7 @@ import glob
 import io
 import marshal
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from orchestrator.adapters.local import LocalChannel
 from orchestrator.core.errors import ConnectFailed, HostError, HostUnfit
 from orchestrator.core.plan import HostPlan
 from orchestrator.daemon.connection import bootstrap, installer
-from orchestrator.daemon.connection.compiled import compiled_for
+from orchestrator.daemon.connection.compiled import _code, compiled_for
 
 Open = Callable[..., LocalChannel]
 
@@ -284,6 +285,18 @@ def test_the_head_compiles_the_bundle_as_a_host_would() -> None:
                 assert parts(marshal.loads(one[16:])) == parts(marshal.loads(other[16:])), name
             else:
                 assert one == other
+
+
+@pytest.mark.parametrize("torn", [b"", b"\0" * 40], ids=["cut", "zeros"])
+def test_byte_code_that_a_full_disk_has_torn_is_compiled_anew(tmp_path: Path, torn: bytes) -> None:
+    file, source = tmp_path / "m.py", b"answer = 42\n"
+    file.write_bytes(source)
+    kept = Path(py_compile.compile(str(file)) or "")
+    assert _code(file, "m.py", source).co_filename == "m.py"
+    kept.write_bytes(kept.read_bytes()[:16] + torn)
+    assert _code(file, "m.py", source) == installer.compiled("m.py", source)
+    file.unlink()  # orch is just being installed anew
+    assert _code(file, "m.py", source) == installer.compiled("m.py", source)
 
 
 def parts(code: CodeType) -> list[tuple[CodeType, str]]:

@@ -3,6 +3,9 @@
 That is nearly every heartbeat, of nearly every host. What is done for one must therefore not grow with the number of
 hosts. Such a report can only postpone deadlines, since a host or a task was heard. A deadline that has passed meanwhile
 is handled at the next `Ticked`.
+
+A task's first step is a number too: whether there was one is asked when a task ends, and not waited for. The journal
+has it with the next entry. The chief's is not quiet, as no report of its host is.
 """
 
 from __future__ import annotations
@@ -54,6 +57,5 @@ def _of_task(task: Task) -> tuple[object, ...]:
         task.port,
         task.exit,
         task.said,
-        task.first_step is None,
         task.heard_at is None,
     )

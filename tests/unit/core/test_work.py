@@ -54,13 +54,20 @@ def report(run: Run, host: int, at: float, phase: str = "running", step: int | N
 
 
 def training(n_hosts: int) -> Run:
+    run = released(n_hosts)
+    for host in range(n_hosts):
+        run = after(run, report(run, host, 1.0, step=1))
+    return run
+
+
+def released(n_hosts: int) -> Run:
     names = [f"h{number}" for number in range(n_hosts)]
     run = after(new_run(RUN, make_plan(names, checkpoint=False), epoch=1, at=0.0), Submitted(0.0))
     for name in names:
         run = after(run, HostUp(0.0, name, "boot"), HostPrepared(0.0, name, Facts()))
-    for phase, step in (("ready", None), ("running", None), ("running", 1)):
+    for phase in ("ready", "running"):
         for host in range(n_hosts):
-            run = after(run, report(run, host, 1.0, phase, step))
+            run = after(run, report(run, host, 1.0, phase))
     assert run.phase is Phase.RUNNING
     return run
 
@@ -68,6 +75,17 @@ def training(n_hosts: int) -> Run:
 def test_a_decision_about_a_heartbeat_visits_no_other_host() -> None:
     few, many = training(4), training(64)
     work = [counted(lambda run=run: decide.step(run, report(run, 2, 2.0, step=5))) for run in (few, many)]  # type: ignore[misc]
+    assert work[0] > 100
+    assert work[1] <= GROWTH_MAX * work[0], work
+
+
+def test_nor_does_one_about_the_first_step_of_a_task() -> None:
+    work = []
+    for n_hosts in (4, 64):
+        run = released(n_hosts)
+        first = report(run, 2, 2.0, step=1)
+        work.append(counted(lambda run=run, first=first: decide.step(run, first)))  # type: ignore[misc]
+        assert after(run, first).tasks[2].first_step == 1
     assert work[0] > 100
     assert work[1] <= GROWTH_MAX * work[0], work
 

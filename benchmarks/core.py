@@ -1,13 +1,15 @@
 """What a heartbeat costs in the core alone, in one process: the decision, and what the loop asks the core after it.
 
-Each of five parts has 200 heartbeats, at 300 and 1,000 hosts always of the same 200 hosts. The first part has each
-host's first heartbeat in the generation, which is kept in the journal and costs more: it is the "most" of each row. The
-others nearly all only move numbers, and decide the median.
+Every host sends a first heartbeat of its generation, which has its task's first step, and then 1,000 follow, of all
+hosts by turns: at 1,000 hosts one of each. The two are figures of their own. Nearly all only move numbers; those of the
+chief's host are decided upon each time, and are among them as often as any other host's. The sizes take turns, and
+growth is the ratio of two that were measured one after the other.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 
 from benchmarks.figure import Figure, Point
 from benchmarks.limits import LIMITS
@@ -24,47 +26,62 @@ from orchestrator.core.task import Progress
 
 HOSTS = (10, 100, 300, 1000)
 BEATS = 1000
+PARTS = 5
+"""A sample is the mean of as many heartbeats as each part has, or of the first ones of all hosts."""
 
 
 def measure() -> list[Figure]:
-    """Measure 1,000 heartbeats at each size."""
-    samples = {hosts: _beats_ms(training(hosts)) for hosts in HOSTS}
+    """Measure the first heartbeat of each host in a generation, and 1,000 later ones, at each size."""
+    released = {hosts: training(hosts) for hosts in HOSTS}
+    runs: dict[int, Run] = {}
+    firsts: dict[int, list[float]] = {hosts: [] for hosts in HOSTS}
+    later: dict[int, list[float]] = {hosts: [] for hosts in HOSTS}
+    for part in range(PARTS):
+        numbers = range(part * BEATS // PARTS, (part + 1) * BEATS // PARTS)
+        for hosts in HOSTS:
+            ms, begun = _heard(released[hosts], range(hosts), 5.0)
+            firsts[hosts].append(ms)
+            ms, runs[hosts] = _heard(runs.get(hosts, begun), numbers, 7.0)
+            later[hosts].append(ms)
+    return [
+        *_figures("a heartbeat in the core", later),
+        *_figures("a host's first heartbeat in the core", firsts),
+    ]
+
+
+def _figures(what: str, samples: Mapping[int, Sequence[float]]) -> list[Figure]:
     figures = [
         Figure(
-            f"a heartbeat in the core at {hosts} hosts",
+            f"{what} at {hosts} hosts",
             "ms",
             LIMITS["core: heartbeat"],
             tuple(found),
-            point=Point("a heartbeat in the core alone", "core", hosts),
+            point=Point("a heartbeat in the core alone", what, hosts),
         )
         for hosts, found in samples.items()
     ]
-    base = Figure("", "", 0.0, tuple(samples[HOSTS[0]])).measured
-    growth = tuple(found / base for found in samples[HOSTS[-1]])
-    what = f"growth of a heartbeat in the core, from {HOSTS[0]} to {HOSTS[-1]} hosts"
-    return [*figures, Figure(what, "x", LIMITS["core: growth"], growth)]
+    growth = tuple(many / few for few, many in zip(samples[HOSTS[0]], samples[HOSTS[-1]], strict=True))
+    claim = f"growth of {what} from {HOSTS[0]} to {HOSTS[-1]} hosts"
+    return [*figures, Figure(claim, "x", LIMITS["core: growth"], growth)]
 
 
-def _beats_ms(run: Run) -> list[float]:
-    found = []
-    step, at = 0, 5.0
-    for _ in range(5):
-        began = time.process_time()
-        for number in range(BEATS // 5):
-            host = number % len(run.hosts)
-            step, at = step + 1, at + 2.0 / len(run.hosts)
-            event = report(run, host, "running", at, step)
-            after, actions = decide.step(run, event)
-            if not is_quiet(run, after, event):  # as the loop does
-                is_worth_keeping(run, after, event, actions)
-                next_deadline(after)
-            run = after
-        found.append((time.process_time() - began) * 1000 / (BEATS // 5))
-    return found
+def _heard(run: Run, numbers: range, since_at: float) -> tuple[float, Run]:
+    """Let the hosts by turns send heartbeats of these numbers; return the milliseconds of one, and the run then."""
+    began = time.process_time()
+    for number in numbers:
+        host = number % len(run.hosts)
+        at = since_at + 2.0 * number / len(run.hosts)
+        event = report(run, host, "running", at, number + 1)
+        after, actions = decide.step(run, event)
+        if not is_quiet(run, after, event):  # as the loop does
+            is_worth_keeping(run, after, event, actions)
+            next_deadline(after)
+        run = after
+    return (time.process_time() - began) * 1000 / len(numbers), run
 
 
 def training(n_hosts: int) -> Run:
-    """Return a run on so many hosts, with a task each, that trains."""
+    """Return a run on so many hosts, with a task each, that has been released and has told no step."""
     names = [f"h{number}" for number in range(n_hosts)]
     hosts = tuple(HostPlan(name=name, address=name, data_address=name) for name in names)
     tasks = tuple(TaskPlan(id=TaskId("worker", number), host=name) for number, name in enumerate(names))

@@ -14,6 +14,7 @@ from importlib import import_module
 from inspect import getdoc
 
 from benchmarks import page
+from benchmarks.environment import as_users_have_it
 from benchmarks.figure import Figure, NotMeasured, table
 from benchmarks.length import LONG
 from benchmarks.machine import ROOT, Machine, here
@@ -51,6 +52,7 @@ def main(argv: Sequence[str]) -> int:
         help="measure for longer, where that narrows an interval, and 256 SSH hosts",
     )
     options = parser.parse_args(argv)
+    as_users_have_it()
     if options.long:
         os.environ[LONG] = "1"
     if options.write and options.names:

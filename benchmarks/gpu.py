@@ -19,6 +19,7 @@ from math import inf
 from pathlib import Path
 
 from benchmarks import page
+from benchmarks.environment import as_users_have_it
 from benchmarks.figure import Figure, NotMeasured, table
 from benchmarks.lab import DEFAULT_TIMING, cluster_of
 from benchmarks.limits import LIMITS
@@ -49,6 +50,7 @@ def main(argv: Sequence[str]) -> int:
     except NotMeasured as e:
         print(f"{e}\nnothing is measured, and {PAGE.relative_to(ROOT)} stays as it is", file=sys.stderr)
         return 1
+    as_users_have_it()
     at = here("make bench-gpu")
     figures: list[Figure] = []
     left_out: list[str] = []

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks import scaling_page as page
+from benchmarks.environment import as_users_have_it
 from benchmarks.figure import NotMeasured
 from benchmarks.lab import DEFAULT_TIMING, cluster_of
 from benchmarks.machine import CORES, ROOT, heading, here
@@ -33,6 +34,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="each thing once and short, to try it out")
     options = parser.parse_args(argv)
+    as_users_have_it()
     at = here(" ".join(["python -m benchmarks.scaling", *argv]))
     try:
         rates = _rates(repeats=1 if options.quick else 2, steps=20 if options.quick else 100)

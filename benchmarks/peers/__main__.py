@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 import traceback
@@ -17,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.environment import as_users_have_it
 from benchmarks.figure import NotMeasured
 from benchmarks.machine import ROOT, Machine, here
 from benchmarks.peers import goodput, page, starting
@@ -33,7 +33,7 @@ PATIENCE_S = 90.0
 def main(argv: Sequence[str]) -> int:
     """Measure, print the page, and write it if asked. Return 1 where something could not be measured."""
     options = _options(argv)
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    as_users_have_it()
     began = time.monotonic()
     at = here(" ".join(["python -m benchmarks.peers", *argv]))
     window_s = options.minutes * 60.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import inf
 from xml.etree import ElementTree
 
+import pytest
+
 from benchmarks import page
 from benchmarks.figure import Figure, Point
 from benchmarks.machine import Machine
@@ -37,6 +39,22 @@ def test_what_was_missed_stands_at_the_head() -> None:
     assert "**2 of 3 limits are kept.**" in head
     assert "- MISSED: at 96 hosts (SSH): 1.00 ms, limit 0.80 ms" in head
     assert "- idle: NOT MEASURED: no sshd" in head
+
+
+@pytest.mark.parametrize(
+    ("median", "error", "verdict"),
+    [(1.9, 0.0, "ok"), (1.5, 0.5, "ok"), (1.9, 1.9, "NOT SHOWN"), (2.1, 0.0, "MISSED"), (2.1, 1.9, "MISSED")],
+)
+def test_a_limit_is_kept_with_the_whole_interval(median: float, error: float, verdict: str) -> None:
+    figure = Figure("wall time", "%", 2.0, (median,), error=error)
+    assert figure.verdict == verdict
+    assert figure.is_kept == (verdict == "ok")
+
+
+def test_what_was_not_shown_stands_at_the_head_with_its_interval() -> None:
+    figure = Figure("wall time", "%", 2.0, (1.9,), error=1.9)
+    head = page.document(AT, {"overhead": [figure]}, {"overhead": ""}, [], minutes=1.0)
+    assert "- NOT SHOWN: wall time: 1.90 ± 1.90 %, limit 2.00 %" in head
 
 
 def test_each_benchmark_has_its_way_and_its_table() -> None:

@@ -17,6 +17,7 @@ from benchmarks import page
 from benchmarks.environment import as_users_have_it
 from benchmarks.figure import Figure, NotMeasured, table
 from benchmarks.length import LONG
+from benchmarks.limits import LIMITS
 from benchmarks.machine import ROOT, Machine, here
 
 DOCS = ROOT / "docs"
@@ -103,7 +104,8 @@ def write(
         old.unlink()
     for file, svg in page.images(measured).items():
         (DOCS / "images" / file).write_text(svg)
-    (DOCS / "benchmarks.md").write_text(page.document(at, measured, about, failures, minutes))
+    rows = [row for row in LIMITS if row.partition(":")[0] in BENCHMARKS]
+    (DOCS / "benchmarks.md").write_text(page.document(at, measured, about, failures, minutes, rows))
     samples = {name: [figure.to_json() for figure in figures] for name, figures in measured.items()}
     known = {
         "machine": asdict(at),

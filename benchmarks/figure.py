@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import inf
 from statistics import median
 
+from benchmarks.limits import Limit
+
 
 class NotMeasured(Exception):
     """The benchmark could not be measured; the message says why."""
@@ -46,6 +48,11 @@ class Figure:
     def is_claim(self) -> bool:
         """Whether the figure has a limit."""
         return self.limit != inf
+
+    @property
+    def row(self) -> str:
+        """The row of the table of limits that judges it; the claim itself where its limit is in no table."""
+        return self.limit.row if isinstance(self.limit, Limit) else self.claim
 
     @property
     def is_kept(self) -> bool:

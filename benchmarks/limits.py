@@ -3,9 +3,26 @@ reaches beyond it, makes `make bench` end with 1."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 
-LIMITS = MappingProxyType(
+
+class Limit(float):
+    """A limit with the name of its row, by which limits are counted: many figures may be judged by one.
+
+    A row whose limit depends on the machine is made anew with the number that holds here.
+    """
+
+    row: str
+
+    def __new__(cls, row: str, most: float) -> Limit:
+        """Return the limit of that row."""
+        made = super().__new__(cls, most)
+        made.row = row
+        return made
+
+
+_ROWS = MappingProxyType(
     {
         "adoption: until all tasks are adopted": 5.0,
         "adoption: CPU": 2.5,
@@ -19,6 +36,7 @@ LIMITS = MappingProxyType(
         "comeback: with a standby": 1.8,
         "comeback: with a standby, of that without": 0.45,
         "connect: CPU of the head": 6.0,
+        "connect: until the first heartbeat, x ssh host true": 1.5,
         "core: heartbeat": 0.15,
         "core: growth": 1.2,
         "frozen: late": 1.0,
@@ -45,4 +63,6 @@ LIMITS = MappingProxyType(
         "transfer: of the time of scp": 100 / 0.7,
     }
 )
+
+LIMITS: Mapping[str, Limit] = MappingProxyType({row: Limit(row, most) for row, most in _ROWS.items()})
 """By benchmark and claim; the unit is that of the figure."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from benchmarks.figure import Figure
 from benchmarks.lab import cluster_of
-from benchmarks.limits import LIMITS
+from benchmarks.limits import LIMITS, Limit
 
 REPEATS = 25
 
@@ -32,7 +32,7 @@ def measure() -> list[Figure]:
         Figure(
             "orch status, 2 x bare Python + 100 ms",
             "ms",
-            2 * bare + 100,
+            Limit("status: whole process", 2 * bare + 100),
             whole,
             f"`python -c pass` takes {bare:.0f} ms",
         ),

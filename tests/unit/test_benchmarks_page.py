@@ -8,7 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import page
+from benchmarks.__main__ import BENCHMARKS
 from benchmarks.figure import Figure, Point
+from benchmarks.limits import LIMITS, Limit
 from benchmarks.machine import Machine
 
 AT = Machine("2026-01-01 00:00 UTC", "abc1234", "a processor", 2, 0.1, "make bench")
@@ -39,6 +41,27 @@ def test_what_was_missed_stands_at_the_head() -> None:
     assert "**2 of 3 limits are kept.**" in head
     assert "- MISSED: at 96 hosts (SSH): 1.00 ms, limit 0.80 ms" in head
     assert "- idle: NOT MEASURED: no sshd" in head
+
+
+def test_a_limit_counts_once_however_many_figures_it_judges_and_not_as_kept_where_one_misses_it() -> None:
+    up, ends, gone = Limit("head: up", 30.0), Limit("recovery: ends", 150.0), Limit("overhead: wall", 2.0)
+    measured = {
+        "head": [Figure("at 16 hosts", "ms", up, (20.0,)), Figure("at 96 hosts", "ms", up, (40.0,))],
+        "recovery": [
+            Figure("until the peers have ended", "ms", ends, (20.0, 30.0)),
+            Figure("the same, 99th percentile", "ms", Limit(ends.row, 2 * ends), (30.0,)),
+        ],
+    }
+    about = dict.fromkeys(measured, "")
+    rows = [up.row, ends.row, gone.row]
+    head = page.document(AT, measured, about, ["overhead: NOT MEASURED: interrupted"], 1.0, rows)
+    assert "**1 of 3 limits are kept.**" in head
+    assert "- overhead: NOT MEASURED: interrupted" in head
+    assert "- no figure for the limit: overhead: wall" in head
+
+
+def test_each_benchmark_is_judged_by_a_row_and_each_row_judges_one() -> None:
+    assert {row.partition(":")[0] for row in LIMITS} == {*BENCHMARKS, "gpu"}
 
 
 @pytest.mark.parametrize(

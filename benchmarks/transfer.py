@@ -1,8 +1,9 @@
 """Checkpoints between hosts that share no directory, compared with `scp` of the same file between the same hosts.
 
-Each pair moves the same bytes, scp and orch in turns, each from a quiet disk: to the head node as after a failure, when
-a start waits for them, and to a host. Ours is checked by SHA-256 and synced at its end, scp's is neither. While a run
-trains, half of the time is left to the training.
+Each pair moves the same bytes, scp and orch in turns, each from a quiet disk and with no earlier copy at its target: to
+the head node as after a failure, when a start waits for them, and to a host. Ours begins with the snapshot of the
+checkpoint on its host, which copies and hashes all of it, is checked by SHA-256 and synced at its end; scp does none of
+that. The head knows what it pushes, so a push needs no snapshot. While a run trains, half of the time is left to it.
 """
 
 from __future__ import annotations
@@ -56,15 +57,17 @@ def measure() -> list[Figure]:
 
 
 def _figures(carried: Carried, lab: Lab, host: LabHost, work: Path, megabytes: int) -> list[Figure]:
-    ways: dict[str, tuple[Callable[[], None], list[str]]] = {
-        "to the head": (carried.pull, [_remote(host, carried.file), str(work / "scp")]),
-        "to a host": (carried.push, [str(carried.file), _remote(host, work / "scp")]),
-    }
+    copy = work / "scp"
+    forget_scp = functools.partial(copy.unlink, missing_ok=True)
+    to_head, to_host = [_remote(host, carried.file), str(copy)], [str(carried.file), _remote(host, copy)]
     figures = []
-    for way, (move, paths) in ways.items():
+    for way, paths, forget, move in (
+        ("to the head", to_head, carried.forget_pulled, carried.pull),
+        ("to a host", to_host, carried.forget_pushed, carried.push),
+    ):
         scp = functools.partial(_scp, lab, host, *paths)
         count = PAIRS if megabytes < 1000 else PAIRS_OF_A_GB
-        pairs = [(_seconds(scp), _seconds(move)) for _ in range(count)]
+        pairs = [(_seconds(scp, forget_scp), _seconds(move, forget)) for _ in range(count)]
         ours, theirs = (median(pair[n] for pair in pairs) for n in (1, 0))
         figures.append(
             Figure(
@@ -92,25 +95,30 @@ class Carried:
                 file.write(os.urandom(1_000_000))
         os.utime(self.file, (0, 1_700_000_000))
         self._run = _run(host, work / "ckpt")
-        self._manifest: Manifest = self._journey(self._run).snapshot(self._host, 1, None)
-        self._stores = 0
+        self._manifest: Manifest
+        self._store: CheckpointStore
 
     def _journey(self, run: Run) -> Journey:
         return Journey(self._head, run, 1, lambda _sentence: None)
 
+    def forget_pulled(self) -> None:
+        """Remove the snapshot on the host and the head's store."""
+        shutil.rmtree(self._work / "ckpt" / ".orch", ignore_errors=True)
+        shutil.rmtree(self._work / "store", ignore_errors=True)
+        self._store = CheckpointStore(str(self._work / "store"), "bench", "/ckpt", 3)
+
     def pull(self) -> None:
-        """Bring it to a store that is empty."""
-        if self._stores:
-            shutil.rmtree(self._store.root)
-        self._stores += 1
-        self._store = CheckpointStore(str(self._work / f"head-{self._stores}"), "bench", "/ckpt", 3)
+        """Make a snapshot on the host, and bring it to the store."""
+        self._manifest = self._journey(self._run).snapshot(self._host, 1, None)
         self._journey(self._run).pull(self._host, self._manifest, self._store, pace=0.0)
 
+    def forget_pushed(self) -> None:
+        """Remove the copy in the host's other directory."""
+        shutil.rmtree(self._work / "to", ignore_errors=True)
+
     def push(self) -> None:
-        """Bring it to a directory of the host that is empty."""
-        target = self._work / "to"
-        shutil.rmtree(target, ignore_errors=True)
-        run = _run(None, target, self._run)
+        """Bring what was pulled last to that directory."""
+        run = _run(None, self._work / "to", self._run)
         self._journey(run).push(self._host, self._manifest, self._store)
 
 
@@ -125,7 +133,9 @@ def _run(host: LabHost | None, directory: Path, like: Run | None = None) -> Run:
     )
 
 
-def _seconds(work: Callable[[], None]) -> float:
+def _seconds(work: Callable[[], None], forget: Callable[[], None]) -> float:
+    """Return what the work takes once `forget` has removed the copy of the one before."""
+    forget()
     os.sync()  # neither pays for what the one before has left to write
     began = time.perf_counter()
     work()

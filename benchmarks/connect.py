@@ -154,13 +154,13 @@ def connect(transport: SshTransport, hosts: Sequence[LabHost]) -> Cost:
 
 
 def warm_up(transport: SshTransport, hosts: Sequence[LabHost]) -> None:
-    """Push what the hosts lack, and wait until psutil is unpacked."""
+    """Push what the hosts lack, and wait until psutil is unpacked. Raises NotMeasured where that takes too long."""
     for _ in range(2):
         connect(transport, hosts)
     deadline = time.monotonic() + HEARTBEAT_TIMEOUT_S
     while not all(list(host.host_dir.glob("psutil/*/psutil")) for host in hosts):
         if time.monotonic() > deadline:
-            return
+            raise NotMeasured(f"psutil is not unpacked on all hosts within {HEARTBEAT_TIMEOUT_S:.0f} s")
         connect(transport, hosts)
 
 

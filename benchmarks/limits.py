@@ -40,6 +40,7 @@ _ROWS = MappingProxyType(
         "core: heartbeat": 0.15,
         "core: growth": 1.2,
         "frozen: late": 1.0,
+        "frozen: too early": 0.0,
         "gpu: overhead of a step": 2.0,
         "gpu: placement": 0.0,
         "gpu: standby": 0.0,

@@ -3,7 +3,8 @@
 There is one worker, so that Keras 3 runs by hand without a patch. The two train by turns, block by block (see
 workdir/steps.py), for steps of some 5, 50 and 500 ms. While the one by hand trains, all of orch is stopped (SIGSTOP):
 what it has put off then falls into its own block. So the figures are an upper bound, more so since the coordinator,
-which is at home on another machine, competes for the same cores. The CPU is that of task, shim and agent.
+which is at home on another machine, competes for the same cores. The CPU is that of task, shim and agent: of all their
+threads by the kernel's clocks, and of the processes that shim and agent have started, once they have ended.
 
 A sample is the ratio of ten pairs of blocks, so that what happens every two seconds is in each. The measurement ends
 once the 95 % interval is narrower than ± 1 %, or with so many pairs as there is time for; `--long` has patience.
@@ -109,10 +110,10 @@ class Trainer:
 
     def block(self, size: Size) -> Block:
         """Have a block trained, and return what it took, with the CPU of what is beside it."""
-        before_s = sum(map(proc.exact_cpu_s, self.beside))
+        before_s = sum(map(proc.family_cpu_s, self.beside))
         self.order(steps=size.steps, untimed=size.untimed)
         answer = self._answer()
-        beside_s = sum(map(proc.exact_cpu_s, self.beside)) - before_s
+        beside_s = sum(map(proc.family_cpu_s, self.beside)) - before_s
         timed = size.steps / (size.steps + size.untimed)
         return Block(answer["wall_s"], answer["cpu_s"] + beside_s * timed)
 

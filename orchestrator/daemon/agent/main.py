@@ -58,11 +58,13 @@ class Agent:
         """Serve until stdin ends."""
         os.set_blocking(_STDIN, False)
         self._loop.watch(_STDIN, READ, self._hear)
-        self._output.send({"hello": self._host.hello()})
+        hello = self._host.hello()
+        self._output.send({"hello": hello})
         self._heartbeat(self._rhythm)
         # It comes after the hello, since it would keep the head waiting for it.
         self._loop.after(0.0, self._host.listen_to_gpus)
-        self._loop.after(PSUTIL_AFTER_S, self._host.load_psutil)
+        if not hello["psutil_wanted"]:  # else it is loaded after it was pushed
+            self._loop.after(PSUTIL_AFTER_S, self._host.load_psutil)
         while not self._ended and not self._output.broken:
             self._loop.turn()
             if self._changed:

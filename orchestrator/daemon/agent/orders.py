@@ -127,11 +127,19 @@ class Orders:
         archive = os.path.join(self._host.host_dir, "blobs", digest)
 
         def unpacked(_result: Result) -> None:
-            self._context.loop.after(PSUTIL_AFTER_S, self._host.load_psutil)
+            self._context.loop.after(PSUTIL_AFTER_S, self._compile_psutil)
             reply.ok({})
 
         self._jobs.function(lambda: self._host.unpack_psutil(archive, digest), unpacked, deadline_s=LOOK_S)
         return None
+
+    def _compile_psutil(self) -> None:
+        """Import psutil in a fork first, which compiles it: the compiler's 10 MB would stay with the agent."""
+        load = self._host.load_psutil
+        try:
+            self._jobs.function(load, lambda _result: load(), deadline_s=LOOK_S)
+        except OSError:
+            return  # the host has no process left; /proc gives the basics
 
     def _on_code(self, order: orders.Code, _blob: bytes, reply: Reply) -> orders.CodeState | None:
         host_dir, run = self._host.host_dir, order["run"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 
 from orchestrator import runtime
 from orchestrator.runtime import collector
@@ -121,22 +122,50 @@ class _Finder:
 
     def __init__(self, around: _Around) -> None:
         self._around = around
+        self._searched: set[tuple[int, str]] = set()
+        """By thread, since a search is under no lock."""
+        self._executed: set[str] = set()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        around = self._around.pop(name, None)
-        if around is None:
+        search = (threading.get_ident(), name)
+        if name not in self._around or search in self._searched:  # another finder of ours asks back
             return None
+        self._searched.add(search)
+        try:
+            return self._wrapped(name, path, target)
+        finally:
+            self._searched.discard(search)
+
+    def _wrapped(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find(name, path, target) if find and finder is not self else None
             if spec is not None:
                 loader: Any = spec.loader
                 if hasattr(loader, "exec_module"):
-                    loader.exec_module = around(loader.exec_module)
+                    loader.exec_module = self._executing(name, loader.exec_module)
                 return spec
         return None
+
+    def _executing(self, name: str, execute: _Execute) -> _Execute:
+        """Return an execution that has around it, each time, what is wanted for this module.
+
+        A search alone uses nothing up: scripts search to see whether a library is there, and import it later. One
+        loader may be of several modules, as that of a zip file is, and be found several times.
+        """
+
+        def exec_module(module: ModuleType) -> None:
+            if module.__name__ != name or name in self._executed:
+                return execute(module)
+            self._executed.add(name)
+            try:
+                return self._around[name](execute)(module)
+            finally:
+                self._executed.discard(name)
+
+        return exec_module
 
 
 def _patched(patch: Callable[[ModuleType], None], execute: _Execute) -> _Execute:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Protocol, cast, get_args
 
 from orchestrator.adapters.head.checkpoint_store import CheckpointStore
@@ -18,6 +19,8 @@ from orchestrator.protocol.table import CHECKPOINTS
 ASK_TIMEOUT_S = 630.0
 """Above what the agent gives the look itself: its sentence says more than ours."""
 
+_ByName = dict[str, dict[str, Any]]
+
 VERBS: tuple[str, ...] = get_args(CheckpointsDo)
 
 
@@ -30,15 +33,29 @@ class Leases(Protocol):
         """Return what `use` returned. LinkDown where the host cannot be reached."""
 
 
-def ask(run: Run, verb: str, what: str | None, lease: Leases) -> dict[str, Any]:
-    """Return the answer of the chief's host. Blocks, as long as reading all of them takes."""
+def ask(run: Run, verb: str, what: str | None, lease: Leases, now: Callable[[], Run]) -> dict[str, Any]:
+    """Return the answer of the chief's host. Blocks, as long as reading all of them takes.
+
+    `now` returns the run as it is at that moment: it may end or restart while its host reads.
+    """
+    host = run.task(run.chief).host
+    answer = _answer(run, host, verb, what, lease)
+    found: dict[str, Any] = {"run_id": run.run_id, "host": host, **answer}
+    if "checkpoints" in found:
+        look, after = cache(lambda: _looked(run, host, lease)), now()
+        judged = [_judged(one, after, look) for one in found["checkpoints"]]
+        found["checkpoints"] = [one for one in judged if one is not None]
+        found["newest"] = _newest(found["checkpoints"])
+    return found
+
+
+def _answer(run: Run, host: str, verb: str, what: str | None, lease: Leases) -> CheckpointsAnswer:
     checkpoint = run.plan.checkpoint
     if checkpoint is None:
         raise UsageError(
             f"{run.run_id} has no checkpoint directory",
             hint="give it one: `checkpoint: {dir: …}` in the spec",
         )
-    host = run.task(run.chief).host
     order = CHECKPOINTS(
         {
             **orders.of_run(run),
@@ -55,23 +72,28 @@ def ask(run: Run, verb: str, what: str | None, lease: Leases) -> dict[str, Any]:
     except OrderRefused as e:
         raise _refusal(host, e) from e
     _check_whole(host, verb, answer)
-    found: dict[str, Any] = {"run_id": run.run_id, "host": host, **answer}
-    if "checkpoints" in found:
-        for one in found["checkpoints"]:
-            _judge_unfinished(run, one)
-        found["newest"] = _newest(found["checkpoints"])
-    return found
+    return answer
 
 
-def _judge_unfinished(run: Run, found: dict[str, Any]) -> None:
-    """Say of a checkpoint that is not whole, and changes, that a task of the run is writing it, where one may be.
+def _looked(run: Run, host: str, lease: Leases) -> _ByName:
+    """Look at all checkpoints once more, without reading them. Return them by name."""
+    answer = _answer(run, host, "list", None, lease)
+    return {one["name"]: dict(one) for one in answer["checkpoints"]}
 
-    What changed a moment ago and has no writer any more was left unfinished: that one is broken.
+
+def _judged(found: dict[str, Any], run: Run, look: Callable[[], _ByName]) -> dict[str, Any] | None:
+    """Say of a checkpoint that was not whole, and changed, that it is being written, or is broken. None: it is gone.
+
+    It is being written if a task may still write it now, after it was looked at. If none may any more, its task has
+    left it unfinished, completed it or removed it since: a second look tells which.
     """
-    may_write = run.phase in (Phase.RUNNING, Phase.STOPPING) and found["generation"] == run.generation
-    found["writing"] = bool(found.get("writing")) and may_write
-    if found["writing"]:
-        found["whole"], found["why"] = None, None
+    if not found.get("writing"):
+        return {**found, "writing": False}
+    if run.phase in (Phase.RUNNING, Phase.STOPPING) and found["generation"] == run.generation:
+        return {**found, "writing": True, "whole": None, "why": None}
+    since = look().get(found["name"])
+    # What was completed since has not been read: it is passed over like one that is being written.
+    return None if since is None else {**since, "writing": since["whole"] is None}
 
 
 def _newest(checkpoints: list[dict[str, Any]]) -> str | None:

@@ -367,7 +367,9 @@ class Coordinator:
         run = self.find(name)
         if verb == "rollback":
             conflicts.refuse_rollback(run, self.loop.runs.values(), restart=restart)
-        answer = checkpoint_requests.ask(run, verb, what or None, self._executor.lease)
+        answer = checkpoint_requests.ask(
+            run, verb, what or None, self._executor.lease, lambda: self.find(run.run_id)
+        )
         if run.plan.checkpoint is not None and not run.plan.checkpoint.shared:
             checkpoint_requests.compare(answer, verb, self._executor.transfers.checkpoints.store(run))
         if verb == "rollback":

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.adapters import checkpoints
 from orchestrator.adapters.checkpoints import places, safe, seed, space
 from orchestrator.adapters.checkpoints.places import SeedError
-from orchestrator.adapters.host.codestore import Receiver
 from orchestrator.adapters.host.hostdir import HostFault
+from tests.arrivals import Arrivals
 from tests.sim.heap import Violation
 
 if TYPE_CHECKING:
@@ -54,12 +54,12 @@ class Apart:
 
     # -- the orders ----------------------------------------------------------------------------------------
 
-    def answer(self, machine: Machine, order: Mapping[str, Any], blob: bytes, receiver: Receiver) -> Answered:
+    def answer(self, machine: Machine, order: Mapping[str, Any], blob: bytes, arrivals: Arrivals) -> Answered:
         """Do an order on a host, as the agent and its jobs do. Raises HostFault."""
         try:
             if machine.disk_full and order["order"] in ("seed", "snapshot", "receive", "blob"):
                 raise OSError(errno.ENOSPC, "No space left on device", order.get("dir", "blobs"))
-            return self._do(machine, order, blob, receiver)
+            return self._do(machine, order, blob, arrivals)
         except SeedError as e:
             raise HostFault(e.code, str(e), e.hint) from e
         except OSError as e:
@@ -67,7 +67,7 @@ class Apart:
                 raise HostFault("no-space", str(space.no_space(e, self.dir)), None) from e
             raise HostFault("os", f"{e.strerror}: {e.filename}") from e
 
-    def _do(self, machine: Machine, order: Mapping[str, Any], blob: bytes, receiver: Receiver) -> Answered:
+    def _do(self, machine: Machine, order: Mapping[str, Any], blob: bytes, arrivals: Arrivals) -> Answered:
         root, verb = self.root(machine), order["order"]
         directory = os.path.join(root, f"gen-{order.get('generation', 0):06d}")
         told: Mapping[str, Any] = {}
@@ -88,18 +88,10 @@ class Apart:
             room = memoryview(bytearray(order["bytes_max"]))
             data = bytes(room[: safe.read_chunk(room, root, *where)])
         elif verb == "receive":
-            told = safe.receive(root, order["manifest"], os.path.join(self._blobs(machine), "blobs"))
+            told = arrivals.receive(root, order["manifest"])
         else:
-            told = (
-                {}
-                if receiver.take(order["sha256"], order["offset"], blob, order["last"])
-                else {"damaged": True}
-            )
+            told = arrivals.take(order, blob)
         return json.loads(json.dumps(told).replace(self._host(machine), "")), data
-
-    def receiver(self, machine: Machine) -> Receiver:
-        """Return what takes the chunks of one connection."""
-        return Receiver(os.path.join(self._blobs(machine), "blobs"), durable=False)
 
     def copy_is_whole(self, machine: Machine, path: str) -> bool:
         """Return whether the copy is on that host from which a task is to start, and whole."""
@@ -168,11 +160,6 @@ class Apart:
     def root(self, machine: Machine) -> str:
         """Return the run's directory on a host."""
         return self._host(machine) + self.dir
-
-    def _blobs(self, machine: Machine) -> str:
-        directory = os.path.join(self._host(machine), "checkpoints")
-        os.makedirs(os.path.join(directory, "blobs"), exist_ok=True)
-        return directory
 
     def _here(self, machine: Machine, path: str) -> str:
         return self._host(machine) + path

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.adapters.host.codestore import Receiver
 from orchestrator.adapters.host.hostdir import HostFault
+from tests.arrivals import Arrivals
 from tests.sim.apart import Apart
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class FileOrders:
         self.alive = True
         self._blob = b""
         """The bytes behind the order that is handled now."""
-        self._receivers: dict[str, Receiver] = {}
+        self._arrivals: dict[str, Arrivals] = {}
 
     def _job(self, takes_s: float, work: Callable[[], None]) -> None:
         self.world.heap.after(takes_s, work)
@@ -57,12 +57,11 @@ class FileOrders:
         """Do an order in the host's own checkpoint directory, as a job or at once."""
         share, blob = self.world.runs[str(order["run"])].share, self._blob
         assert isinstance(share, Apart)
-        if share.name not in self._receivers:
-            self._receivers[share.name] = share.receiver(self.machine)
+        arrivals = self._arrivals.setdefault(share.name, Arrivals())
 
         def work() -> dict[str, Any]:
             try:
-                ok, data = share.answer(self.machine, order, blob, self._receivers[share.name])
+                ok, data = share.answer(self.machine, order, blob, arrivals)
                 return {"ok": ok, "blob": data}
             except HostFault as e:
                 return {"error": e.to_json()}

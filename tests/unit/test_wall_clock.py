@@ -18,7 +18,7 @@ SHOWN = "for people to read, and compared with nothing"
 
 ALLOWED = {
     "adapters/checkpoints/records.py": SHOWN,
-    "adapters/checkpoints/safe.py": "the age of chunks that nobody carries on with: a day, then pulled again",
+    "adapters/checkpoints/arrival.py": "the age of what nobody goes on with: a day, then it is sent again",
     "adapters/checkpoints/share.py": "the age of tokens that no run asks for any more: a day",
     "adapters/host/claims.py": "since when a run is somebody's, which is shown; and where a file system tells no time",
     "adapters/host/codestore.py": "the age of unused blobs: hours, and what is removed too early is pushed again",

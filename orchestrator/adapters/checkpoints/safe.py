@@ -1,17 +1,17 @@
 """Snapshots of checkpoints, for the transfer between hosts that share no directory: `.orch/safe/<digest>/`.
 
 A snapshot is a copy that no script touches, so sending it may take minutes while the training goes on. Its name is
-the digest of its content (each file as the SHA-256 of its chunks), so it is the same on every host. Chunks that a
-host already has are not sent again, and a transfer that broke off continues with the next chunk.
+the digest of its content (each file as the SHA-256 of its chunks), so it is the same on every host. A transfer that
+broke off continues with the next chunk (`arrival`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 
 from orchestrator.adapters.checkpoints import copying, discovery, places, seed, space
+from orchestrator.adapters.checkpoints.arrival import Arrival, remove_abandoned
 from orchestrator.adapters.checkpoints.places import SeedError
 from orchestrator.adapters.checkpoints.torn import Torn
 from orchestrator.adapters.checkpoints.units import Unit
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 8 << 20
 """The size of a chunk. A transfer that breaks off loses at most this much."""
-
-ABANDONED_S = 86400.0
-"""A chunk that is older than this belongs to a transfer that was given up."""
 
 KEPT = 2
 """How many snapshots stay on a host: the one that the run resumed from, and the newest verified since."""
@@ -71,27 +68,28 @@ def snapshot(root: str, directory: str, path: str | None) -> Manifest:
     )
 
 
-def receive(root: str, manifest: Manifest, chunks: str) -> Received:
-    """Assemble a snapshot from its chunks. While chunks are missing, only name them in `{"missing": […]}`."""
-    target = directory_of(root, manifest["digest"])
+def arrival(root: str, manifest: Manifest) -> Arrival:
+    """Return what is known of a snapshot of which nothing has come yet. Raises ValueError as `check` does."""
     check(manifest)
-    if places.marker_of(target) is not None:
-        os.utime(target)
-        return {"missing": []}
-    there = set(places.names_in(chunks))
-    needed = [chunk for _, _, _, made_of in manifest["files"] for chunk in made_of]
-    missing = [chunk for chunk in dict.fromkeys(needed) if chunk not in there]
-    if missing:
-        return {"missing": missing}
-    building = f"{target}.tmp"
-    with places.locked(root), space.room_for(building) as need:
-        need.bytes = manifest["bytes"]
-        copying.emptied(building)
-        for name, size, mtime_ns, made_of in manifest["files"]:
-            parts = [os.path.join(chunks, chunk) for chunk in made_of]
-            _assemble(os.path.join(building, name), size, mtime_ns, parts)
-        _keep(root, building, manifest)
-    _clear(chunks, set(needed))
+    return Arrival(manifest, f"{directory_of(root, manifest['digest'])}.tmp")
+
+
+def receive(root: str, coming: Arrival) -> Received:
+    """Put a snapshot in place whose chunks are there. While chunks are missing, only name them."""
+    manifest = coming.manifest
+    target = directory_of(root, manifest["digest"])
+    with places.locked(root):
+        if places.marker_of(target) is not None:
+            os.utime(target)
+            return {"missing": []}
+        missing = coming.missing()
+        if missing:
+            coming.prepare()
+            return {"missing": missing}
+        with space.room_for(coming.building) as need:
+            need.bytes = manifest["bytes"]
+            coming.complete()
+            _keep(root, coming.building, manifest)
     return {"missing": []}
 
 
@@ -99,38 +97,20 @@ def check(manifest: Manifest) -> None:
     """Check that no file of a snapshot lies outside its directory. The manifest comes from another, untrusted host.
 
     Raises:
-        ValueError: a name would leave the directory, or a chunk is not named by a SHA-256.
+        ValueError: a name would leave the directory, a chunk is not named by a SHA-256, or sizes contradict each other.
     """
-    for name, _, _, chunks in manifest["files"]:
+    whole = manifest["piece_bytes"]
+    lengths: dict[str, int] = {}
+    for name, size, _, chunks in manifest["files"]:
+        if whole < 1 or len(chunks) != -(-size // whole):
+            raise ValueError(f"{name!r} has {size} bytes, and {len(chunks)} chunks of {whole} bytes")
         if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
             raise ValueError(f"a snapshot may not have a file named {name!r}")
-        for chunk in chunks:
+        for number, chunk in enumerate(chunks):
             _check_digest(chunk)
-
-
-def chunks_dir(host_dir: str, boot_id: str) -> str:
-    """Return where the chunks lie that come to this host, until they are assembled.
-
-    They are not synced one by one, which would hold up the agent and write all bytes twice. So they count only until
-    the host boots again: what a power cut has left of them may have a name and no content.
-    """
-    return os.path.join(host_dir, "checkpoints", f"blobs-{boot_id}")
-
-
-def _clear(chunks: str, used: set[str]) -> None:
-    """Remove the chunks that have been assembled, and those of transfers and boots that were given up."""
-    import time
-
-    for name in places.names_in(chunks):
-        path = os.path.join(chunks, name)
-        if name in used or time.time() - os.stat(path).st_mtime > ABANDONED_S:
-            os.unlink(path)
-    home = os.path.dirname(chunks)
-    for name in places.names_in(home):
-        path = os.path.join(home, name)
-        # It is not removed at once, since hosts that share a home directory boot at different times.
-        if path != chunks and time.time() - os.stat(path).st_mtime > ABANDONED_S:
-            shutil.rmtree(path, ignore_errors=True)
+            length = min(whole, size - number * whole)
+            if lengths.setdefault(chunk, length) != length:
+                raise ValueError(f"the chunk {chunk} has {length} bytes, and {lengths[chunk]} bytes")
 
 
 def directory_of(root: str, digest: str) -> str:
@@ -213,17 +193,6 @@ def _chunks(path: str) -> list[str]:
     return made_of
 
 
-def _assemble(path: str, size: int, mtime_ns: int, chunks: list[str]) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        for chunk in chunks:
-            with open(chunk, "rb") as source:
-                shutil.copyfileobj(source, file)
-    if os.path.getsize(path) != size:
-        raise SeedError("damaged", f"{path} is not whole after its transfer", "it is tried again")
-    os.utime(path, ns=(mtime_ns, mtime_ns))
-
-
 def _keep(root: str, building: str, manifest: Manifest) -> None:
     """Rename a finished snapshot into place, and remove the oldest ones."""
     target = directory_of(root, manifest["digest"])
@@ -240,3 +209,4 @@ def _keep(root: str, building: str, manifest: Manifest) -> None:
     there = [os.path.join(home, name) for name in places.names_in(home) if not name.endswith(".tmp")]
     for path in sorted(there, key=os.path.getmtime, reverse=True)[KEPT:]:
         places.remove(root, path)
+    remove_abandoned(home)

@@ -227,16 +227,10 @@ def oldest_runs(host_dir: str, run: str, max: int = FINISHED_RUNS_MAX) -> list[s
 
 
 class Receiver:
-    """Receives blobs in chunks, for one agent. A push that broke off starts again.
+    """Receives blobs in chunks into a directory, for one agent. A push that broke off starts again."""
 
-    Args:
-        directory: where the blobs lie.
-        durable: whether a blob whose name is there must be whole after a power cut too.
-    """
-
-    def __init__(self, directory: str, *, durable: bool = True) -> None:
+    def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._durable = durable
         self._open: dict[str, tuple[int, Any, int]] = {}
         """(descriptor, hash so far, bytes so far) by SHA-256."""
 
@@ -274,8 +268,7 @@ class Receiver:
             if so_far.hexdigest() != sha256:
                 self._drop(sha256, temporary)
                 return False
-            if self._durable:
-                os.fsync(descriptor)
+            os.fsync(descriptor)
             durable.place(temporary, path, durable=False)  # a blob that is lost is pushed again
             os.close(descriptor)
             del self._open[sha256]

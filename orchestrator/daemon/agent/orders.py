@@ -13,11 +13,11 @@ from orchestrator.adapters.channel import BLOB_BYTES_MAX
 from orchestrator.adapters.checkpoints import ABOUT as CHECKPOINT_VERBS
 from orchestrator.adapters.host import codestore, files, hostdir, hostlog
 from orchestrator.adapters.host.hostdir import HostFault
-from orchestrator.adapters.host.process import boot_id
 from orchestrator.daemon.agent import faults, runs, start, sweep
+from orchestrator.daemon.agent.arrivals import Arrivals
 from orchestrator.daemon.agent.host import PSUTIL_AFTER_S
 from orchestrator.daemon.agent.jobs import Result, answer_of
-from orchestrator.daemon.agent.reader import Reader
+from orchestrator.daemon.agent.parts import Parts
 from orchestrator.daemon.agent.reply import Reply
 
 TYPE_CHECKING = False
@@ -53,11 +53,12 @@ class Orders:
         self._directories = context.directories
         self._output = output
         self._blobs = codestore.Receiver(os.path.join(self._host.host_dir, "blobs"))
-        self._reader: Reader | None = None
-        self._chunks: codestore.Receiver | None = None
+        self._reader: Parts | None = None
+        self._arrivals = Arrivals(context, CHECKPOINT_S)
 
     def end(self) -> None:
-        """End what reads for the head. The agent ends."""
+        """End what reads and writes for the head. The agent ends."""
+        self._arrivals.end()
         if self._reader is not None:
             self._reader.end()
 
@@ -89,6 +90,7 @@ class Orders:
     def _on_unwatch(self, order: orders.OfRun, _blob: bytes, _reply: Reply) -> orders.Nothing:
         self._tasks.unwatch(order["run"])
         self._directories.forget(order["run"])
+        self._arrivals.forget(order["run"])
         return {}
 
     # ---------------------------------------------------------------- before a start
@@ -162,18 +164,12 @@ class Orders:
         self._fork(make, reply, "putting the code in place", deadline_s=CHECKPOINT_S)
         return None
 
-    def _on_blob(self, order: orders.Blob, blob: bytes, _reply: Reply) -> orders.BlobState:
-        blobs = self._chunks_taken() if order.get("store") == "checkpoints" else self._blobs
-        whole = blobs.take(order["sha256"], order["offset"], blob, order["last"])
+    def _on_blob(self, order: orders.Blob, blob: bytes, reply: Reply) -> orders.BlobState | None:
+        if order.get("store") == "checkpoints":
+            self._arrivals.take(order, blob, reply)
+            return None
+        whole = self._blobs.take(order["sha256"], order["offset"], blob, order["last"])
         return {} if whole else {"damaged": True}
-
-    def _chunks_taken(self) -> codestore.Receiver:
-        if self._chunks is None:
-            from orchestrator.adapters.checkpoints import safe
-
-            directory = safe.chunks_dir(self._host.host_dir, boot_id())
-            self._chunks = codestore.Receiver(directory, durable=False)
-        return self._chunks
 
     def _on_highest(self, order: orders.Highest, _blob: bytes, reply: Reply) -> None:
         from orchestrator.adapters.checkpoints.places import generations
@@ -215,16 +211,7 @@ class Orders:
         self._python(order["python"], argv, reply, "the snapshot of the checkpoint")
 
     def _on_receive(self, order: orders.Receive, _blob: bytes, reply: Reply) -> None:
-        from orchestrator.adapters.checkpoints import safe
-
-        root, manifest = order["dir"], order["manifest"]
-        chunks = safe.chunks_dir(self._host.host_dir, boot_id())
-        self._fork(
-            lambda: safe.receive(root, manifest, chunks),
-            reply,
-            "putting the checkpoint in place",
-            deadline_s=CHECKPOINT_S,
-        )
+        self._arrivals.receive(order, reply)
 
     def _on_chunk(self, order: orders.Chunk, _blob: bytes, reply: Reply) -> None:
         from orchestrator.adapters.checkpoints import safe
@@ -239,7 +226,7 @@ class Orders:
                 reply.fault(fault)
 
         if self._reader is None:
-            self._reader = Reader(self._context.loop, safe.read_chunk, LOOK_S)
+            self._reader = Parts(self._context.loop, safe.read_chunk, LOOK_S)
         self._reader.read((*where, bytes_max), read)
 
     def _on_checkpoints(self, order: orders.Checkpoints, _blob: bytes, reply: Reply) -> None:

@@ -25,6 +25,7 @@ from orchestrator.adapters.checkpoints import (
 )
 from orchestrator.adapters.checkpoints.places import SeedError
 from orchestrator.adapters.checkpoints.units import ORBAX, Unit
+from tests.arrivals import Arrivals
 from tests.contract.small_disk import mounted
 from tests.unit.adapters import saved
 from tests.unit.adapters.saved import aged, flip, truncate
@@ -438,7 +439,7 @@ def test_one_can_be_pinned_gone_back_to_and_let_go(tmp_path: Path, kind: str) ->
 
 @pytest.mark.parametrize("kind", [*KINDS, "unknown"])
 def test_one_travels_between_hosts_that_share_no_directory(tmp_path: Path, kind: str) -> None:
-    here, there, chunks = tmp_path / "a", tmp_path / "b", tmp_path / "chunks"
+    here, there, arrivals = tmp_path / "a", tmp_path / "b", Arrivals()
     if kind == "unknown":
         _unknown(gen(here, 1), 200)
     else:
@@ -447,15 +448,14 @@ def test_one_travels_between_hosts_that_share_no_directory(tmp_path: Path, kind:
     manifest = safe.snapshot(str(here), str(gen(here, 1)), path)
     assert safe.snapshot(str(here), str(gen(here, 1)), None)["digest"] == manifest["digest"]
     assert manifest["global_step"] == 200
-    missing = safe.receive(str(there), manifest, str(chunks))["missing"]
-    chunks.mkdir()
+    missing = arrivals.receive(str(there), manifest)["missing"]
     for name, _, _, made_of in manifest["files"]:
         whole = Path(safe.directory_of(str(here), manifest["digest"]), name).read_bytes()
         assert len(made_of) <= 1
         for chunk in made_of:
-            (chunks / chunk).write_bytes(whole)
+            arrivals.take({"sha256": chunk, "offset": 0, "last": True}, whole)
     assert missing
-    assert safe.receive(str(there), manifest, str(chunks)) == {"missing": []}
+    assert arrivals.receive(str(there), manifest) == {"missing": []}
     received = safe.directory_of(str(there), manifest["digest"])
     given = seed.seed(str(there), 2, only=received)
     assert (given["global_step"], given["verified"]) == (200, kind != "unknown")

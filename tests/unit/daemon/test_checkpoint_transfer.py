@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +16,8 @@ from typing import Any, Generic, TypeVar
 import pytest
 
 from orchestrator.adapters.checkpoints import copying, places, safe, seed, verify
-from orchestrator.adapters.checkpoints.places import SeedError
 from orchestrator.adapters.head.checkpoint_store import CheckpointStore
-from orchestrator.adapters.host import codestore
+from orchestrator.adapters.host.hostdir import HostFault
 from orchestrator.core.actions import SeedCheckpoint
 from orchestrator.core.checkpoint import Seed
 from orchestrator.core.model import Problem, Run, new_run
@@ -30,6 +28,7 @@ from orchestrator.daemon.transfer.checkpoints import CheckpointTransfer
 from orchestrator.daemon.transfer.journey import PULL_BYTES, Abandoned
 from orchestrator.protocol.orders import Manifest
 from orchestrator.protocol.table import Order
+from tests.arrivals import Arrivals
 from tests.contract.small_disk import mounted
 from tests.unit.adapters.saved import npz, truncate
 from tests.unit.adapters.test_checkpoints import FIXTURES
@@ -59,14 +58,19 @@ class Host:
 
     def __init__(self, root: Path) -> None:
         self.root = root / "ckpt"
-        self.chunks = Path(safe.chunks_dir(str(root / "host"), "a-boot"))
-        self.receiver = codestore.Receiver(str(self.chunks), durable=False)
+        self.arrivals = Arrivals()
+        """What its agent knows; another agent does not."""
         self.asked: list[str] = []
         self.moved_bytes = 0
         self.cut_after: int | None = None
         """Orders that still go through; None: all do."""
         self.rot = False
         self.forged: Manifest | None = None
+
+    @property
+    def safe(self) -> Path:
+        """Where its snapshots are."""
+        return self.root / ".orch" / "safe"
 
     def ask(self, order: Order[A], blob: bytes = b"", *, timeout_s: float = 60.0) -> Answer[A]:
         assert timeout_s >= 60.0
@@ -78,7 +82,7 @@ class Host:
         self.asked.append(verb)
         try:
             ok, data = getattr(self, f"on_{verb}")(order.fields, blob)
-        except SeedError as e:
+        except HostFault as e:
             raise OrderRefused(Problem(e.code, str(e), e.hint)) from e
         return Answer(edge.answer("a", order, json.loads(json.dumps(ok)), data), data)
 
@@ -96,7 +100,7 @@ class Host:
         return self.forged or safe.snapshot(str(self.root), directory, order["path"]), b""
 
     def on_receive(self, order: Mapping[str, Any], _blob: bytes) -> Replied:
-        return safe.receive(str(self.root), order["manifest"], str(self.chunks)), b""
+        return self.arrivals.receive(str(self.root), order["manifest"]), b""
 
     def on_chunk(self, order: Mapping[str, Any], _blob: bytes) -> Replied:
         where = str(self.root), order["digest"], order["name"], order["offset"], order["bytes_max"]
@@ -107,8 +111,7 @@ class Host:
 
     def on_blob(self, order: Mapping[str, Any], blob: bytes) -> Replied:
         self.moved_bytes += len(blob)
-        self.receiver.take(order["sha256"], order["offset"], blob, order["last"])
-        return {}, b""
+        return self.arrivals.take(order, blob), b""
 
     def train(self, generation: int, fixture: str = "manager", *, saved_at: float = 1_700_000_000.0) -> Path:
         """Save a checkpoint in a generation's directory, as a script does."""
@@ -254,11 +257,11 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_was(lab: Lab) -> None:
     lab.b.cut_after = 30
     with pytest.raises(LinkDown):
         lab.seed(run, 2)
-    lab.b.cut_after = None
+    lab.b.cut_after, lab.b.arrivals = None, Arrivals()
     given = lab.seed(run, 2)
     assert (lab.copy_on(lab.b, given) / "vocabulary").read_bytes() == large
     assert lab.b.moved_bytes < len(large) + 2 * safe.CHUNK_BYTES
-    assert os.listdir(lab.b.chunks) == [], "chunks that are in place are not kept twice"
+    assert list(lab.b.safe.glob("*.tmp")) == []
 
 
 def test_a_chunk_that_had_come_whole_when_the_coordinator_died_is_completed(
@@ -278,19 +281,6 @@ def test_a_chunk_that_had_come_whole_when_the_coordinator_died_is_completed(
     assert newest is not None
     chunks = [chunk for _, _, _, made_of in newest["files"] for chunk in made_of]
     assert all(lab.checkpoints.store(run).held_bytes(chunk) is None for chunk in chunks), "each is complete"
-
-
-def test_chunks_of_another_boot_do_not_count_and_go_away(lab: Lab) -> None:
-    run = lab.run()
-    lab.a.train(1)
-    before = Path(safe.chunks_dir(str(lab.b.root.parent / "host"), "another-boot"))
-    before.mkdir(parents=True)
-    (before / ("0" * 64)).write_bytes(b"")
-    old = time.time() - 2 * safe.ABANDONED_S
-    os.utime(before, (old, old))
-    lab.seed(run, 2)
-    assert not before.exists()
-    assert os.listdir(lab.b.chunks) == []
 
 
 def _of(lab: Lab, run: Run) -> Seed:
@@ -423,7 +413,7 @@ def test_a_manifest_that_leaves_its_directory_is_refused_by_head_and_hosts(
     assert newest is not None
     bad: Manifest = {**newest, "digest": "0" * 64, "files": [(name, 1, 0, [chunk])]}
     with pytest.raises(ValueError, match="not"):
-        safe.receive(str(lab.b.root), bad, str(lab.b.chunks))
+        lab.b.arrivals.receive(str(lab.b.root), bad)
     lab.a.forged = bad
     with pytest.raises((OrderRefused, edge.WireError), match=r"cannot be taken|not a SHA-256"):
         lab.bring(run, 1, path)

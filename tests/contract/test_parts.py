@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.adapters.host.hostdir import HostFault
-from orchestrator.daemon.agent import reader
-from orchestrator.daemon.agent.reader import Reader
+from orchestrator.daemon.agent import parts
+from orchestrator.daemon.agent.parts import Parts
 from orchestrator.daemon.agent.streams import Loop
 
 Answers = list[tuple[bytes, HostFault | None]]
@@ -33,7 +33,7 @@ def read_part(room: memoryview, path: str, offset: int, bytes_max: int) -> int:
 class Rig:
     def __init__(self, deadline_s: float = 10.0) -> None:
         self.loop = Loop()
-        self.reader = Reader(self.loop, read_part, deadline_s)
+        self.parts = Parts(self.loop, read_part, deadline_s)
         self.answers: Answers = []
 
     def ask(self, path: str, offset: int = 0, bytes_max: int = 1 << 20) -> None:
@@ -41,7 +41,7 @@ class Rig:
             self.answers.append((bytes(data), fault))
             sent()
 
-        self.reader.read((path, offset, bytes_max), done)
+        self.parts.read((path, offset, bytes_max), done)
 
     def until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + 20
@@ -61,7 +61,7 @@ def rigs() -> Iterator[Callable[..., Rig]]:
 
     yield make
     for rig in made:
-        rig.reader.end()
+        rig.parts.end()
 
 
 def test_many_parts_come_in_their_order_from_one_process(rigs: Callable[..., Rig], tmp_path: Path) -> None:
@@ -70,23 +70,21 @@ def test_many_parts_come_in_their_order_from_one_process(rigs: Callable[..., Rig
     rig = rigs()
     for offset in range(0, len(content), 500_000):
         rig.ask(str(tmp_path / "x"), offset, 500_000)
-    pid = rig.reader._pid
+    pid = rig.parts._pid
     rig.until(lambda: len(rig.answers) == 11)
     assert b"".join(data for data, _ in rig.answers) == content
-    assert rig.reader._pid == pid
+    assert rig.parts._pid == pid
 
 
 def test_what_has_not_left_yet_is_not_written_over_and_further_parts_wait(
     rigs: Callable[..., Rig], tmp_path: Path
 ) -> None:
-    content = os.urandom(3 * reader.SLOTS)
+    content = os.urandom(3 * parts.SLOTS)
     (tmp_path / "x").write_bytes(content)
     rig, kept = rigs(), deque[tuple[memoryview, Callable[[], None]]]()
     for offset in range(len(content)):
-        rig.reader.read(
-            (str(tmp_path / "x"), offset, 1), lambda data, _fault, sent: kept.append((data, sent))
-        )
-    rig.until(lambda: len(kept) == reader.SLOTS)
+        rig.parts.read((str(tmp_path / "x"), offset, 1), lambda data, _fault, sent: kept.append((data, sent)))
+    rig.until(lambda: len(kept) == parts.SLOTS)
     came = bytearray()
     while len(came) < len(content):
         rig.until(lambda: kept)
@@ -132,12 +130,12 @@ def test_one_that_dies_is_told(rigs: Callable[..., Rig]) -> None:
 def test_one_that_nobody_needs_ends(
     rigs: Callable[..., Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "IDLE_S", 0.1)
+    monkeypatch.setattr(parts, "IDLE_S", 0.1)
     (tmp_path / "x").write_bytes(b"abc")
     rig = rigs()
     rig.ask(str(tmp_path / "x"))
-    rig.until(lambda: rig.reader._socket is None)
-    assert os.waitpid(rig.reader._pid, 0)[0] == rig.reader._pid
+    rig.until(lambda: rig.parts._socket is None)
+    assert os.waitpid(rig.parts._pid, 0)[0] == rig.parts._pid
     rig.ask(str(tmp_path / "x"))
     rig.until(lambda: len(rig.answers) == 2)
     assert rig.answers == [(b"abc", None)] * 2

@@ -1,9 +1,9 @@
-"""Reads parts of snapshots in a process of its own, which serves many of them: a fork for each would cost more than the
-reading. A disk that hangs hangs that process, and not the heartbeats.
+"""Reads or writes parts of snapshots in a process of its own, which serves many of them: a fork for each would cost
+more than the reading. A disk that hangs hangs that process, and not the heartbeats.
 
-The agent writes requests as JSON lines, each with the number of a slot of the memory that both share. It gets the
-answers in their order: a kind and a length, and the bytes are in the slot; or an error as JSON. A slot is used again
-once its bytes have left for the head, so nobody copies them.
+The agent writes requests as JSON lines, each with the number of a slot of the memory that both share; what is to be
+written is in the slot. It gets the answers in their order: a kind and a number; or an error as JSON. What was read is
+in the slot, which is used again once the bytes have left for the head, so nobody copies them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-    ReadPart = Callable[..., int]
+    DoPart = Callable[..., int]
     Done = Callable[[memoryview, HostFault | None, Callable[[], None]], None]
 
 IDLE_S = 10.0
 """After this time without a request the process ends."""
 
 SLOTS = 8
-"""How many parts are read, or wait to be sent, at once. The head asks for fewer; further requests wait."""
+"""How many parts are read or written, or wait to be sent, at once. The head asks for fewer; further requests wait."""
 
 _HEADER = struct.Struct(">cI")
 _DATA, _ERROR = b"d", b"e"
@@ -53,21 +53,29 @@ class Slots:
         return self._memory[number * BLOB_BYTES_MAX : (number + 1) * BLOB_BYTES_MAX]
 
 
-class Reader:
-    """The process, while there is something to read. `read_part` does the reading, in that process.
+class Parts:
+    """The process, while there is something to do. `do_part` does it, in that process.
 
-    It is called with the memory to read into, and then what `read` was told. It returns how many bytes it read.
+    It is called with a part's memory, and then what `read` or `write` was told. It returns a number: of a part that is
+    read, its bytes.
+
+    Args:
+        loop: the agent's.
+        do_part: see above.
+        deadline_s: how long a part may take.
+        what: what is done to the snapshot, for people.
     """
 
-    def __init__(self, loop: Loop, read_part: ReadPart, deadline_s: float) -> None:
+    def __init__(self, loop: Loop, do_part: DoPart, deadline_s: float, what: str = "reading") -> None:
         self._loop = loop
-        self._read_part = read_part
+        self._do_part = do_part
+        self._what = what
         self._deadline_s = deadline_s
         self._pid = 0
         self._socket: socket.socket | None = None
         self._slots: Slots | None = None
         self._buffer = bytearray()
-        self._asked: deque[tuple[tuple[Any, ...], Done]] = deque()
+        self._asked: deque[tuple[tuple[Any, ...], bytes, Done]] = deque()
         """Requests for which there is no slot yet."""
         self._waiting: deque[tuple[Done, float, int]] = deque()
         """Requests that were sent, until when they may take, and their slots."""
@@ -78,10 +86,28 @@ class Reader:
 
         `done` gets its bytes, or the fault, and what to call once the bytes are not needed any more.
         """
+        self._add(where, b"", done)
+
+    def write(
+        self, where: tuple[Any, ...], data: bytes, done: Callable[[int, HostFault | None], None]
+    ) -> None:
+        """Write a part. Raises OSError where no process can be made.
+
+        `do_part` is told its length before all else. `done` gets the number, or the fault.
+        """
+
+        def written(room: memoryview, fault: HostFault | None, free: Callable[[], None]) -> None:
+            if fault is None:
+                free()
+            done(len(room), fault)
+
+        self._add((len(data), *where), data, written)
+
+    def _add(self, where: tuple[Any, ...], data: bytes, done: Done) -> None:
         self._used_at = time.monotonic()
         if self._socket is None:
             self._begin()
-        self._asked.append((where, done))
+        self._asked.append((where, data, done))
         self._ask()
 
     def end(self) -> None:
@@ -94,7 +120,7 @@ class Reader:
         ours, theirs = socket.socketpair()
         self._pid = os.fork()
         if self._pid == 0:
-            _serve(theirs, slots, self._read_part)
+            _serve(theirs, slots, self._do_part)
         theirs.close()
         ours.setblocking(False)
         self._socket, self._slots = ours, slots
@@ -105,12 +131,13 @@ class Reader:
     def _ask(self) -> None:
         """Send what there are slots for."""
         while self._socket is not None and self._slots is not None and self._asked and self._slots.free:
-            (where, done), slot = self._asked.popleft(), self._slots.free.pop()
+            (where, data, done), slot = self._asked.popleft(), self._slots.free.pop()
+            self._slots.room(slot)[: len(data)] = data
             self._waiting.append((done, time.monotonic() + self._deadline_s, slot))
             try:
                 self._socket.sendall(json.dumps((slot, *where)).encode() + b"\n")
             except OSError:  # it has died, or hangs with its socket full of requests
-                self._fail("the process that reads snapshots takes no requests")
+                self._fail(f"the {self._what} of the snapshot: its process takes no requests")
 
     def _hear(self) -> None:
         if self._socket is None:
@@ -122,7 +149,7 @@ class Reader:
         except OSError:
             data = b""
         if not data:
-            self._fail("the process that reads snapshots has ended")
+            self._fail(f"the {self._what} of the snapshot: its process has ended")
             return
         self._buffer += data
         while len(self._buffer) >= _HEADER.size:
@@ -155,7 +182,9 @@ class Reader:
         now = time.monotonic()
         if self._waiting and now >= self._waiting[0][1]:
             hint = "a shared directory may hang; see whether `ls` works there"
-            self._fail("the reading of the snapshot did not end in time and was killed", "timeout", hint)
+            self._fail(
+                f"the {self._what} of the snapshot did not end in time and was killed", "timeout", hint
+            )
         elif not self._waiting and not self._asked and now - self._used_at >= IDLE_S:
             self._close()
         else:
@@ -163,7 +192,7 @@ class Reader:
 
     def _fail(self, why: str, code: str = "job-failed", hint: str | None = None) -> None:
         self._close()
-        failed = [*(done for done, _, _ in self._waiting), *(done for _, done in self._asked)]
+        failed = [*(done for done, _, _ in self._waiting), *(done for _, _, done in self._asked)]
         self._waiting.clear()
         self._asked.clear()
         for done in failed:
@@ -182,7 +211,7 @@ def _fault(body: bytes) -> HostFault:
     return HostFault(error["code"], error["message"], error.get("hint"))
 
 
-def _serve(requests: socket.socket, slots: Slots, read_part: ReadPart) -> NoReturn:
+def _serve(requests: socket.socket, slots: Slots, do_part: DoPart) -> NoReturn:
     """Answer requests until the agent closes the socket. It must not hold the agent's descriptors."""
     try:
         os.setpgid(0, 0)
@@ -193,17 +222,17 @@ def _serve(requests: socket.socket, slots: Slots, read_part: ReadPart) -> NoRetu
         os.closerange(4, 65536)
         with os.fdopen(os.dup(3), "rb") as lines:
             for line in lines:
-                view = memoryview(_answer(line, slots, read_part))
+                view = memoryview(_answer(line, slots, do_part))
                 while view:
                     view = view[os.write(3, view) :]
     finally:
         os._exit(0)
 
 
-def _answer(line: bytes, slots: Slots, read_part: ReadPart) -> bytes:
+def _answer(line: bytes, slots: Slots, do_part: DoPart) -> bytes:
     try:
         slot, *where = json.loads(line)
-        return _HEADER.pack(_DATA, read_part(slots.room(slot), *where))
+        return _HEADER.pack(_DATA, do_part(slots.room(slot), *where))
     except HostFault as e:
         error = e.to_json()
     except OSError as e:

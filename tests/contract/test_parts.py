@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -139,3 +141,36 @@ def test_one_that_nobody_needs_ends(
     rig.ask(str(tmp_path / "x"))
     rig.until(lambda: len(rig.answers) == 2)
     assert rig.answers == [(b"abc", None)] * 2
+
+
+def test_a_process_that_dies_while_its_answers_wait_fails_only_what_is_left(
+    rigs: Callable[..., Rig], tmp_path: Path
+) -> None:
+    rig, file = rigs(), tmp_path / "part"
+    file.write_bytes(b"abc")
+    asked = (
+        parts.SLOTS + 4
+    )  # more than are under way at once: an answer is followed by a request to the dead process
+    for _ in range(asked):
+        rig.ask(str(file))
+    # All answers of the first slots lie in the socket by then, unread.
+    _until_readable(rig, parts.SLOTS * parts._HEADER.size)
+    os.kill(rig.parts._pid, 9)
+    os.waitpid(rig.parts._pid, 0)
+    rig.until(lambda: len(rig.answers) == asked)
+    assert rig.answers[0] == (b"abc", None)
+    assert rig.answers[-1][1] is not None
+    rig.ask(str(file))
+    rig.until(lambda: len(rig.answers) == asked + 1)
+    assert rig.answers[-1] == (b"abc", None), "and the next has a new process"
+
+
+def _until_readable(rig: Rig, size: int) -> None:
+    deadline = time.monotonic() + 20
+    there, sock = b"", rig.parts._socket
+    assert sock is not None
+    while len(there) < size:
+        assert time.monotonic() < deadline
+        with contextlib.suppress(BlockingIOError):
+            there = sock.recv(size, socket.MSG_PEEK)
+        time.sleep(0.01)

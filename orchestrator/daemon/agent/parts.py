@@ -203,6 +203,7 @@ class Parts:
             self._loop.forget(self._socket.fileno())
             self._socket.close()
             self._socket = self._slots = None
+            self._buffer.clear()  # it may be closed while its answers are handed on
             _kill(self._pid)  # the agent reaps it with its other children
 
 

@@ -33,12 +33,14 @@ class Reply:
         self, value: Mapping[str, Any], blob: bytes | memoryview = b"", sent: Callable[[], None] | None = None
     ) -> None:
         """Say that it is done, and what came of it. `blob` must stay as it is until `sent` is called."""
-        if self._id is None:
-            return
         try:
-            self._output.send({"reply": self._id, "ok": value}, blob, sent)
+            if self._id is not None:
+                self._output.send({"reply": self._id, "ok": value}, blob, sent)
+                return
         except FrameError as e:
             self.fault(too_large(e))
+        if sent is not None:
+            sent()
 
     def fault(self, fault: HostFault) -> None:
         """Say that it is not done, and why."""

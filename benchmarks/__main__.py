@@ -28,14 +28,14 @@ BENCHMARKS = {
     "idle": "the coordinator with three hosts and a run",
     "core": "a heartbeat in the core alone, with 10 to 1,000 hosts",
     "head": "start, heartbeat, status and kill of up to 1,000 simulated hosts, and of up to 256 over SSH",
-    "agent": "CPU to start and memory of an agent",
     "recovery": "kill -9 of a task to the end of its peers, and to the next generation",
-    "frozen": "a host frozen whole, to the moment in which it is given up",
     "comeback": "kill -9 of a task to the first new step, against a bare start by hand",
-    "adoption": "64 tasks on 16 hosts, by a new coordinator",
-    "transfer": "a checkpoint between hosts that share no directory, against scp",
-    "browser": "the page in Chromium over an hour of 200 tasks (--long: eight), and until a run is shown",
     "overhead": "step time under orch against the same script by hand",
+    "transfer": "a checkpoint between hosts that share no directory, against scp",
+    "agent": "CPU to start and memory of an agent",
+    "frozen": "a host frozen whole, to the moment in which it is given up",
+    "adoption": "64 tasks on 16 hosts, by a new coordinator",
+    "browser": "the page in Chromium over an hour of 200 tasks (--long: eight), and until a run is shown",
 }
 """The longest comes last, so that a run that is interrupted for want of time has all others."""
 

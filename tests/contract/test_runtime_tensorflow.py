@@ -166,8 +166,9 @@ def test_stop_and_resume_of_keras_3_over_two_workers(gang: Callable[..., Gang], 
     ("script", "args", "workers"),
     [
         ("checkpoint_manager.py", ("--steps", "40", "--save-every", "5"), 2),
-        ("tf_keras_backup.py", ("--epochs", "2", "--save-every", "5"), 1),
-        ("digits.py", ("--epochs", "2", "--save-every", "5"), 1),
+        # Long enough to be killed: BackupAndRestore removes its checkpoint at the end.
+        ("tf_keras_backup.py", ("--epochs", "8", "--save-every", "5"), 1),
+        ("digits.py", ("--epochs", "8", "--save-every", "5"), 1),
     ],
 )
 @pytest.mark.fault(15)

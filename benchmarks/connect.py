@@ -34,6 +34,8 @@ PARAMIKO_MS = 3.3
 """What paramiko alone took to connect and run `true`, on the quiet machine for which the limit was set."""
 
 HEARTBEAT_TIMEOUT_S = 60.0
+UNPACK_S = 3.0
+"""An agent whose connection ends ends what it unpacks too."""
 
 
 class FirstReports:
@@ -135,8 +137,8 @@ class Cost:
         return self
 
 
-def connect(transport: SshTransport, hosts: Sequence[LabHost]) -> Cost:
-    """Connect to all hosts at once, and measure until the first heartbeat of each."""
+def connect(transport: SshTransport, hosts: Sequence[LabHost], *, stay_s: float = 0.0) -> Cost:
+    """Connect to all hosts at once, measure until the first heartbeat of each, and stay for so long."""
     listener = FirstReports(len(hosts))
     watch = Watch(epoch=1, heartbeat_s=2.0, silence_max_s=60.0)
     plans = [host.plan() for host in hosts]
@@ -148,6 +150,7 @@ def connect(transport: SshTransport, hosts: Sequence[LabHost]) -> Cost:
         listener.wait()
         return cost.stop()
     finally:
+        time.sleep(stay_s)
         for link in links:
             link.close()
         time.sleep(0.3)  # the end of these links must not count in the next measurement
@@ -156,12 +159,12 @@ def connect(transport: SshTransport, hosts: Sequence[LabHost]) -> Cost:
 def warm_up(transport: SshTransport, hosts: Sequence[LabHost]) -> None:
     """Push what the hosts lack, and wait until psutil is unpacked. Raises NotMeasured where that takes too long."""
     for _ in range(2):
-        connect(transport, hosts)
+        connect(transport, hosts, stay_s=UNPACK_S)
     deadline = time.monotonic() + HEARTBEAT_TIMEOUT_S
     while not all(list(host.host_dir.glob("psutil/*/psutil")) for host in hosts):
         if time.monotonic() > deadline:
             raise NotMeasured(f"psutil is not unpacked on all hosts within {HEARTBEAT_TIMEOUT_S:.0f} s")
-        connect(transport, hosts)
+        connect(transport, hosts, stay_s=UNPACK_S)
 
 
 @contextmanager

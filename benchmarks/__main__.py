@@ -37,7 +37,7 @@ BENCHMARKS = {
     "adoption": "64 tasks on 16 hosts, by a new coordinator",
     "browser": "the page in Chromium over an hour of 200 tasks (--long: eight), and until a run is shown",
 }
-"""The longest comes last, so that a run that is interrupted for want of time has all others."""
+"""What is asked about most comes first: a run that is interrupted for want of time lacks the rest."""
 
 
 def main(argv: Sequence[str]) -> int:

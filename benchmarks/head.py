@@ -84,22 +84,20 @@ class Cost:
 def measure() -> list[Figure]:
     """Measure all sizes, simulated and over SSH."""
     sizes = OVER_SSH_LONG if is_long() else OVER_SSH
-    simulated = [simulate(hosts) for hosts in SIMULATED]
-    over_ssh = [over_real_ssh(hosts) for hosts in sizes if _has_room_for(hosts)]
+    _need_room_for(max(sizes))
     return [
-        *_figures(simulated, "simulated"),
-        *_figures(over_ssh, "SSH"),
+        *_figures([simulate(hosts) for hosts in SIMULATED], "simulated"),
+        *_figures([over_real_ssh(hosts) for hosts in sizes], "SSH"),
     ]
 
 
-def _has_room_for(n_hosts: int) -> bool:
-    has_room = proc.available_bytes() > n_hosts * HOST_BYTES
-    if not has_room:
-        print(
-            f"head: {n_hosts} SSH hosts are left out: they need {n_hosts * HOST_BYTES >> 30} GB",
-            file=sys.stderr,
+def _need_room_for(n_hosts: int) -> None:
+    """Raise NotMeasured where this machine cannot hold so many hosts: without the largest size growth says nothing."""
+    needed, free = n_hosts * HOST_BYTES, proc.available_bytes()
+    if needed > free:
+        raise NotMeasured(
+            f"{n_hosts} SSH hosts need {needed >> 30} GB of memory, and {free >> 30} GB are free"
         )
-    return has_room
 
 
 def _figures(costs: list[Cost], how: str) -> list[Figure]:
@@ -179,7 +177,7 @@ def over_real_ssh(n_hosts: int, *, windows: int = WINDOWS) -> Cost:
         _beats(cluster, cost, windows, None)
         _ask_and_kill(cluster, cost)
         cluster.ok("coordinator", "stop")
-        cost.first_up = Start(*first, by_plain_ssh_s(lab, BRING + BY_HAND))
+        cost.first_up = Start(*first, by_plain_ssh_s(lab, BRING + BY_HAND, _code()))
         cost.up = Start(*_up(cluster, hosts), by_plain_ssh_s(lab, BY_HAND))
         cluster.ok("kill", "t", timeout=TIMEOUT_S)
         return cost
@@ -193,16 +191,21 @@ for what in daemon.agent.main daemon.shim.main runtime; do python3 -c "import or
 """What a host starts for a task, one after the other: an agent, a shim, and the task with its runtime."""
 
 
-def by_plain_ssh_s(lab: Lab, script: str) -> float:
-    """Return how long it takes to run a script on all hosts by `ssh`, all at once. Its input is orch's code."""
-    options = {"BatchMode": "yes", "GlobalKnownHostsFile": "none", "UserKnownHostsFile": lab.known_hosts}
-    command = ["ssh", "-F", "none", *(f"-o{key}={value}" for key, value in options.items())]
+def _code() -> bytes:
+    """Return orch's code as a host like this machine gets it."""
     code = compiled_for(MAGIC_NUMBER.hex(), bundle.load().code)
     assert code is not None  # it is this Python's own byte code
+    return code.data
+
+
+def by_plain_ssh_s(lab: Lab, script: str, stdin: bytes = b"") -> float:
+    """Return how long it takes to run a script on all hosts by `ssh`, all at once."""
+    options = {"BatchMode": "yes", "GlobalKnownHostsFile": "none", "UserKnownHostsFile": lab.known_hosts}
+    command = ["ssh", "-F", "none", *(f"-o{key}={value}" for key, value in options.items())]
 
     def one(host: LabHost) -> None:
         place = ["-i", str(lab.identity_file), "-p", str(host.port), f"{host.plan().user}@{host.address}"]
-        subprocess.run([*command, *place, script], input=code.data, check=True)
+        subprocess.run([*command, *place, script], input=stdin, check=True)
 
     began = time.monotonic()
     with ThreadPoolExecutor(len(lab.hosts)) as threads:

@@ -17,6 +17,7 @@ LOOK_SHARE = 10.0
 """Where nothing happens to the run, a wait is so many times as long as the look before it, at least: of 1,000 tasks
 each look costs the coordinator."""
 WAIT_MAX_S = 10.0
+"""The longest of these waits."""
 LAST_LINES_MAX_S = 5.0
 """How long to wait for the last log lines of an ended run. They may be lost with their host."""
 _LAST_LINES_LOOK_S = 0.05
@@ -150,7 +151,7 @@ class Wait:
             self._environment.pause(left_s)
 
     def _events(self, *, wait_s: float = 0.0) -> list[dict[str, Any]]:
-        """Return the run's events since the last that was told; wait for one, where there is none."""
+        """Return the run's events since the last that was seen; wait for one, where there is none."""
         query: dict[str, str | int | float] = {
             "name": str(self.run["run_id"]),
             "after": self._after,

@@ -122,21 +122,21 @@ class _Finder:
 
     def __init__(self, around: _Around) -> None:
         self._around = around
-        self._searched: set[tuple[int, str]] = set()
+        self._searching: set[tuple[int, str]] = set()
         """By thread, since a search is under no lock."""
-        self._executed: set[str] = set()
+        self._under_way: set[str] = set()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         search = (threading.get_ident(), name)
-        if name not in self._around or search in self._searched:  # another finder of ours asks back
+        if name not in self._around or search in self._searching:  # another finder of ours asks back
             return None
-        self._searched.add(search)
+        self._searching.add(search)
         try:
             return self._wrapped(name, path, target)
         finally:
-            self._searched.discard(search)
+            self._searching.discard(search)
 
     def _wrapped(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         for finder in sys.meta_path:
@@ -157,13 +157,13 @@ class _Finder:
         """
 
         def exec_module(module: ModuleType) -> None:
-            if module.__name__ != name or name in self._executed:
+            if module.__name__ != name or name in self._under_way:
                 return execute(module)
-            self._executed.add(name)
+            self._under_way.add(name)
             try:
                 return self._around[name](execute)(module)
             finally:
-                self._executed.discard(name)
+                self._under_way.discard(name)
 
         return exec_module
 

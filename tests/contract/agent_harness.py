@@ -8,7 +8,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,16 @@ class Client:
         """End the agent as a closing connection does, and wait for it."""
         self.channel.close()
         self.channel._child.wait(20)
+
+
+@contextmanager
+def client_in(directory: Path) -> Iterator[Client]:
+    """Yield a client of a new agent whose host directory is below `directory`; at the end nothing of it is left."""
+    host_dir = (directory / "host").resolve()
+    client = Client(host_dir)
+    yield client
+    client.close()
+    clean(host_dir)
 
 
 def clean(host_dir: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.adapters.checkpoints import safe
-from tests.contract.agent_harness import Client, clean
+from tests.contract.agent_harness import Client, client_in
 from tests.contract.hanging_disk import hanging
 from tests.contract.small_disk import mounted
 
@@ -25,11 +25,8 @@ DIGESTS = [sha256(chunk).hexdigest() for chunk in CHUNKS]
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Client]:
-    host_dir = (tmp_path / "host").resolve()
-    client = Client(host_dir)
-    yield client
-    client.close()
-    clean(host_dir)
+    with client_in(tmp_path) as client:
+        yield client
 
 
 def snapshot(root: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.adapters.host.patience import within
 from orchestrator.daemon.agent import probe
-from tests.contract.agent_harness import RUN, Client, clean, interpreter
+from tests.contract.agent_harness import RUN, Client, client_in, interpreter
 from tests.contract.hanging_disk import hanging
 from tests.contract.small_disk import mounted
 from tests.unit.adapters import saved
@@ -24,11 +24,8 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Client]:
-    host_dir = (tmp_path / "host").resolve()
-    client = Client(host_dir)
-    yield client
-    client.close()
-    clean(host_dir)
+    with client_in(tmp_path) as client:
+        yield client
 
 
 @pytest.fixture

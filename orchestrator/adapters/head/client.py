@@ -104,7 +104,8 @@ def _document(status: int, content: bytes) -> dict[str, Any]:
     except ValueError as e:
         if status >= 500:  # the server was stopped in the middle of its answer
             raise CoordinatorUnreachable(
-                "the coordinator broke off its answer", hint="try again; its log says why"
+                "the coordinator broke off its answer",
+                hint="try again; its log is coordinator.log in the state directory",
             ) from e
         raise OrchestratorError(
             f"the coordinator answered {status} with something that is no JSON: {content[:200]!r}",

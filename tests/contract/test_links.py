@@ -445,19 +445,23 @@ def test_a_channel_that_cannot_be_fed_from_is_let_go_and_one_connection_takes_it
     assert rig.ear.kinds() == ["up", "down", "up"]
 
 
-def test_two_runs_share_a_link_and_the_last_one_closes_it(rig: Rig) -> None:
+def test_two_runs_share_a_link_and_the_last_one_leaves_it(rig: Rig) -> None:
     link = rig.connected()
     link.attach("s", WATCH._replace(epoch=4))
     assert rig.ear.kinds("s") == ["up"], "it is connected already"
     rig.agent.wait_order("watch", count=2)
     rig.agent.report({"r": [task(1)], "s": [task(2)]})
     until(lambda: "report" in rig.ear.kinds("s"))
-    assert link.detach("r") is True
+    link.detach("r")
+    assert link.is_needed
     assert rig.agent.wait_order("unwatch") == {"order": "unwatch", "run": "r", "epoch": 3, "id": 3}
     rig.agent.report({"r": [task(3)], "s": [task(4)]})
     until(lambda: rig.ear.kinds("s").count("report") == 2)
     assert rig.ear.kinds("r").count("report") == 1
-    assert link.detach("s") is False
+    link.detach("s")
+    assert not link.is_needed
+    assert link.is_connected
+    link.close()
     until(lambda: not link.is_connected)
     assert rig.ear.kinds() == ["up", "report"], "an end that was asked for is no trouble"
 
@@ -465,10 +469,12 @@ def test_two_runs_share_a_link_and_the_last_one_closes_it(rig: Rig) -> None:
 def test_a_detach_may_be_asked_twice(rig: Rig) -> None:
     link = rig.connected()
     link.attach("s", WATCH)
-    assert link.detach("r") is True
-    assert link.detach("r") is True
-    assert link.detach("s") is False
-    assert link.detach("s") is False
+    link.detach("r")
+    link.detach("r")
+    assert link.is_needed
+    link.detach("s")
+    link.detach("s")
+    assert not link.is_needed
 
 
 class SlowTransport:
@@ -497,7 +503,8 @@ def test_closed_while_it_connects_it_does_not_live_on(rig: Rig) -> None:
     link = HostLink(rig.hosts.plans["a"], slow, lambda: BUNDLE, rig.ear, FAST)
     link.attach("r", WATCH)
     assert slow.opening.wait(SOON_S)
-    assert link.detach("r") is False
+    link.detach("r")
+    link.close()
     slow.let.set()
     until(lambda: slow.opened is not None and slow.opened.is_closed, "it lives on")
     assert not link.is_connected

@@ -160,17 +160,13 @@ class HostLink:
         elif (problem := self._misbehaves) is not None:
             self._listener.down(run_id, self.host.name, cleaned(problem))
 
-    def detach(self, run_id: str) -> bool:
-        """Serve that run no more. Returns whether any other is left; without one the link closes."""
+    def detach(self, run_id: str) -> None:
+        """Serve that run no more. The connection stays until `close`."""
         with self._lock:
             watch = self._watches.get(run_id)
             self._watches = {other: kept for other, kept in self._watches.items() if other != run_id}
             if watch is not None and self._connection is not None:
                 self.send(orders.unwatch(run_id, watch.epoch))
-            if self._watches:
-                return True
-        self.close()
-        return False
 
     def send(
         self, order: Order[A], blob: bytes = b"", on_reply: Callable[[Reply[A]], None] | None = None
@@ -217,6 +213,11 @@ class HostLink:
     def serves_others(self, run_id: str) -> bool:
         """Return whether more runs than that one share it."""
         return any(served != run_id for served in self._served())
+
+    @property
+    def is_needed(self) -> bool:
+        """Return whether it serves a run."""
+        return bool(self._watches)
 
     @property
     def is_connected(self) -> bool:

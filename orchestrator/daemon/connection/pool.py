@@ -1,8 +1,12 @@
-"""The links that are open now. Runs that reach a host in the same way share one."""
+"""The links that are open now. Runs that reach a host in the same way share one.
+
+A link is closed once no run needs it, and nobody leases it: `orch fetch` right after a run's end would lose its answer.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -37,6 +41,8 @@ class ConnectionPool:
         self._pace = pace
         self._connect = connect
         self._links: dict[HostPlan, HostLink] = {}
+        self._leases: Counter[HostPlan] = Counter()
+        """How many calls use a link that is there."""
         self._lock = threading.Lock()
 
     def attach(self, run: Run, names: list[str]) -> None:
@@ -57,8 +63,9 @@ class ConnectionPool:
         key = run.plan.host(name).connection
         with self._lock:
             link = self._links.get(key)
-            if link is not None and not link.detach(run.run_id):
-                del self._links[key]
+            if link is not None:
+                link.detach(run.run_id)
+                self._close_unused(key)
 
     def link(self, run: Run, name: str) -> HostLink | None:
         """Return the link to a host of the run, if it is open."""
@@ -69,13 +76,37 @@ class ConnectionPool:
 
         Raises LinkDown where the host cannot be reached.
         """
-        link = self.link(run, name)
-        if link is not None and link.is_connected:
-            return use(link)
         host = run.plan.host(name)
+        link = self._begin_lease(host.connection)
+        if link is not None:
+            try:
+                return use(link)
+            finally:
+                self._end_lease(host.connection)
         watch = _watch(run)._replace(claim=None)  # who asks one question drives nothing
         with leased(host, self._transports[host.transport], self._bundle, run.run_id, watch) as own:
             return use(own)
+
+    def _begin_lease(self, key: HostPlan) -> HostLink | None:
+        """Return the link that is there, if it is connected. It stays there until `_end_lease`."""
+        with self._lock:
+            link = self._links.get(key)
+            if link is None or not link.is_connected:
+                return None
+            self._leases[key] += 1
+            return link
+
+    def _end_lease(self, key: HostPlan) -> None:
+        with self._lock:
+            self._leases[key] -= 1
+            self._close_unused(key)
+
+    def _close_unused(self, key: HostPlan) -> None:
+        """Close a link that neither a run nor a lease needs. The lock is held."""
+        if not self._leases[key]:
+            del self._leases[key]
+            if not self._links[key].is_needed:
+                self._links.pop(key).close()
 
     @property
     def hosts(self) -> dict[str, bool]:

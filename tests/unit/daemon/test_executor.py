@@ -41,16 +41,18 @@ from orchestrator.core.events import (
     OrderFailed,
 )
 from orchestrator.core.host import Facts, HostState, Link
-from orchestrator.core.model import Run, new_run
+from orchestrator.core.model import Problem, Run, new_run
 from orchestrator.core.notes import NoteKind
 from orchestrator.core.owner import Owner
 from orchestrator.core.phase_states import Phase, Swept
 from orchestrator.core.plan import TaskId
 from orchestrator.daemon.connection import orders
+from orchestrator.daemon.connection.conversation import Asks, OrderRefused
 from orchestrator.daemon.connection.link import Pace
 from orchestrator.daemon.coordinator.executor import Executor
 from orchestrator.daemon.transfer.logcopy import LogCopier
 from orchestrator.protocol.reports import Task
+from orchestrator.protocol.table import HIGHEST
 from tests.contract.fake_agent import BUNDLE, FACTS, TREE, FakeAgent, FakeHosts, Refusal, always, until
 from tests.unit.core.phases import state_of
 from tests.unit.core.transcript import make_plan
@@ -295,6 +297,25 @@ def test_runs_share_a_link_and_the_last_to_leave_closes_it(rig: Rig) -> None:
     again = rig.make_run("u")
     rig.open(again)
     assert len(rig.agent.connected_at) == 2
+
+
+def test_a_link_stays_for_who_asks_a_host_while_its_last_run_leaves_it(rig: Rig) -> None:
+    rig.open()
+
+    def use(link: Asks) -> str:
+        rig.executor.execute(rig.run, CloseHost("a"))
+        rig.agent.wait_order("unwatch")
+        with pytest.raises(OrderRefused, match="two at once"):  # whoever else asks ends the link no sooner
+            rig.executor.lease(rig.run, "a", refuse)
+        asked = HIGHEST({"run": "r", "epoch": 4, "dir": "/shared/t"})
+        return "answered" if link.ask(asked) else ""
+
+    def refuse(link: Asks) -> None:
+        raise OrderRefused(Problem("limit", "two at once"))
+
+    assert rig.executor.lease(rig.run, "a", use) == "answered"
+    until(lambda: rig.executor.hosts == {})
+    assert len(rig.agent.connected_at) == 1
 
 
 def test_a_host_where_something_ran_remembers_how_the_run_ended(rig: Rig) -> None:

@@ -6,12 +6,14 @@ what it has put off then falls into its own block. So the figures are an upper b
 which is at home on another machine, competes for the same cores. The CPU is that of task, shim and agent: of all their
 threads by the kernel's clocks, and of the processes that shim and agent have started, once they have ended.
 
-A sample is the ratio of ten pairs of blocks, so that what happens every two seconds is in each. The measurement ends
-once the 95 % interval is narrower than ± 1 %, or with so many pairs as there is time for; `--long` has patience.
+A sample is the ratio of twenty pairs of blocks, so that what happens every two seconds is in each. Blocks are short,
+and each way is the first of every other pair, since a machine gets slower and faster within seconds. The measurement
+ends once the 95 % interval is narrower than ± 1 %, or with so many pairs as there is time for; `--long` has patience.
 
 Then the shares: further tasks under orch, each with one thing switched off or on, take turns with the first. The one
 without heartbeats has one a minute, the one without callbacks has no runtime, the one without a log writes to
-/dev/null, and the one that is followed has an `orch logs --follow` that reads it.
+/dev/null, and the one that is followed has an `orch logs --follow` that reads it. A last one has nothing switched: it
+shows how far two processes of the same script differ, and no share below that says anything.
 """
 
 from __future__ import annotations
@@ -39,11 +41,11 @@ from benchmarks.length import is_long
 from benchmarks.limits import LIMITS
 from tests.cluster.cluster import Cluster, wait_until
 
-GROUP = 10
+GROUP = 20
 """Pairs to a sample."""
 
 GROUPS_MIN = 5
-GROUPS_MAX = 12
+GROUPS_MAX = 30
 GROUPS_MAX_LONG = 60
 SHARE_GROUPS = 5
 SHARE_GROUPS_LONG = 30
@@ -63,19 +65,20 @@ class Size:
 
     about_ms: int
     batch: int
-    epoch: int
+    batches: int
     steps: int
     untimed: int
 
 
-SIZES = (Size(5, 32, 500, 60, 4), Size(50, 448, 20, 8, 1), Size(500, 4480, 8, 1, 0))
-"""A block takes between a third and half of a second."""
+SIZES = (Size(5, 32, 500, 24, 3), Size(50, 448, 20, 4, 1), Size(500, 4480, 8, 1, 0))
+"""A block takes between an eighth and half of a second."""
 
 SHARES = {
     "heartbeats": {"timing": {"heartbeat": "60s", "unreachable_after": "200s", "lost_after": "300s"}},
     "progress callbacks": {"runtime": False},
     "log reading": {},
     "follow": {},
+    "nothing": {},
 }
 """What is switched off in the specs of the tasks that the shares are measured by."""
 
@@ -136,7 +139,7 @@ def measure() -> list[Figure]:
         figures = []
         for size in SIZES:
             for trainer in (hand, orch):
-                trainer.order(batch=size.batch, epoch=size.epoch)
+                trainer.order(batch=size.batch, batches=size.batches)
             figures += _overhead(hand, orch, held, size)
         others = {
             name: stack.enter_context(_under_orch(cluster, name.split()[0], **spec))
@@ -144,7 +147,7 @@ def measure() -> list[Figure]:
         }
         stack.enter_context(_follower(cluster, others["follow"]))
         for trainer in (orch, *others.values()):
-            trainer.order(batch=SIZES[0].batch, epoch=SIZES[0].epoch)
+            trainer.order(batch=SIZES[0].batch, batches=SIZES[0].batches)
         return figures + _shares(orch, others, SIZES[0])
 
 
@@ -157,11 +160,10 @@ def _overhead(hand: Trainer, orch: Trainer, held: Sequence[int], size: Size) -> 
         trainer.block(size)
     while len(samples) < (GROUPS_MAX_LONG if is_long() else GROUPS_MAX):
         pairs = []
-        for _ in range(GROUP):
-            with _stopped(held):
-                by_hand = hand.block(size)
-            pairs.append((by_hand, orch.block(size)))
-            steps_ms.append(by_hand.wall_s / size.steps * 1000)
+        for number in range(GROUP):
+            pair = _pair(hand, orch, held, size, hand_first=number % 2 == 0)
+            pairs.append(pair)
+            steps_ms.append(pair[0].wall_s / size.steps * 1000)
         samples.append((_over(pairs, "wall_s"), _over(pairs, "cpu_s")))
         if len(samples) >= GROUPS_MIN and all(
             _half_width(each) < ENOUGH for each in zip(*samples, strict=True)
@@ -179,6 +181,16 @@ def _overhead(hand: Trainer, orch: Trainer, held: Sequence[int], size: Size) -> 
             strict=True,
         )
     ]
+
+
+def _pair(
+    hand: Trainer, orch: Trainer, held: Sequence[int], size: Size, *, hand_first: bool
+) -> tuple[Block, Block]:
+    """Train a block by hand, with all of orch stopped, and one under orch. Return both in this order."""
+    under_orch = None if hand_first else orch.block(size)
+    with _stopped(held):
+        by_hand = hand.block(size)
+    return by_hand, under_orch or orch.block(size)
 
 
 def _shares(orch: Trainer, others: dict[str, Trainer], size: Size) -> list[Figure]:

@@ -86,6 +86,23 @@ def made() -> Any:
     return model
 
 
+def data(batch: int, batches: int) -> tf.data.Dataset:
+    """Return so many batches again and again.
+
+    There is no end of an epoch, since TensorFlow stands still for a second or more at some of them, also by hand.
+    """
+    x = np.random.default_rng(7).standard_normal((batch * batches, 256), dtype="float32")
+    y = (x[:, :10].argmax(axis=1)).astype("int32")
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return (
+        tf.data.Dataset.from_tensor_slices((x, y))
+        .batch(batch, drop_remainder=True)
+        .repeat()
+        .with_options(options)
+    )
+
+
 def main() -> None:
     if "--silent" in sys.argv:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -94,11 +111,10 @@ def main() -> None:
     model, wanted = made(), orders.next()
     while True:
         blocks = Blocks(orders)
-        batch, epoch = int(wanted["batch"]), int(wanted["epoch"])
-        x = np.random.default_rng(7).standard_normal((batch * epoch, 256), dtype="float32")
-        y = (x[:, :10].argmax(axis=1)).astype("int32")
         # With the bar of progress, as `fit` has it unless one asks for less: its lines are what logs are made of.
-        model.fit(x, y, batch_size=batch, epochs=100_000, callbacks=[blocks], verbose=1)
+        model.fit(
+            data(wanted["batch"], wanted["batches"]), steps_per_epoch=10**9, callbacks=[blocks], verbose=1
+        )
         if blocks.wanted is None:
             return
         wanted = blocks.wanted

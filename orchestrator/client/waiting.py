@@ -109,16 +109,19 @@ class Wait:
         """
         began = self._environment.now()
         try:
-            # The run first: then all events that led to its last phase are in the next answer.
-            self.run = status_of(self._client, self.run)
+            # The events first: what happens after them ends the wait that follows, also if the status has it already.
             self._say_events(self._news())
+            self.run = status_of(self._client, self.run)
+            is_over = self._until(self.run)
+            if is_over:
+                self._say_events(self._news())  # all that led to its last phase
         except (CoordinatorUnreachable, CoordinatorBusy) as e:
             self._away(e)
         else:
             if self._away_since is not None:
                 self._say("The coordinator answers again")
                 self._away_since = None
-            if self._until(self.run):
+            if is_over:
                 return False
             self._say_progress()
         if self._deadline is not None and self._environment.now() >= self._deadline:

@@ -33,6 +33,21 @@ def test_up_waits_until_it_trains(orch: Desk, api: FakeApi, spec: str) -> None:
     )
 
 
+def test_up_does_not_sleep_on_what_happens_while_it_looks(orch: Desk, api: FakeApi, spec: str) -> None:
+    """The status is that of just before; the next look must not wait for yet another event."""
+
+    def happens_after_the_status() -> None:
+        if api.events:
+            api.runs[-1]["phase"] = "RUNNING"
+        else:
+            api.events.append(event_document(1, "running", "training started"))
+
+    api.on_status = happens_after_the_status
+    assert orch("up", spec) == 0
+    assert orch.clock == 0.0
+    assert "training started" in orch.said
+
+
 def test_up_says_what_is_left_out(orch: Desk, api: FakeApi, spec: str) -> None:
     phases(api, {"phase": "RUNNING"})
     Path(spec).with_name(".env").write_text("TOKEN=1")

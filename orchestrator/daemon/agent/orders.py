@@ -121,25 +121,22 @@ class Orders:
 
         self._fork(look, reply, "the look at the machine", deadline_s=PROBE_S)
 
-    def _on_psutil(self, order: orders.Psutil, blob: bytes, reply: Reply) -> orders.Nothing | None:
+    def _on_psutil(self, order: orders.Psutil, blob: bytes, _reply: Reply) -> orders.Nothing:
         digest, last = order["sha256"], order["last"]
-        whole = self._blobs.take(digest, order["offset"], blob, last)
-        if not (last and whole):
-            return {}
-        archive = os.path.join(self._host.host_dir, "blobs", digest)
+        if self._blobs.take(digest, order["offset"], blob, last) and last:
+            self._context.loop.after(PSUTIL_AFTER_S, lambda: self._unpack_psutil(digest))
+        return {}
 
-        def unpacked(_result: Result) -> None:
-            self._context.loop.after(PSUTIL_AFTER_S, self._compile_psutil)
-            reply.ok({})
+    def _unpack_psutil(self, digest: str) -> None:
+        """Unpack psutil and import it, in a fork first, which compiles it: the compiler's 10 MB would stay."""
+        host = self._host
 
-        self._jobs.function(lambda: self._host.unpack_psutil(archive, digest), unpacked, deadline_s=LOOK_S)
-        return None
+        def prepare() -> None:
+            host.unpack_psutil(os.path.join(host.host_dir, "blobs", digest), digest)
+            host.load_psutil()
 
-    def _compile_psutil(self) -> None:
-        """Import psutil in a fork first, which compiles it: the compiler's 10 MB would stay with the agent."""
-        load = self._host.load_psutil
         try:
-            self._jobs.function(load, lambda _result: load(), deadline_s=LOOK_S)
+            self._jobs.function(prepare, lambda _result: host.load_psutil(), deadline_s=LOOK_S)
         except OSError:
             return  # the host has no process left; /proc gives the basics
 

@@ -1,8 +1,8 @@
 """What an agent costs its host: CPU from its fork to the first heartbeat, and memory afterwards.
 
-Most hosts have psutil, pushed by us or their own, and an agent imports it half a minute after its start. So its memory is
-measured without psutil and with it, also of the first agent on a host, which is pushed psutil and compiles it. The CPU
-is that of the whole process, to which the login shell's exec belongs.
+Most hosts have psutil, pushed by us or their own, and an agent imports it half a minute after its start. So its
+memory is measured without psutil and with it, also of the first agent on a host, which is pushed psutil and compiles
+it. The CPU is that of the whole process, to which the login shell's exec belongs.
 """
 
 from __future__ import annotations

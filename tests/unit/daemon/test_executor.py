@@ -47,7 +47,7 @@ from orchestrator.core.owner import Owner
 from orchestrator.core.phase_states import Phase, Swept
 from orchestrator.core.plan import TaskId
 from orchestrator.daemon.connection import orders
-from orchestrator.daemon.connection.conversation import Asks, OrderRefused
+from orchestrator.daemon.connection.conversation import Asks, LinkDown, OrderRefused
 from orchestrator.daemon.connection.link import Pace
 from orchestrator.daemon.coordinator.executor import Executor
 from orchestrator.daemon.transfer.logcopy import LogCopier
@@ -307,8 +307,11 @@ def test_a_link_stays_for_who_asks_a_host_while_its_last_run_leaves_it(rig: Rig)
         rig.agent.wait_order("unwatch")
         with pytest.raises(OrderRefused, match="two at once"):  # whoever else asks ends the link no sooner
             rig.executor.lease(rig.run, "a", refuse)
-        asked = HIGHEST({"run": "r", "epoch": 4, "dir": "/shared/t"})
-        return "answered" if link.ask(asked) else ""
+        try:
+            link.ask(HIGHEST({"run": "r", "epoch": 4, "dir": "/shared/t"}))
+        except LinkDown as e:
+            return str(e)
+        return "answered"
 
     def refuse(link: Asks) -> None:
         raise OrderRefused(Problem("limit", "two at once"))

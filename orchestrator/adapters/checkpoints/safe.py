@@ -7,9 +7,11 @@ broke off continues with the next chunk (`arrival`).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 
+from orchestrator.adapters import durable
 from orchestrator.adapters.checkpoints import copying, discovery, places, seed, space
 from orchestrator.adapters.checkpoints.arrival import Arrival, remove_abandoned
 from orchestrator.adapters.checkpoints.places import SeedError
@@ -18,6 +20,7 @@ from orchestrator.adapters.checkpoints.units import Unit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from orchestrator.protocol.orders import Manifest, Received
@@ -58,7 +61,8 @@ def snapshot(root: str, directory: str, path: str | None) -> Manifest:
             for link in found.links:
                 copying.copy_link(link, directory, building)
             seed.complete(building)
-            manifest = _manifest(building, copy, generation_of(directory), marker.get("by"))
+            with _synced_meanwhile(building):
+                manifest = _manifest(building, copy, generation_of(directory), marker.get("by"))
             _keep(root, building, manifest)
             return manifest
     raise SeedError(
@@ -187,10 +191,34 @@ def _chunks(path: str) -> list[str]:
     from hashlib import sha256
 
     made_of = []
+    room = memoryview(bytearray(min(CHUNK_BYTES, max(1, os.path.getsize(path)))))
     with open(path, "rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            made_of.append(sha256(chunk).hexdigest())
+        while length := file.readinto(room):
+            made_of.append(sha256(room[:length]).hexdigest())
     return made_of
+
+
+@contextlib.contextmanager
+def _synced_meanwhile(directory: str) -> Iterator[None]:
+    """Sync a tree beside the body. Raises OSError where the disk refuses: a second sync would not tell it again."""
+    import threading
+
+    refused: list[OSError] = []
+
+    def sync() -> None:
+        try:
+            durable.sync_tree(directory)
+        except OSError as e:
+            refused.append(e)
+
+    thread = threading.Thread(target=sync, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+    if refused:
+        raise refused[0]
 
 
 def _keep(root: str, building: str, manifest: Manifest) -> None:

@@ -31,6 +31,8 @@ class CheckpointStore:
         self._chunks = os.path.join(self.root, "pieces")
         self._manifests = os.path.join(self.root, "manifests")
         self._keep = keep
+        self._sums: dict[str, tuple[int, hashlib._Hash]] = {}
+        """Of each partial chunk that came from its first byte on: its bytes, and their SHA-256."""
 
     # -- what is here --------------------------------------------------------------------------------------
 
@@ -73,13 +75,25 @@ class CheckpointStore:
         """Append to a partial chunk. It stays on disk if the transfer breaks off."""
         os.makedirs(self._chunks, mode=0o700, exist_ok=True)
         with open(self.path(chunk) + ".part", "ab") as file:
+            held = file.tell()
             file.write(data)
+        if held == 0:
+            self._sums[chunk] = (0, hashlib.sha256())
+        known = self._sums.pop(chunk, None)
+        if known is not None and known[0] == held:
+            known[1].update(data)
+            self._sums[chunk] = (held + len(data), known[1])
 
     def finish(self, chunk: str) -> bool:
-        """Complete a chunk, and return whether it matches its SHA-256. A chunk that does not is removed."""
+        """Complete a chunk, and return whether it matches its SHA-256. A chunk that does not is removed.
+
+        What came in parts was summed as it came. A chunk of which a part came earlier is read.
+        """
         part = self.path(chunk) + ".part"
+        known = self._sums.pop(chunk, None)
         with open(part, "rb") as file:
-            whole = hashlib.file_digest(file, "sha256").hexdigest() == chunk
+            summed = known[1] if known is not None else hashlib.file_digest(file, "sha256")
+            whole = summed.hexdigest() == chunk
             if whole:
                 os.fsync(file.fileno())
         if whole:

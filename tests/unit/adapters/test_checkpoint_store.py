@@ -1,0 +1,77 @@
+"""The head's copies: a chunk is judged by all of its bytes, whether they came in one transfer or in two."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from orchestrator.adapters import durable
+from orchestrator.adapters.checkpoints import safe
+from orchestrator.adapters.head.checkpoint_store import CheckpointStore
+
+PARTS = (b"first", b"second", b"third")
+CHUNK = hashlib.sha256(b"".join(PARTS)).hexdigest()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return opened(tmp_path)
+
+
+def opened(state_dir: Path) -> CheckpointStore:
+    return CheckpointStore(str(state_dir), "t", "/ckpt", 3)
+
+
+def test_a_chunk_that_came_whole_is_kept(store: CheckpointStore) -> None:
+    for part in PARTS:
+        store.append(CHUNK, part)
+    assert store.finish(CHUNK)
+    assert store.held_bytes(CHUNK) is None
+    assert Path(store.path(CHUNK)).read_bytes() == b"".join(PARTS)
+
+
+@pytest.mark.parametrize("damaged", range(3))
+def test_a_damaged_part_costs_the_chunk(store: CheckpointStore, damaged: int) -> None:
+    for number, part in enumerate(PARTS):
+        store.append(CHUNK, part[::-1] if number == damaged else part)
+    assert not store.finish(CHUNK)
+    assert store.held_bytes(CHUNK) == 0
+
+
+@pytest.mark.parametrize("early", [PARTS[0], b"wrong"])
+def test_a_part_that_an_earlier_coordinator_took_is_read(tmp_path: Path, early: bytes) -> None:
+    opened(tmp_path).append(CHUNK, early)
+    store = opened(tmp_path)
+    for part in PARTS[1:]:
+        store.append(CHUNK, part)
+    assert store.finish(CHUNK) == (early == PARTS[0])
+
+
+def test_a_chunk_that_came_damaged_comes_anew(store: CheckpointStore) -> None:
+    store.append(CHUNK, b"wrong")
+    assert not store.finish(CHUNK)
+    for part in PARTS:
+        store.append(CHUNK, part)
+    assert store.finish(CHUNK)
+
+
+def test_a_disk_that_refuses_to_sync_a_snapshot_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "gen-000001"
+    directory.mkdir()
+    (directory / "model-7.bin").write_bytes(b"x" * 100)
+    told = []
+
+    def refuse(tree: str) -> None:
+        if not told:  # the kernel tells an error of the disk once
+            told.append(tree)
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(durable, "sync_tree", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        safe.snapshot(str(tmp_path), str(directory), None)
+    assert safe.snapshot(str(tmp_path), str(directory), None)["global_step"] == 7

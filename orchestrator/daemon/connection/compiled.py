@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _COMPILING = threading.Lock()
 
+_LEVEL = 4
+"""Half of the time that the usual level takes, for 3 % more bytes."""
+
 
 def compiled_for(magic: str, code: Archive) -> Archive | None:
     """Return the archive as it will lie on the host, compressed; None where the host's byte code (`magic`) differs.
@@ -42,7 +45,7 @@ def compiled_for(magic: str, code: Archive) -> Archive | None:
 def _compiled(code: Archive) -> Archive:
     files, plain = dict(bundle.members()), io.BytesIO()
     precompile(code.data, plain, lambda name, source: _code(files.get(name), name, source))
-    data = zlib.compress(plain.getvalue())
+    data = zlib.compress(plain.getvalue(), _LEVEL)
     return type(code)(hashlib.sha256(data).hexdigest(), data)
 
 

@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-UNHURRIED_S = 0.5
-"""How long a heartbeat that only moves numbers waits at most: a quarter of the usual time between two."""
+UNHURRIED_S = 1.0
+"""How long a heartbeat that only moves numbers waits at most: half of the usual time between two."""
 
 
 class Inbox(Generic[T]):

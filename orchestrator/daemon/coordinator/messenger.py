@@ -1,6 +1,6 @@
 """Sends messages to people about what happens to runs (`notify:`), in threads of its own: no decision waits for it.
 
-One thread reads the journal's new events once a second and decides, by the core, what is to be said. Each recipient
+One thread reads the journal's new events every two seconds and decides, by the core, what is to be said. Each recipient
 that has something to be told gets a thread of its own, so one that does not answer holds up no other. What has been
 read and not delivered is kept in a file, and the next coordinator goes on from there: nothing is lost. A message may
 arrive twice if a coordinator dies between delivering it and writing that down.
@@ -34,7 +34,7 @@ from orchestrator.spec.recipients import services
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 2.0
 FLUSH_S = 5.0
 """How long a coordinator that ends waits for what is being delivered; the rest waits for the next one."""
 

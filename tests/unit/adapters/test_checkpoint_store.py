@@ -64,7 +64,7 @@ def test_a_disk_that_refuses_to_sync_a_snapshot_is_told(
     directory = tmp_path / "gen-000001"
     directory.mkdir()
     (directory / "model-7.bin").write_bytes(b"x" * 100)
-    told = []
+    told: list[str] = []
 
     def refuse(tree: str) -> None:
         if not told:  # the kernel tells an error of the disk once

@@ -16,7 +16,9 @@ def task(tmp_path: Path) -> Iterator[Callable[..., Task]]:
 
     def start(source: str, *args: str, **options: Any) -> Task:
         script = tmp_path / "train.py"
-        script.write_text(source)
+        whole = tmp_path / "train.py.new"
+        whole.write_text(source)
+        whole.replace(script)  # a task that was started just before may be reading the file
         started.append(Task(script, *args, **options))
         return started[-1]
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from orchestrator.adapters.channel import Decoder, encode
+from orchestrator.daemon.agent.heartbeat import next_heartbeat_s
 from orchestrator.protocol import orders, reports
 from tests.agents import hello
 
@@ -207,7 +208,9 @@ class Agent:
                 task.update(global_step=step, steps_per_s=5.0, metrics={"loss": 1.0 / step, "accuracy": 0.5})
                 task.update(cpu_percent=97.5, rss_bytes=1 << 30, epoch=1 + step // 1000)
         self._report()
-        self._timers.after(heartbeat_s, lambda: self._beat(rhythm, heartbeat_s))
+        self._timers.after(
+            next_heartbeat_s(heartbeat_s, time.time()), lambda: self._beat(rhythm, heartbeat_s)
+        )
 
     def _report(self) -> None:
         host: reports.HostSample = {

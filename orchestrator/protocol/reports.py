@@ -246,7 +246,7 @@ class Report(TypedDict):
 
 @final
 class ReportFrame(TypedDict):
-    """Agent to coordinator, every heartbeat, and at once when a task's phase changes."""
+    """Agent to coordinator, every heartbeat (all agents at the same time of day), and at once when a phase changes."""
 
     report: Report
 

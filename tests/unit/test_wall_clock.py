@@ -27,6 +27,7 @@ ALLOWED = {
     "adapters/head/accounts.py": SHOWN,
     "daemon/coordinator/historian.py": SHOWN,
     "client/environment.py": SHOWN,
+    "daemon/agent/main.py": "when to report, so that all hosts do it together: half a heartbeat early or late at most",
     "daemon/agent/runs.py": "how long ago a run was watched and changed: shown, and what it allows a person confirms",
     "daemon/agent/sweep.py": "the age of bundles that nobody uses: a month, and one that is missing is pushed again",
     "daemon/agent/tasks.py": "how long a shim may be on its way: its lock is what keeps it from being called dead",

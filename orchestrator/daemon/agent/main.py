@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 
 from orchestrator.adapters.channel import Decoder, FrameError, encode
 from orchestrator.adapters.host import leaving, unkillable
 from orchestrator.daemon.agent import state as agent_state
 from orchestrator.daemon.agent.context import Context
 from orchestrator.daemon.agent.directories import Directories
+from orchestrator.daemon.agent.heartbeat import next_heartbeat_s
 from orchestrator.daemon.agent.host import PSUTIL_AFTER_S, Host
 from orchestrator.daemon.agent.jobs import Jobs
 from orchestrator.daemon.agent.orders import Orders
@@ -81,7 +83,7 @@ class Agent:
         self._sampled = {**self._host.sample(), "checkpoint_dirs": dirs, "leaving": leaving.told()}
         self._report()
         heartbeat_s = min(self._tasks.watched.values(), default=self._heartbeat_s)
-        self._loop.after(heartbeat_s, lambda: self._heartbeat(rhythm))
+        self._loop.after(next_heartbeat_s(heartbeat_s, time.time()), lambda: self._heartbeat(rhythm))
 
     def _mark(self) -> None:
         self._changed = True

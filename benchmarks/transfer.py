@@ -1,8 +1,9 @@
 """Checkpoints between hosts that share no directory, compared with `scp` of the same file between the same hosts.
 
 Each pair moves the same bytes, scp and orch in turns: from a quiet disk, with memory that the machine has touched just
-before, and with no earlier copy at the target. One way leads to the head node, as after a failure, when a start waits
-for the bytes, and one to a host. Ours begins with the snapshot of the checkpoint on its host, which copies and hashes
+before, and with no earlier copy at the target. The checkpoint is one that TensorFlow has written; scp moves its data
+file alone, which is all but a few hundred bytes. One way leads to the head node, as after a failure, when a start waits
+for the bytes, and one to a host. Ours begins with the snapshot of the checkpoint on its host, which verifies and hashes
 all of it, is checked by SHA-256 and synced at its end; scp does none of that. The head knows what it pushes, so a push
 needs no snapshot. While a run trains, half of the time is left to it.
 """
@@ -14,6 +15,7 @@ import mmap
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -39,6 +41,15 @@ from tests.cluster.lab import Lab, LabHost
 SIZES_MB = tuple(map(int, os.environ.get("ORCH_BENCH_MB", "200,1000").split(",")))
 PAIRS = 5
 PAIRS_OF_A_GB = 3
+
+SAVE = """import sys
+import numpy as np
+import tensorflow as tf
+size = int(sys.argv[2]) * 250_000
+weights = tf.Variable(np.random.default_rng(0).random(size, np.float32))
+tf.train.Checkpoint(weights=weights).save(sys.argv[1])
+"""
+"""Writes a checkpoint of so many megabytes."""
 
 
 def measure() -> list[Figure]:
@@ -92,12 +103,15 @@ class Carried:
         self._host = host.name
         self._work = work
         self._head = CheckpointTransfer(str(work / "head"), lambda _run, _name: link)
-        (work / "ckpt" / "gen-000001").mkdir(parents=True)
-        self.file = work / "ckpt" / "gen-000001" / "model-100.bin"
-        with self.file.open("wb") as file:
-            for _ in range(megabytes):
-                file.write(os.urandom(1_000_000))
-        os.utime(self.file, (0, 1_700_000_000))
+        generation = work / "ckpt" / "gen-000001"
+        generation.mkdir(parents=True)
+        save = [sys.executable, "-c", SAVE, str(generation / "ckpt"), str(megabytes)]
+        subprocess.run(
+            save, check=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        )
+        (self.file,) = generation.glob("ckpt-1.data-*")
+        for file in generation.iterdir():
+            os.utime(file, (0, 1_700_000_000))
         self._run = _run(host, work / "ckpt")
         self._manifest: Manifest
         self._store: CheckpointStore

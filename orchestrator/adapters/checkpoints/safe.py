@@ -20,10 +20,12 @@ from orchestrator.adapters.checkpoints.units import Unit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from orchestrator.protocol.orders import Manifest, Received
+
+    FileEntry = tuple[str, int, int, list[str]]
 
 CHUNK_BYTES = 8 << 20
 """The size of a chunk. A transfer that breaks off loses at most this much."""
@@ -54,15 +56,15 @@ def snapshot(root: str, directory: str, path: str | None) -> Manifest:
             need.bytes = unit.bytes
             try:
                 copy = copying.copied(unit, directory, building)
-                copy.read()
+                copying.copy_others(directory, found.others, building, [])
+                for link in found.links:
+                    copying.copy_link(link, directory, building)
+                seed.complete(building)
+                with _meanwhile(lambda: durable.sync_tree(building)), _meanwhile(copy.read):
+                    files = _files(building)
             except Torn:
                 continue
-            copying.copy_others(directory, found.others, building, [])
-            for link in found.links:
-                copying.copy_link(link, directory, building)
-            seed.complete(building)
-            with _synced_meanwhile(building):
-                manifest = _manifest(building, copy, generation_of(directory), marker.get("by"))
+            manifest = _manifest(files, copy, generation_of(directory), marker.get("by"))
             _keep(root, building, manifest)
             return manifest
     raise SeedError(
@@ -152,10 +154,28 @@ def generation_of(directory: str) -> int | None:
     return int(digits) if digits.isdecimal() else None
 
 
-def _manifest(directory: str, unit: Unit, generation: int | None, by: dict[str, Any] | None) -> Manifest:
+def _manifest(
+    files: list[FileEntry], unit: Unit, generation: int | None, by: dict[str, Any] | None
+) -> Manifest:
     """Return the manifest of a snapshot. Its digest covers names and content, but not times and owners."""
-    import re
     from hashlib import sha256
+
+    content = json.dumps([(name, size, made_of) for name, size, _, made_of in files])
+    return {
+        "digest": sha256(content.encode()).hexdigest(),
+        "files": files,
+        "piece_bytes": CHUNK_BYTES,
+        "bytes": sum(size for _, size, _, _ in files),
+        "generation": generation,
+        "global_step": unit.global_step,
+        "saved_at": unit.saved_at,
+        "by": by,
+    }
+
+
+def _files(directory: str) -> list[FileEntry]:
+    """Return name, bytes, time and chunks of each file of a tree, sorted by name."""
+    import re
 
     from orchestrator.protocol.limits import CONTROLS
 
@@ -173,18 +193,7 @@ def _manifest(directory: str, unit: Unit, generation: int | None, by: dict[str, 
                 )
             found = os.stat(path)
             files.append((inside, found.st_size, found.st_mtime_ns, _chunks(path)))
-    files.sort()
-    content = json.dumps([(name, size, made_of) for name, size, _, made_of in files])
-    return {
-        "digest": sha256(content.encode()).hexdigest(),
-        "files": files,
-        "piece_bytes": CHUNK_BYTES,
-        "bytes": sum(size for _, size, _, _ in files),
-        "generation": generation,
-        "global_step": unit.global_step,
-        "saved_at": unit.saved_at,
-        "by": by,
-    }
+    return sorted(files)
 
 
 def _chunks(path: str) -> list[str]:
@@ -199,26 +208,26 @@ def _chunks(path: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _synced_meanwhile(directory: str) -> Iterator[None]:
-    """Sync a tree beside the body. Raises OSError where the disk refuses: a second sync would not tell it again."""
+def _meanwhile(work: Callable[[], object]) -> Iterator[None]:
+    """Do the work beside the body, and raise what it raises. A disk tells a refused sync only once."""
     import threading
 
-    refused: list[OSError] = []
+    raised: list[Exception] = []
 
-    def sync() -> None:
+    def do() -> None:
         try:
-            durable.sync_tree(directory)
-        except OSError as e:
-            refused.append(e)
+            work()
+        except Exception as e:
+            raised.append(e)
 
-    thread = threading.Thread(target=sync, daemon=True)
+    thread = threading.Thread(target=do, daemon=True)
     thread.start()
     try:
         yield
     finally:
         thread.join()
-    if refused:
-        raise refused[0]
+    if raised:
+        raise raised[0]
 
 
 def _keep(root: str, building: str, manifest: Manifest) -> None:

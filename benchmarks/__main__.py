@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--long",
         action="store_true",
-        help="measure for longer, where that narrows an interval, and 256 SSH hosts",
+        help="measure for longer, where that narrows an interval",
     )
     options = parser.parse_args(argv)
     as_users_have_it()

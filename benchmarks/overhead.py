@@ -8,7 +8,8 @@ threads by the kernel's clocks, and of the processes that shim and agent have st
 
 A sample is the ratio of twenty pairs of blocks, so that what happens every two seconds is in each. Blocks are short,
 and each way is the first of every other pair, since a machine gets slower and faster within seconds. The measurement
-ends once the 95 % interval is narrower than ± 1 %, or with so many pairs as there is time for; `--long` has patience.
+ends once the 95 % interval is narrower than ± 1 % and does not hold the limit, or with so many pairs as there is time
+for; `--long` has patience.
 
 Then the shares: further tasks under orch, each with one thing switched off or on, take turns with the first. The one
 without heartbeats has one a minute, the one without callbacks has no runtime, the one without a log writes to
@@ -155,6 +156,7 @@ def _overhead(hand: Trainer, orch: Trainer, held: Sequence[int], size: Size) -> 
     """Compare a pair after the other, until it is known well enough."""
     samples: list[tuple[float, float]] = []
     steps_ms: list[float] = []
+    limits = ("overhead: wall", "overhead: CPU")
     for trainer in (hand, orch):
         trainer.block(size)  # the first one is traced
         trainer.block(size)
@@ -166,7 +168,8 @@ def _overhead(hand: Trainer, orch: Trainer, held: Sequence[int], size: Size) -> 
             steps_ms.append(pair[0].wall_s / size.steps * 1000)
         samples.append((_over(pairs, "wall_s"), _over(pairs, "cpu_s")))
         if len(samples) >= GROUPS_MIN and all(
-            _half_width(each) < ENOUGH for each in zip(*samples, strict=True)
+            _is_known(each, LIMITS[limit])
+            for each, limit in zip(zip(*samples, strict=True), limits, strict=True)
         ):
             break
     each_ms = median(steps_ms)
@@ -176,7 +179,7 @@ def _overhead(hand: Trainer, orch: Trainer, held: Sequence[int], size: Size) -> 
         )
         for what, limit, values in zip(
             ("wall time under orch, over by hand", "CPU under orch, over by hand"),
-            ("overhead: wall", "overhead: CPU"),
+            limits,
             zip(*samples, strict=True),
             strict=True,
         )
@@ -219,6 +222,12 @@ def _over(pairs: Sequence[tuple[Block, Block]], what: str) -> float:
     """Return by how many percent the second ones took more than the first ones."""
     first, second = (sum(getattr(pair[index], what) for pair in pairs) for index in (0, 1))
     return (second / first - 1) * 100
+
+
+def _is_known(samples: Sequence[float], limit: float) -> bool:
+    """Whether the interval is narrow, and wholly on one side of the limit."""
+    width = _half_width(samples)
+    return width < ENOUGH and abs(median(samples) - limit) > width
 
 
 def _half_width(samples: Sequence[float]) -> float:

@@ -25,7 +25,7 @@ _ROWS = MappingProxyType(
     {
         "adoption: until all tasks are adopted": 5.0,
         "adoption: CPU": 2.5,
-        "agent: CPU": 28.0,
+        "agent: CPU": 40.0,
         "agent: resident": 16.0,
         "browser: stream": 10.0,
         "browser: heap": 150.0,

@@ -1,4 +1,4 @@
-"""How long a benchmark may take: half an hour for all of them, or as long as `--long` lets them."""
+"""How long a benchmark may take: three quarters of an hour for all of them, or as long as `--long` lets them."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def measure(names: Sequence[str]) -> tuple[dict[str, list[Figure]], list[str]]:
             break
         except NotMeasured as e:
             failures.append(f"{name}: NOT MEASURED: {e}")
-        except Exception as e:  # the figures of the other benchmarks, most of an hour of work, must not be lost
+        except Exception as e:  # the figures of the others, most of an hour of work, must not be lost
             traceback.print_exc()
             failures.append(f"{name}: NOT MEASURED: {_first_line(e)}")
     return measured, failures

@@ -336,6 +336,10 @@ class Agent(FileOrders):
             and not share.copy_is_whole(self.machine, order["seed"])
         ):
             raise HostFault("os", f"there is no checkpoint at {order['seed']}")
+        if int(order["epoch"]) in self.world.stale:
+            record.by_stale = True
+            if record.process is not None:
+                record.process.by_stale = True
         takes_s = self.world.chance.uniform(0.05, 2.0) if order.get("seed") else 0.0
         self._job(takes_s, lambda: self._forward(record, order, answer) if self.alive else None)
 

@@ -48,7 +48,7 @@ class Record:
     was_ready: bool = False
     log: HostLog = field(default_factory=HostLog)
     by_stale: bool = False
-    """Whether the coordinator that ordered it had a successor already."""
+    """Whether the coordinator that ordered it, or its release, had a successor already."""
 
     def __post_init__(self) -> None:
         start = self.start

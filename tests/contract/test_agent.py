@@ -45,6 +45,19 @@ def connect(host_dir: Path) -> Iterator[Connect]:
         client.close()
 
 
+def test_it_reports_at_whole_multiples_of_its_heartbeat_whenever_it_began(connect: Connect) -> None:
+    agent = connect()
+    time.sleep(1.5 - time.time() % 1.0)
+    agent.ok("watch", heartbeat_s=1.0)
+    off_s: list[float] = []
+    while len(off_s) < 4:
+        known = len(agent.reports)
+        assert agent.hear()
+        if len(agent.reports) > known:
+            off_s.append(abs((time.time() + 0.5) % 1.0 - 0.5))
+    assert sorted(off_s)[1] < 0.25, f"half a second off is when it was asked to: {off_s}"
+
+
 # ---------------------------------------------------------------- life of a task
 
 

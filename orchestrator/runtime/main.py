@@ -99,6 +99,7 @@ def _prepare_and_run(script: Script, arguments: list[str], link: Link, orders: O
         progress.flush()
         raise
     except BaseException as e:
+        orders.raise_if_stopping()
         progress.flush()
         kind = "import" if _is_framework_missing(e) else getattr(e, "orch_kind", "exception")
         return _failed(link, kind, e, script.path)

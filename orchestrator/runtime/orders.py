@@ -46,6 +46,7 @@ class Orders:
         self._released = threading.Event()
         self._environment: dict[str, str] = {}
         self._stopping = False
+        self._hooks_done = threading.Event()
         self._main_thread = threading.main_thread().ident
 
     def start(self) -> None:
@@ -57,6 +58,12 @@ class Orders:
         """Wait for the release, and return the environment that comes with it."""
         self._released.wait()
         return self._environment
+
+    def raise_if_stopping(self) -> None:
+        """Raise Stopped if an order to stop has come: a peer that stopped earlier may make the training fail first."""
+        if self._stopping:
+            self._hooks_done.wait()
+            raise Stopped
 
     def _listen(self) -> None:
         for order in self._link.orders():
@@ -85,6 +92,7 @@ class Orders:
                 hook()
             except Exception as e:
                 print(f"orch: a hook of runtime.on_stop failed: {type(e).__name__}: {e}", file=sys.stderr)
+        self._hooks_done.set()
         if self._main_thread is not None:
             signal.pthread_kill(self._main_thread, _SIGNAL)
 

@@ -6,9 +6,51 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from tests.cluster.cluster import Cluster
+
+NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
+"""What Chromium says of every request that is under way while an interface comes or goes, loopback or not."""
+
+
+def visit(page: Any, address: str) -> None:
+    """Open `address` with all that it loads, again if another test made or removed a host's interface meanwhile."""
+    _load(page, lambda: page.goto(address))
+
+
+def reload(page: Any) -> None:
+    """Load the page again, as `visit` does."""
+    _load(page, page.reload)
+
+
+def _load(page: Any, load: Callable[[], object]) -> None:
+    for _ in range(10):
+        cut: list[str] = []
+
+        def hear(request: Any, cut: list[str] = cut) -> None:
+            if request.failure == NETWORK_CHANGED:
+                cut.append(request.url)
+
+        page.on("requestfailed", hear)
+        try:
+            load()
+        except Exception as e:
+            if NETWORK_CHANGED not in str(e):
+                raise
+            cut.append(page.url)
+        finally:
+            page.remove_listener("requestfailed", hear)
+        if not cut:
+            return
+        load = page.reload if page.url.startswith("http") else load
+    raise AssertionError(f"the network changed during each of ten attempts to load {page.url}")
+
+
+def is_wrong(said: Any) -> bool:
+    """Return whether a message of the console is an error of the page."""
+    return bool(said.type == "error" and NETWORK_CHANGED not in said.text)
 
 
 class Ui:
@@ -27,16 +69,16 @@ class Ui:
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("console", self._hear)
         self.page.on("dialog", lambda dialog: self.wrong.append(dialog.message))
-        self.page.goto(self.address)
+        visit(self.page, self.address)
 
     def _hear(self, said: Any) -> None:
         # A coordinator or host that is busy for a moment is told to the page, which asks again; Chromium tells it too.
-        if said.type == "error" and not re.search(r"status of 50[23]", said.text):
+        if is_wrong(said) and not re.search(r"status of 50[23]", said.text):
             self.wrong.append(said.text)
 
     def go(self, *parts: str) -> None:
         origin = self.address.split("/login")[0]
-        self.page.goto(f"{origin}/#/{'/'.join(parts)}")
+        visit(self.page, f"{origin}/#/{'/'.join(parts)}")
         if parts and parts[0] == "r" and len(parts) == 2:
             self.page.wait_for_selector("[data-loaded]")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.adapters.head.history import History
-from tests.cluster.browsing import Ui
+from tests.cluster.browsing import Ui, reload, visit
 from tests.cluster.cluster import Cluster
 from tests.contract.fake_api import run_document, task_document
 from tests.contract.test_page import Served
@@ -70,7 +70,7 @@ def test_a_run_is_killed_comes_back_and_is_seen_doing_so(local_cluster: Cluster,
     page.get_by_text(re.compile("generation 2 resumes|trains again")).first.wait_for(timeout=20_000)
     local_cluster.kill_coordinator()
     page.get_by_text("The coordinator has not answered").wait_for(timeout=20_000)
-    page.goto(page.url)
+    visit(page, page.url)
     page.get_by_text("The coordinator has not answered").wait_for(timeout=20_000)
     assert run["run_id"] in page.inner_text("main")
     local_cluster.ok("coordinator", "start")
@@ -296,8 +296,8 @@ def test_a_drained_host_is_let_in_again_by_its_button(browser: Any, tmp_path: Pa
         served.api.runs = [run]
         context = browser.new_context()
         page = context.new_page()
-        page.goto(f"http://127.0.0.1:{served.port}/login?token={served.keys.new_token()}")
-        page.goto(f"http://127.0.0.1:{served.port}/#/r/{run['run_id']}")
+        visit(page, f"http://127.0.0.1:{served.port}/login?token={served.keys.new_token()}")
+        visit(page, f"http://127.0.0.1:{served.port}/#/r/{run['run_id']}")
         page.get_by_role("button", name="undrain…").click()
         dialog = page.get_by_role("dialog")
         assert "It may be given tasks again" in dialog.inner_text()
@@ -333,9 +333,9 @@ def test_64_tasks_and_100_000_points_are_seen_within_a_moment(browser: Any, tmp_
         kept.close()
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         page = context.new_page()
-        page.goto(f"http://127.0.0.1:{served.port}/login?token={served.keys.new_token()}")
-        page.goto(f"http://127.0.0.1:{served.port}/#/r/{run['run_id']}")
-        page.reload()
+        visit(page, f"http://127.0.0.1:{served.port}/login?token={served.keys.new_token()}")
+        visit(page, f"http://127.0.0.1:{served.port}/#/r/{run['run_id']}")
+        reload(page)
         page.wait_for_selector("[data-loaded]")
         page.get_by_role("link", name="worker:63").wait_for()
         assert page.get_by_text("97% 311 W 71 GiB/80 GiB 61 °C").count() == 64

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.adapters.head.history import History
 from orchestrator.adapters.head.runlogs import RunLogs
-from tests.cluster.browsing import Ui
+from tests.cluster.browsing import Ui, is_wrong, visit
 from tests.cluster.cluster import Cluster
 from tests.contract.fake_api import run_document, task_document
 from tests.contract.test_page import Served
@@ -35,13 +35,13 @@ class Looked:
         self.page = self.context.new_page()
         self.wrong: list[str] = []
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("console", lambda said: self.wrong.append(said.text) if said.type == "error" else None)
+        self.page.on("console", lambda said: self.wrong.append(said.text) if is_wrong(said) else None)
 
     def open(self, path: str, **run: Any) -> Any:
         self.served.api.runs = [{**run_document(**run), "run_id": RUN}]
         origin = f"http://127.0.0.1:{self.served.port}"
-        self.page.goto(f"{origin}/login?token={self.served.keys.new_token()}")
-        self.page.goto(f"{origin}/#{path}")
+        visit(self.page, f"{origin}/login?token={self.served.keys.new_token()}")
+        visit(self.page, f"{origin}/#{path}")
         return self.page
 
     def say(self, task: str, *lines: tuple[float, str], generation: int = 1) -> None:

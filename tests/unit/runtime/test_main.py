@@ -197,6 +197,21 @@ def test_a_stop_runs_hooks_finally_blocks_and_atexit(task: Start) -> None:
     assert "ZeroDivisionError" in run.err
 
 
+def test_a_script_that_fails_after_the_order_to_stop_was_stopped(task: Start) -> None:
+    """A peer that has stopped already makes a collective operation fail before the order reaches the main thread."""
+    run = task(
+        READY + "import threading, time\nordered = threading.Event()\n"
+        "def hook():\n    ordered.set()\n    time.sleep(0.3)\n    print('hook')\n"
+        "runtime.on_stop(hook)\nready()\nordered.wait()\nraise RuntimeError('the peer is gone')\n"
+    )
+    run.release()
+    run.until("step")
+    run.order(stop={"grace_s": 10})
+    assert run.ended() == 143
+    assert run.out.split() == ["hook"]
+    assert "the peer is gone" not in run.err
+
+
 def test_a_stop_before_the_release_ends_it(task: Start) -> None:
     run = task("print('never')\n")
     run.until("ready")

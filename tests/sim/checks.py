@@ -371,8 +371,12 @@ class Checks:
                 )
 
     def _starts_in_advance(self, run: Run, action: do.StartTask) -> None:
+        # An order that a host may not have got is repeated once it is back, also while the run stops for a restart.
+        is_repeated = action.generation in self._in_advance
         self._in_advance.add(action.generation)
-        trains = run.phase is Phase.RUNNING and action.generation > run.generation
+        goes_on = run.phase is Phase.BACKOFF or run.intent in (Intent.RESTART, Intent.RESCHEDULE)
+        trains = run.phase is Phase.RUNNING or (is_repeated and goes_on)
+        trains = trains and action.generation > run.generation
         self.demand(trains, "standby", f"{action} in {run.phase.value}, generation {run.generation}")
         self.demand(action.generation <= run.generation_last, "standby", f"{action} is not counted")
 

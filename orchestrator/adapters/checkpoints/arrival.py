@@ -78,7 +78,7 @@ class Arrival:
         """Fill the other places of chunks that occur more than once, and give the files their sizes and times."""
         for chunk, place in self._all_places():
             if place != self._places[chunk]:
-                _write(place, [_read(self._places[chunk])])
+                _write(place, memoryview(_read(self._places[chunk])))
         for name, size, mtime_ns, _ in self.manifest["files"]:
             path = os.path.join(self.building, name)
             with open(os.open(path, _FLAGS, 0o666), "wb") as file:
@@ -100,6 +100,8 @@ class Writer:
 
     def __init__(self) -> None:
         self._under_way: dict[tuple[str, str, int], _Chunk] = {}
+        self._spare = memoryview(b"")
+        """The memory of the last chunk that was written: new memory costs more than the copy."""
 
     def take(
         self,
@@ -129,7 +131,7 @@ class Writer:
         directory, name, position, whole = place
         key = (directory, name, position)
         if offset == 0:
-            self._under_way[key] = _Chunk()
+            self._under_way[key] = _Chunk(self._memory(whole))
         found = self._under_way.get(key)
         if found is None or found.bytes != offset:
             raise HostFault("offset", f"a part at {offset} does not follow what is here", "begin again at 0")
@@ -137,10 +139,22 @@ class Writer:
         if not last and found.bytes < whole:
             return TAKEN
         del self._under_way[key]
-        if found.bytes != whole or found.sha256.hexdigest() != chunk:
-            return DAMAGED
         try:
-            _write((directory, name, position, whole), found.parts)
+            if found.bytes != whole or found.sha256.hexdigest() != chunk:
+                return DAMAGED
+            self._write((directory, name, position, whole), found.memory, needed)
+        finally:
+            self._spare = found.memory
+        return WHOLE
+
+    def _memory(self, size: int) -> memoryview:
+        spare, self._spare = self._spare, memoryview(b"")
+        return spare if len(spare) >= size else memoryview(bytearray(size))
+
+    def _write(self, place: Place, data: memoryview, needed: int) -> None:
+        directory, _, _, length = place
+        try:
+            _write(place, data[:length])
         except FileNotFoundError as e:
             raise HostFault("offset", f"{directory} has gone", "begin again at 0") from e
         except OSError as e:
@@ -149,23 +163,24 @@ class Writer:
             refused = space.no_space(e, os.path.dirname(directory), needed)
             shutil.rmtree(directory, ignore_errors=True)
             raise refused from e
-        return WHOLE
 
 
 class _Chunk:
-    """What has come of a chunk."""
+    """What has come of a chunk, in memory of at least its size."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: memoryview) -> None:
         from hashlib import sha256
 
-        self.parts: list[bytes] = []
+        self.memory = memory
         self.bytes = 0
+        """How many have come. If they are more than there is memory for, the chunk is damaged."""
         self.sha256 = sha256()
 
     def add(self, data: memoryview) -> None:
-        self.parts.append(bytes(data))
-        self.bytes += len(data)
-        self.sha256.update(self.parts[-1])
+        begin, self.bytes = self.bytes, self.bytes + len(data)
+        if self.bytes <= len(self.memory):
+            self.memory[begin : self.bytes] = data
+            self.sha256.update(data)
 
 
 def remove_abandoned(home: str) -> None:
@@ -193,14 +208,12 @@ def _read(place: Place) -> bytes:
         return file.read(length)
 
 
-def _write(place: Place, parts: Sequence[bytes]) -> None:
+def _write(place: Place, data: memoryview) -> None:
     directory, name, offset, _ = place
     handle = os.open(os.path.join(directory, name), _FLAGS, 0o666)
     try:
         os.lseek(handle, offset, os.SEEK_SET)
-        for part in parts:
-            view = memoryview(part)
-            while view:
-                view = view[os.write(handle, view) :]
+        while data:
+            data = data[os.write(handle, data) :]
     finally:
         os.close(handle)

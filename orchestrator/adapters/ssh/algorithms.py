@@ -9,7 +9,7 @@ from typing import Any
 
 import paramiko
 
-from orchestrator.adapters.ssh.read_ahead import Packets
+from orchestrator.adapters.ssh.packets import Packets
 
 CERTIFICATE = "-cert-v01@openssh.com"
 """Behind the name of an algorithm: that of a certificate over such a key."""

@@ -12,7 +12,8 @@ import fabric
 import paramiko
 from paramiko.buffered_pipe import BufferedPipe
 
-from orchestrator.adapters.ssh.read_ahead import MOST_BYTES, Packets
+from orchestrator.adapters.ssh.packets import Packets, send
+from orchestrator.adapters.ssh.read_ahead import MOST_BYTES
 from orchestrator.adapters.transport import EXIT_STATUS_WAIT_S, ChannelClosed, Tail, Take
 
 log = logging.getLogger(__name__)
@@ -197,9 +198,7 @@ class SshChannel:
         try:
             rest = memoryview(data)
             while rest:
-                # paramiko takes as much as fits into a packet. If the data were cut into pieces here, each piece would
-                # end with a small packet.
-                sent = self._session.send(rest)  # type: ignore[arg-type]  # a view does, and is no copy
+                sent = send(self._session, rest)
                 if not sent:
                     raise ChannelClosed("the connection is closed")
                 rest = rest[sent:]

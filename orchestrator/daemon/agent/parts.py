@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 IDLE_S = 10.0
 """After this time without a request the process ends."""
 
-SLOTS = 8
+SLOTS = 18
 """How many parts are read or written, or wait to be sent, at once. The head asks for fewer; further requests wait."""
 
 _HEADER = struct.Struct(">cI")

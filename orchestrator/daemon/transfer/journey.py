@@ -27,9 +27,9 @@ from orchestrator.protocol.table import CHUNK, RECEIVE, SNAPSHOT, Order
 PULL_BYTES = 512 << 10
 """The size of one message, in either direction."""
 
-AHEAD = 6
+AHEAD = 16
 """How many parts are asked for, or sent, before the first of them is answered: so host, connection and head work at the
-same time. A heartbeat waits for one of them at most."""
+same time, also while a host writes a chunk. A heartbeat waits for one of them at most."""
 
 DISK_TIMEOUT_S = 630.0
 """The timeout of orders that read or write a whole checkpoint on a host. It is above the agent's own deadline."""

@@ -2,9 +2,9 @@
 
 With our code goes the C library that checks the sums of TensorFlow's checkpoints, which needs no Python to fit.
 
-An archive is named by the SHA-256 of its bytes, so looking for one file name tells whether a host has it. Both are
-built from what is installed on the head, so head and hosts cannot differ in version. Building is reproducible: the
-same sources give the same bytes.
+What is pushed is named by a SHA-256, so looking for one file name tells whether a host has it. It is built from what is
+installed on the head, so head and hosts cannot differ in version. Building is reproducible: the same sources give the
+same bytes. Most hosts have all of it, so nothing is compressed before a host needs it.
 """
 
 from __future__ import annotations
@@ -60,12 +60,14 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """The archives that `start_agent` may push. `psutil` is None where the head itself has no psutil."""
+    """What `start_agent` may push."""
 
     code: Archive
-    psutil: Archive | None
+    """Our own code, not compressed."""
+    psutil: str | None
+    """The SHA-256 of psutil's files, which names them on hosts; None where the head itself has no psutil."""
     platform: str
-    """The platform that `psutil` was built for."""
+    """The platform that psutil was built for."""
 
 
 _BUILDING = threading.Lock()
@@ -79,7 +81,7 @@ def load() -> Bundle:
 
 @cache
 def _built() -> Bundle:
-    return Bundle(code=build(), psutil=build_psutil(), platform=hostdir.platform())
+    return Bundle(code=build(), psutil=_digest_of(psutil_files()), platform=hostdir.platform())
 
 
 def members(package: Path = PACKAGE) -> list[tuple[str, Path]]:
@@ -93,10 +95,19 @@ def members(package: Path = PACKAGE) -> list[tuple[str, Path]]:
 
 def build(package: Path = PACKAGE) -> Archive:
     """Build the archive of our own code. It holds sources: each host compiles them with its own Python."""
-    files = members(package)
-    if (library := crc32c_library()) is not None:
-        files = sorted([*files, (f"{package.name}/adapters/checkpoints/{LIBRARY}", library)])
-    return _zip([(name, file.read_bytes()) for name, file in files])
+    data = zipped([(name, file.read_bytes()) for name, file in _files(package)], zipfile.ZIP_STORED)
+    return Archive(hashlib.sha256(data).hexdigest(), data)
+
+
+def packed() -> bytes:
+    """Return the archive of our own code compressed, as a file that Python runs."""
+    return zipped([(name, file.read_bytes()) for name, file in _files(PACKAGE)])
+
+
+def _files(package: Path) -> list[tuple[str, Path]]:
+    library = crc32c_library()
+    added = [(f"{package.name}/adapters/checkpoints/{LIBRARY}", library)] if library is not None else []
+    return sorted([*members(package), *added])
 
 
 def crc32c_library() -> Path | None:
@@ -108,29 +119,36 @@ def crc32c_library() -> Path | None:
     return next(iter(sorted(libraries.glob("libcrc32c*.so*"))), None)
 
 
-def build_psutil() -> Archive | None:
-    """Build the archive of the head's own psutil. Return None where the head has no psutil."""
-    try:
-        import psutil
-    except ImportError:
-        return None
-    directory = Path(psutil.__file__).parent
-    kept = []
-    for file in sorted(directory.iterdir()):
-        # The modules for other systems never load on a host of this platform, and make up half of the size.
-        foreign = file.name.startswith(("_psaix", "_psbsd", "_psosx", "_pssunos", "_pswindows"))
-        if file.suffix in (".py", ".so") and not foreign:
-            kept.append((f"psutil/{file.name}", file.read_bytes()))
-    return _zip(kept)
+def psutil_files() -> list[tuple[str, Path]]:
+    """List the files of the head's own psutil as (name in the archive, file); none where the head has no psutil."""
+    found = importlib.util.find_spec("psutil")
+    if found is None or found.origin is None:
+        return []
+    # The modules for other systems never load on a host of this platform, and make up half of the size.
+    foreign = ("_psaix", "_psbsd", "_psosx", "_pssunos", "_pswindows")
+    return [
+        (f"psutil/{file.name}", file)
+        for file in sorted(Path(found.origin).parent.iterdir())
+        if file.suffix in (".py", ".so") and not file.name.startswith(foreign)
+    ]
 
 
-def _zip(files: list[tuple[str, bytes]]) -> Archive:
+def _digest_of(files: list[tuple[str, Path]]) -> str | None:
+    total = hashlib.sha256()
+    for name, file in files:
+        content = file.read_bytes()
+        total.update(b"%s %d\n" % (name.encode(), len(content)))
+        total.update(content)
+    return total.hexdigest() if files else None
+
+
+def zipped(files: list[tuple[str, bytes]], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """Return a zip archive of these files, the same each time."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in files:
             info = zipfile.ZipInfo(name, _EPOCH)
-            info.compress_type = zipfile.ZIP_DEFLATED
+            info.compress_type = compression
             info.external_attr = 0o644 << 16
             archive.writestr(info, content)
-    data = buffer.getvalue()
-    return Archive(hashlib.sha256(data).hexdigest(), data)
+    return buffer.getvalue()

@@ -115,7 +115,7 @@ def _create(plan: Plan, wishes: PodWishes, made: lent.Lent, state_dir: str) -> N
     from orchestrator.adapters import bundle
     from orchestrator.spec.kubernetes import hosts
 
-    items = hosts.pod_manifests(plan, wishes, bundle.load().code.data, made.id)
+    items = hosts.pod_manifests(plan, wishes, bundle.packed(), made.id)
     everything = {"apiVersion": "v1", "kind": "List", "items": items}
     lent.keep(state_dir, made)
     try:

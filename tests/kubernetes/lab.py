@@ -42,7 +42,7 @@ class Pods:
         )
         self.lent = lent.new(name, find({"PATH": cluster.path}, None, None), count, "")
         lent.keep(self.state_dir, self.lent)
-        found = pod_manifests(plan, PodWishes("mine:1"), bundle.load().code.data, self.lent.id)
+        found = pod_manifests(plan, PodWishes("mine:1"), bundle.packed(), self.lent.id)
         everything = {"apiVersion": "v1", "kind": "List", "items": found}
         self.lent.cluster.call(
             "create", "--validate=false", "--filename=-", stdin=json.dumps(everything).encode()

@@ -157,7 +157,7 @@ def kubernetes(
         save_wait_s=float(save_wait),
     )
     _check(file, plan, wishes)
-    found = manifests(plan, wishes, bundle.load().code.data, None if code_dir else _code(file, plan))
+    found = manifests(plan, wishes, bundle.packed(), None if code_dir else _code(file, plan))
     remarks = notes(plan, wishes)
     session.put((write.as_list(found) if as_json else write.as_yaml(found, remarks)).rstrip("\n"))
     _say_notes(session, remarks[1:])

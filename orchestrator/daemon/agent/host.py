@@ -59,7 +59,7 @@ class Host:
         }
 
     def load_psutil(self) -> None:
-        """Import psutil, or do without it. It takes 20 ms of CPU, and 70 ms when it is compiled, once on a host."""
+        """Import psutil, or do without it. It takes 20 ms of CPU, and 70 ms if it must be compiled, once on a host."""
         if self._psutil is not None:
             return
         pushed = self._pushed_psutil()
@@ -91,7 +91,7 @@ class Host:
             self._gpus = GpuLoads()
             self._gpus.start()
 
-    def unpack_psutil(self, archive: str, digest: str) -> None:
+    def unpack_psutil(self, archive: str) -> None:
         """Unpack a pushed archive. Call it in a fork, since it takes memory.
 
         Raises OSError where the disk refuses.
@@ -99,7 +99,7 @@ class Host:
         import shutil
         import zipfile
 
-        target = os.path.join(self.host_dir, "psutil", digest)
+        target = self._pushed_psutil()
         temporary = f"{target}.{os.getpid()}.tmp"
         os.makedirs(temporary, mode=0o700, exist_ok=True)
         try:

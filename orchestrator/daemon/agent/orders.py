@@ -128,11 +128,11 @@ class Orders:
         return {}
 
     def _unpack_psutil(self, digest: str) -> None:
-        """Unpack psutil and import it, in a fork first, which compiles it: the compiler's 10 MB would stay."""
+        """Unpack psutil and import it, in a fork first, which may compile it: the compiler's 10 MB would stay."""
         host = self._host
 
         def prepare() -> None:
-            host.unpack_psutil(os.path.join(host.host_dir, "blobs", digest), digest)
+            host.unpack_psutil(os.path.join(host.host_dir, "blobs", digest))
             host.load_psutil()
 
         try:

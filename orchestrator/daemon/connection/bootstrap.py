@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any, cast
 from orchestrator.adapters.alarm import ALARMS
 from orchestrator.adapters.channel import Decoder, FrameError, encode
 from orchestrator.core.errors import ConnectFailed, HostUnfit
-from orchestrator.daemon.connection import edge
+from orchestrator.daemon.connection import compiled, edge
 from orchestrator.daemon.connection.bootstrap_errors import PYTHON_HINT, too_old, unfit
-from orchestrator.daemon.connection.compiled import compiled_for
 from orchestrator.protocol.check import check_of
 from orchestrator.protocol.hello import BootAnswer, BootRequest, Greeting
 from orchestrator.protocol.table import PSUTIL
@@ -209,7 +208,7 @@ class _Talk:
             "digest": self.bundle.code.digest,
             "host_dir": host_dir,
             "heartbeat_s": heartbeat_s,
-            "psutil": self.bundle.psutil.digest if self.bundle.psutil else None,
+            "psutil": self.bundle.psutil,
             "psutil_platform": self.bundle.platform,
         }
         first = _FIRST.encode("ascii")
@@ -230,7 +229,7 @@ class _Talk:
         if self.shell_s is not None and self.shell_s > SLOW_SHELL_S:
             started.hello["slow"] = {"shell_s": round(self.shell_s, 2)}
         if started.hello["psutil_wanted"] and self.bundle.psutil:
-            self._offer(self.bundle.psutil)
+            self._offer(compiled.psutil())
         self.done = True
         return started
 
@@ -272,8 +271,8 @@ class _Talk:
 
     def _push(self, magic: str) -> int:
         installer = (Path(__file__).parent / "installer.py").read_bytes()
-        ready = compiled_for(magic, self.bundle.code)
-        code, kind = (ready, b"compiled") if ready is not None else (self.bundle.code, b"source")
+        ready = compiled.compiled_for(magic, self.bundle.code)
+        code, kind = (ready, b"compiled") if ready else (compiled.sources(self.bundle.code), b"source")
         sha256, size = code.digest.encode("ascii"), len(code.data)
         self.channel.write(b"%d\n%s%s %d %s\n%s" % (len(installer), installer, sha256, size, kind, code.data))
         return size

@@ -1,30 +1,31 @@
-"""The bundle compiled by the head, for hosts whose Python has the same byte code.
+"""What is pushed to hosts, as it is pushed: compiled by the head for hosts whose Python has the same byte code.
 
-A host compiles what it gets as source in 0.2 s of its CPU. Most clusters have one version of Python, so the head does
-that once instead of each host. A host with another version still gets sources alone.
+A host compiles what it gets as source in 0.2 s of its CPU, and psutil in 0.05 s. Most clusters have one version of
+Python, so the head does that once instead of each host. A host with another version gets sources, and compiles them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.abc
 import io
+import os
 import sys
 import threading
 import zlib
 from functools import cache
-from importlib.machinery import SourceFileLoader
-from importlib.util import MAGIC_NUMBER
+from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
-from types import CodeType
 from typing import TYPE_CHECKING
 
 from orchestrator.adapters import bundle
-from orchestrator.daemon.connection.installer import compiled, precompile
+from orchestrator.adapters.bundle import Archive
+from orchestrator.daemon.connection.installer import compiled, precompile, pyc_of
 
 if TYPE_CHECKING:
-    from orchestrator.adapters.bundle import Archive
+    from types import CodeType
 
-_COMPILING = threading.Lock()
+_BUILDING = threading.Lock()
 
 _LEVEL = 4
 """Half of the time that the usual level takes, for 3 % more bytes."""
@@ -37,16 +38,49 @@ def compiled_for(magic: str, code: Archive) -> Archive | None:
     """
     if magic != MAGIC_NUMBER.hex():
         return None
-    with _COMPILING:  # many hosts ask at once
+    with _BUILDING:  # many hosts ask at once
         return _compiled(code)
+
+
+def sources(code: Archive) -> Archive:
+    """Return the archive of sources, compressed, for a host that compiles them."""
+    with _BUILDING:
+        return _sources(code)
+
+
+def psutil() -> Archive:
+    """Return the archive of the head's psutil, with its byte code: a host's Python takes that if it is of its kind."""
+    with _BUILDING:
+        return _psutil()
 
 
 @cache
 def _compiled(code: Archive) -> Archive:
     files, plain = dict(bundle.members()), io.BytesIO()
     precompile(code.data, plain, lambda name, source: _code(files.get(name), name, source))
-    data = zlib.compress(plain.getvalue(), _LEVEL)
-    return type(code)(hashlib.sha256(data).hexdigest(), data)
+    return _compressed(plain.getvalue())
+
+
+@cache
+def _sources(code: Archive) -> Archive:
+    return _compressed(code.data)
+
+
+def _compressed(plain: bytes) -> Archive:
+    data = zlib.compress(plain, _LEVEL)
+    return Archive(hashlib.sha256(data).hexdigest(), data)
+
+
+@cache
+def _psutil() -> Archive:
+    files = []
+    for name, file in bundle.psutil_files():
+        source = file.read_bytes()
+        files.append((name, source))
+        if name.endswith(".py"):
+            files.append((cache_from_source(name), pyc_of(source, _code(file, name, source))))
+    data = bundle.zipped(files)
+    return Archive(hashlib.sha256(data).hexdigest(), data)
 
 
 def _code(file: Path | None, name: str, source: bytes) -> CodeType:
@@ -54,16 +88,41 @@ def _code(file: Path | None, name: str, source: bytes) -> CodeType:
 
     What was compiled before counts by Python's own rule: it is of a file of this size and time.
     """
-    kept = _kept(file, name) if file is not None and not sys.flags.optimize and _holds(file, source) else None
-    return _in_file(kept, name) if kept is not None else compiled(name, source)
+    if file is not None and not sys.flags.optimize and _holds(file, source):
+        try:
+            code = _Kept(file, name, source).get_code(name)
+        except (
+            OSError,
+            EOFError,
+            ValueError,
+            TypeError,
+            ImportError,
+        ):  # a power cut or a full disk has torn it
+            code = None
+        if code is not None:
+            return code
+    return compiled(name, source)
 
 
-def _kept(file: Path, name: str) -> CodeType | None:
-    module = name.removesuffix(".py").replace("/", ".")
-    try:
-        return SourceFileLoader(module, str(file)).get_code(module)
-    except (OSError, EOFError, ValueError, TypeError, ImportError):  # a power cut or a full disk has torn it
-        return None
+class _Kept(importlib.abc.SourceLoader):
+    """Loads a file's code as if the file had that name, as on a host, from the byte code that Python keeps of it."""
+
+    def __init__(self, file: Path, name: str, source: bytes) -> None:
+        self._file = file
+        self._name = name
+        self._source = source
+
+    def get_filename(self, fullname: str) -> str:
+        del fullname
+        return self._name
+
+    def path_stats(self, path: str) -> dict[str, float]:
+        del path
+        stat = os.stat(self._file)
+        return {"mtime": stat.st_mtime, "size": stat.st_size}
+
+    def get_data(self, path: str) -> bytes:
+        return self._source if path == self._name else Path(cache_from_source(self._file)).read_bytes()
 
 
 def _holds(file: Path, source: bytes) -> bool:
@@ -71,9 +130,3 @@ def _holds(file: Path, source: bytes) -> bool:
         return file.read_bytes() == source
     except OSError:  # orch is just being installed anew
         return False
-
-
-def _in_file(code: CodeType, name: str) -> CodeType:
-    """Return the same code as if it had been compiled from a file of that name, as a host does it."""
-    constants = (_in_file(each, name) if isinstance(each, CodeType) else each for each in code.co_consts)
-    return code.replace(co_filename=name, co_consts=tuple(constants))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def install(stream: BinaryIO, path: str) -> None:
     """Read `<sha256> <bytes> <kind>\\n<bundle>` from the stream and put the compiled archive to `path`, or nothing.
 
-    The kind is `source` for a zip archive that is compiled here, or `compiled` for what needs only be decompressed.
+    The bundle is a zip archive, compressed as a whole. If its kind is `source` and not `compiled`, it is compiled here.
     In a fork: the compiler's memory would else stay with the agent for as long as it lives. ValueError where
     the content has another sum; OSError where the host cannot hold it.
     """
@@ -49,6 +49,7 @@ def install(stream: BinaryIO, path: str) -> None:
 
 
 def _install(stream: BinaryIO, path: str) -> None:
+    import zlib
     from hashlib import sha256
 
     digest, size, kind = stream.readline().split()
@@ -58,12 +59,11 @@ def _install(stream: BinaryIO, path: str) -> None:
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         with open(temporary, "wb") as file:
+            plain = zlib.decompress(data)
             if kind == b"compiled":
-                import zlib
-
-                file.write(zlib.decompress(data))
+                file.write(plain)
             else:
-                precompile(data, file)
+                precompile(plain, file)
             file.flush()
             os.fsync(file.fileno())
         os.rename(temporary, path)
@@ -79,20 +79,27 @@ def compiled(name: str, source: bytes) -> CodeType:
     return code
 
 
-def precompile(data: bytes, out: BinaryIO, code_of: Callable[[str, bytes], CodeType] = compiled) -> None:
-    """Write the same archive, not compressed, with a .pyc beside each .py.
-
-    Unchecked by hash: nobody edits it in place, and a check would hash each source at each import.
-    """
-    import io
+def pyc_of(source: bytes, code: CodeType) -> bytes:
+    """Return what Python keeps of code. Unchecked by hash: nobody edits the source, and each import would hash it."""
     import marshal
-    import zipfile
     from importlib.util import MAGIC_NUMBER, source_hash
+
+    return MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source) + marshal.dumps(code)
+
+
+READ_BY_OTHERS = ("orchestrator/runtime/", "orchestrator/keras.py")
+"""The sources that stay: AutoGraph reads those of functions that TensorFlow calls. Others only slow each start down."""
+
+
+def precompile(data: bytes, out: BinaryIO, code_of: Callable[[str, bytes], CodeType] = compiled) -> None:
+    """Write the same archive, not compressed, with each .py compiled."""
+    import io
+    import zipfile
 
     with zipfile.ZipFile(io.BytesIO(data)) as pushed, zipfile.ZipFile(out, "w") as archive:
         for name in pushed.namelist():
             source = pushed.read(name)
-            archive.writestr(name, source)
             if name.endswith(".py"):
-                header = MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source)
-                archive.writestr(name + "c", header + marshal.dumps(code_of(name, source)))
+                archive.writestr(name + "c", pyc_of(source, code_of(name, source)))
+            if not name.endswith(".py") or name.startswith(READ_BY_OTHERS):
+                archive.writestr(name, source)

@@ -17,6 +17,7 @@ import pytest
 
 from orchestrator.adapters import bundle
 from orchestrator.adapters.checkpoints.crc32c import LIBRARY
+from orchestrator.daemon.connection.compiled import psutil
 
 LAZY = {"tensorflow", "keras", "tf_keras", "numpy", "h5py", "psutil", "horovod", "jax"}
 """Packages that a host may have; imported within functions only."""
@@ -68,7 +69,7 @@ def test_every_import_resolves_on_a_host() -> None:
 
 def test_the_bundle_can_be_run_by_each_word(tmp_path: Path) -> None:
     path = tmp_path / "bundle.pyz"
-    path.write_bytes(bundle.build().data)
+    path.write_bytes(bundle.packed())
     done = subprocess.run([sys.executable, "-I", path, "probe"], input=b"{}", capture_output=True, check=True)
     assert done.stdout.startswith(b'{"python":')
     wrong = subprocess.run([sys.executable, "-I", path, "no-such-word"], capture_output=True, check=False)
@@ -124,16 +125,22 @@ def test_what_scripts_are_told_to_import_is_in_it(tmp_path: Path) -> None:
 
 
 def test_psutil_of_the_head_works_from_its_archive(tmp_path: Path) -> None:
-    archive = bundle.build_psutil()
-    assert archive is not None
-    assert archive == bundle.build_psutil()
+    archive = psutil()
+    assert archive == psutil()
     with zipfile.ZipFile(io.BytesIO(archive.data)) as packed:
         packed.extractall(tmp_path)
+    sources = list((tmp_path / "psutil").glob("*.py"))
+    for source in sources:  # what is read is the byte code, whatever the times of the files
+        source.write_bytes(b"raise ImportError('compiled anew')")
     program = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import psutil; print(psutil.Process().pid > 0)"
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import psutil; print(psutil.Process().pid > 0)\n"
+        "print(psutil.__file__, psutil.Process.pid.fget.__code__.co_filename)\n"
     )
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, check=True)
-    assert done.stdout == b"True\n"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], capture_output=True, check=True, text=True
+    )
+    assert done.stdout.split() == ["True", f"{tmp_path}/psutil/__init__.py", f"{tmp_path}/psutil/__init__.py"]
+    assert len(list((tmp_path / "psutil/__pycache__").iterdir())) == len(sources) > 3
 
 
 def _imports(tree: ast.Module, name: str) -> list[tuple[str, bool]]:

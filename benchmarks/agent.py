@@ -1,7 +1,7 @@
 """What an agent costs its host: CPU from its fork to the first heartbeat, and memory afterwards.
 
 Most hosts have psutil, pushed by us or their own, and an agent imports it half a minute after its start. So its
-memory is measured without psutil and with it, also of the first agent on a host, which is pushed psutil and compiles
+memory is measured without psutil and with it, also of the first agent on a host, which is pushed psutil and unpacks
 it. The CPU is that of the whole process, to which the login shell's exec belongs. What the same Python needs to do
 nothing stands beside it, measured by turns and started as an agent is, without `site`.
 """
@@ -28,8 +28,9 @@ from benchmarks.limits import LIMITS
 from orchestrator.adapters import bundle
 from orchestrator.adapters.local import LocalChannel, LocalTransport
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.agent.host import PSUTIL_AFTER_S
 from orchestrator.daemon.connection import bootstrap
+from orchestrator.protocol.limits import PSUTIL_AFTER_S
+from tests.contract.agent_harness import push_psutil
 
 REPEATS = 21
 REPEATS_WITH_PSUTIL = 5
@@ -65,7 +66,7 @@ def measure() -> list[Figure]:
             later,
             f"{PSUTIL_AFTER_S:g} s after its start and from then on",
         ),
-        Figure("the same, of the first on a host", "MB", inf, first, "which has compiled psutil"),
+        Figure("the same, of the first on a host", "MB", inf, first, "which has unpacked psutil"),
     ]
 
 
@@ -113,6 +114,8 @@ def _agent(
     assert isinstance(channel, LocalChannel)
     try:
         started = bootstrap.start_agent(channel, host, code, heartbeat_s=heartbeat_s, host_dir=str(host_dir))
+        if started.hello["psutil_wanted"]:
+            push_psutil(channel)
         yield channel._child.pid, _reports(channel, started)
     finally:
         channel.close()

@@ -23,8 +23,8 @@ from benchmarks.limits import LIMITS, Limit
 from orchestrator.adapters import bundle
 from orchestrator.adapters.ssh.transport import SshTransport
 from orchestrator.core.model import Problem
-from orchestrator.daemon.agent.host import PSUTIL_AFTER_S
 from orchestrator.daemon.connection.link import HostLink, Watch
+from orchestrator.protocol.limits import PSUTIL_AFTER_S
 from tests.cluster.lab import Lab, LabHost
 
 RUN = "bench-20260101-1"

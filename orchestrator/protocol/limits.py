@@ -42,3 +42,6 @@ CONTROLS = (
     "\ud800-\udfff]"  # halves of surrogate pairs, which no file can hold
 )
 """A regular expression for the characters that change what a terminal shows instead of being shown."""
+
+PSUTIL_AFTER_S = 30.0
+"""How long after its start an agent loads psutil, or is pushed it. A run starts meanwhile, and needs the CPU."""

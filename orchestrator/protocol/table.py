@@ -112,7 +112,7 @@ PSUTIL = Verb(
     Fence.NONE,
     orders.Psutil,
     orders.Nothing,
-    "connection.bootstrap",
+    "connection.orders",
     "Stores a part of psutil's archive, which is the blob of the frame, and loads psutil after the last part.",
 )
 HIGHEST = Verb(

@@ -17,8 +17,10 @@ from orchestrator.adapters import bundle
 from orchestrator.adapters.channel import encode
 from orchestrator.adapters.host import process
 from orchestrator.adapters.local import LocalChannel, LocalTransport
+from orchestrator.adapters.transport import Channel
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.connection import bootstrap, edge
+from orchestrator.daemon.connection import bootstrap, compiled, edge
+from orchestrator.daemon.connection.orders import psutil
 from orchestrator.protocol.table import BY_NAME, Order
 
 RUN = "demo-20260101-1"
@@ -30,6 +32,12 @@ def interpreter(version: str) -> str | None:
         return sys.executable
     here = sorted(glob.glob(os.path.expanduser(f"~/.pyenv/versions/{version}.*/bin/python{version}")))
     return here[-1] if here else shutil.which(f"python{version}")
+
+
+def push_psutil(channel: Channel) -> None:
+    """Push psutil as the head does, and at once."""
+    for order, part in psutil(compiled.psutil()):
+        channel.write(encode(order.fields, part))
 
 
 class Client:
@@ -44,6 +52,8 @@ class Client:
             channel, self.host, bundle.load(), heartbeat_s=heartbeat_s, host_dir=str(host_dir)
         )
         self.hello = self.started.hello
+        if self.hello["psutil_wanted"]:
+            push_psutil(channel)
         self.reports: list[dict[str, Any]] = []
         self.replies: dict[int, tuple[dict[str, Any], bytes]] = {}
         self.number = 0

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 _NVIDIA = "/dev/nvidiactl"
 
-PSUTIL_AFTER_S = 30.0
-"""A run starts in the first seconds of a connection, and its processes need the CPU. Until then /proc is read."""
-
 
 class Host:
     """The host that the agent runs on."""

@@ -17,12 +17,13 @@ from orchestrator.daemon.agent import state as agent_state
 from orchestrator.daemon.agent.context import Context
 from orchestrator.daemon.agent.directories import Directories
 from orchestrator.daemon.agent.heartbeat import next_heartbeat_s
-from orchestrator.daemon.agent.host import PSUTIL_AFTER_S, Host
+from orchestrator.daemon.agent.host import Host
 from orchestrator.daemon.agent.jobs import Jobs
 from orchestrator.daemon.agent.orders import Orders
 from orchestrator.daemon.agent.reply import Reply, too_large
 from orchestrator.daemon.agent.streams import QUEUE_BYTES_MAX, READ, Loop, Output
 from orchestrator.daemon.agent.tasks import Tasks
+from orchestrator.protocol.limits import PSUTIL_AFTER_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

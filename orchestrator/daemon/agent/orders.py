@@ -15,7 +15,6 @@ from orchestrator.adapters.host import codestore, files, hostdir, hostlog
 from orchestrator.adapters.host.hostdir import HostFault
 from orchestrator.daemon.agent import faults, runs, start, sweep
 from orchestrator.daemon.agent.arrivals import Arrivals
-from orchestrator.daemon.agent.host import PSUTIL_AFTER_S
 from orchestrator.daemon.agent.jobs import Result, answer_of
 from orchestrator.daemon.agent.parts import Parts
 from orchestrator.daemon.agent.reply import Reply
@@ -124,7 +123,7 @@ class Orders:
     def _on_psutil(self, order: orders.Psutil, blob: bytes, _reply: Reply) -> orders.Nothing:
         digest, last = order["sha256"], order["last"]
         if self._blobs.take(digest, order["offset"], blob, last) and last:
-            self._context.loop.after(PSUTIL_AFTER_S, lambda: self._unpack_psutil(digest))
+            self._unpack_psutil(digest)
         return {}
 
     def _unpack_psutil(self, digest: str) -> None:

@@ -24,18 +24,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from orchestrator.adapters.alarm import ALARMS
-from orchestrator.adapters.channel import Decoder, FrameError, encode
+from orchestrator.adapters.channel import Decoder, FrameError
 from orchestrator.core.errors import ConnectFailed, HostUnfit
 from orchestrator.daemon.connection import compiled, edge
 from orchestrator.daemon.connection.bootstrap_errors import PYTHON_HINT, too_old, unfit
 from orchestrator.protocol.check import check_of
 from orchestrator.protocol.hello import BootAnswer, BootRequest, Greeting
-from orchestrator.protocol.table import PSUTIL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from orchestrator.adapters.bundle import Archive, Bundle
+    from orchestrator.adapters.bundle import Bundle
     from orchestrator.adapters.transport import Channel
     from orchestrator.core.plan import HostPlan
 
@@ -228,8 +227,6 @@ class _Talk:
         started.pushed_bytes = pushed_bytes
         if self.shell_s is not None and self.shell_s > SLOW_SHELL_S:
             started.hello["slow"] = {"shell_s": round(self.shell_s, 2)}
-        if started.hello["psutil_wanted"] and self.bundle.psutil:
-            self._offer(compiled.psutil())
         self.done = True
         return started
 
@@ -288,12 +285,6 @@ class _Talk:
         (message, _), *rest = frames
         return Started(edge.hello(self.host.name, message), rest, decoder)
 
-    def _offer(self, archive: Archive) -> None:
-        for chunk in _chunks(archive.data):
-            last = chunk.end == len(archive.data)
-            order = PSUTIL({"sha256": archive.digest, "offset": chunk.start, "last": last})
-            self.channel.write(encode(order.fields, archive.data[chunk.start : chunk.end]))
-
     def broken(self) -> HostUnfit | ConnectFailed:
         """Return why nothing more comes, judged by how far we got and what was printed."""
         name = self.host.name
@@ -350,15 +341,3 @@ def _python_line(host: HostPlan) -> bytes:
             host.name, f"{host.python!r} cannot be the path of a Python", hint=PYTHON_HINT, code="no-python"
         )
     return path
-
-
-def _chunks(data: bytes) -> Iterator[_Chunk]:
-    size = 512 << 10
-    for start in range(0, len(data), size):
-        yield _Chunk(start, min(start + size, len(data)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    start: int
-    end: int

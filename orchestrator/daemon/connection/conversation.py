@@ -234,3 +234,29 @@ class Conversation:
         if silent_s > self._silence_max_s():
             self._crew.no_more(self._look)
             self.break_off(f"nothing was heard for {duration(silent_s)}")
+
+
+class Asked(Generic[A]):
+    """An order that was sent."""
+
+    def __init__(self, host: str, order: Order[A], future: Future[Reply[A]]) -> None:
+        self._host = host
+        self._order = order
+        self._future = future
+
+    def answer(self, timeout_s: float) -> Answer[A]:
+        """Wait for the answer. Raises LinkDown, OrderRefused."""
+        try:
+            reply = self._future.result(timeout_s)
+        except TimeoutError as e:
+            verb = self._order.verb.name
+            raise NoAnswer(f"{self._host} did not answer `{verb}` in {duration(timeout_s)}") from e
+        if reply.ok is None:
+            raise OrderRefused(_refusal(reply))
+        return Answer(reply.ok, reply.blob)
+
+
+def _refusal(reply: Reply[Any]) -> Problem:
+    error = reply.error
+    assert error is not None
+    return Problem(error["code"], error["message"], error["hint"])

@@ -87,19 +87,17 @@ def pyc_of(source: bytes, code: CodeType) -> bytes:
     return MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source) + marshal.dumps(code)
 
 
-READ_BY_OTHERS = ("orchestrator/runtime/", "orchestrator/keras.py")
-"""The sources that stay: AutoGraph reads those of functions that TensorFlow calls. Others only slow each start down."""
-
-
 def precompile(data: bytes, out: BinaryIO, code_of: Callable[[str, bytes], CodeType] = compiled) -> None:
-    """Write the same archive, not compressed, with each .py compiled."""
+    """Write the same archive, not compressed, with a .pyc beside each .py.
+
+    The sources stay: the Python of a run may be another than the agent's, and AutoGraph reads the runtime's.
+    """
     import io
     import zipfile
 
     with zipfile.ZipFile(io.BytesIO(data)) as pushed, zipfile.ZipFile(out, "w") as archive:
         for name in pushed.namelist():
             source = pushed.read(name)
+            archive.writestr(name, source)
             if name.endswith(".py"):
                 archive.writestr(name + "c", pyc_of(source, code_of(name, source)))
-            if not name.endswith(".py") or name.startswith(READ_BY_OTHERS):
-                archive.writestr(name, source)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from orchestrator.adapters.bundle import Bundle
 from orchestrator.adapters.channel import FrameError
@@ -28,10 +28,11 @@ from orchestrator.core.errors import ConnectFailed, HostError
 from orchestrator.core.model import Problem
 from orchestrator.core.plan import HostPlan
 from orchestrator.core.words import duration
-from orchestrator.daemon.connection import bootstrap, edge, orders
+from orchestrator.daemon.connection import bootstrap, compiled, edge, orders
 from orchestrator.daemon.connection.allowance import Intake
 from orchestrator.daemon.connection.conversation import (
     Answer,
+    Asked,
     Conversation,
     LinkDown,
     NoAnswer,
@@ -43,6 +44,7 @@ from orchestrator.daemon.connection.edge import WireError
 from orchestrator.daemon.connection.reception import Frames, Reception
 from orchestrator.protocol.check import cleaned
 from orchestrator.protocol.hello import Greeting
+from orchestrator.protocol.limits import PSUTIL_AFTER_S
 from orchestrator.protocol.orders import Claim
 from orchestrator.protocol.reports import Report
 from orchestrator.protocol.table import Order
@@ -306,6 +308,8 @@ class HostLink:
         try:
             for run_id in watches:
                 self._listener.up(run_id, self.host.name, started.hello)
+            if started.hello["psutil_wanted"]:
+                self._crew.later(PSUTIL_AFTER_S, partial(_bring_psutil, connection))
             connection.start(self._silence_max_s, self._pace.silence_check_s)
             self._take(connection, started.frames)
             reception = Reception(
@@ -388,36 +392,15 @@ class HostLink:
             self._listener.down(run_id, self.host.name, cleaned(problem))
 
 
-class Asked(Generic[A]):
-    """An order that was sent."""
-
-    def __init__(self, host: str, order: Order[A], future: Future[Reply[A]]) -> None:
-        self._host = host
-        self._order = order
-        self._future = future
-
-    def answer(self, timeout_s: float) -> Answer[A]:
-        """Wait for the answer. Raises LinkDown, OrderRefused."""
-        try:
-            reply = self._future.result(timeout_s)
-        except TimeoutError as e:
-            verb = self._order.verb.name
-            raise NoAnswer(f"{self._host} did not answer `{verb}` in {duration(timeout_s)}") from e
-        if reply.ok is None:
-            raise OrderRefused(_refusal(reply))
-        return Answer(reply.ok, reply.blob)
+def _bring_psutil(connection: Conversation) -> None:
+    for order, part in orders.psutil(compiled.psutil()):
+        connection.send(order, part)
 
 
 def _broken(connection: Conversation) -> str:
     """Return why a connection ended that we did not end."""
     said = connection.last_words()
     return f"the connection broke: {said}" if said else "the connection broke"
-
-
-def _refusal(reply: Reply[Any]) -> Problem:
-    error = reply.error
-    assert error is not None
-    return Problem(error["code"], error["message"], error["hint"])
 
 
 def _problem(error: HostError) -> Problem:

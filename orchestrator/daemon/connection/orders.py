@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from orchestrator.core import launch, saving
 from orchestrator.core.actions import (
@@ -24,6 +24,7 @@ from orchestrator.protocol.table import (
     BLOB,
     FAULT,
     MACHINE,
+    PSUTIL,
     RELEASE,
     REMOVE,
     RUNS,
@@ -38,7 +39,12 @@ from orchestrator.protocol.table import (
     Order,
 )
 
+if TYPE_CHECKING:
+    from orchestrator.adapters.bundle import Archive
+
 EVERY_GENERATION = 10**9
+
+_PART_BYTES = 512 << 10
 
 LOG_BYTES_MAX = 64 << 20
 """Of one task and generation, on its host. The head's copy is taken from it while it grows."""
@@ -237,6 +243,14 @@ def blob(run: Run, sha256: str, offset: int, *, last: bool, chunk: bool = False)
     if chunk:
         fields["store"] = "checkpoints"
     return BLOB(fields)
+
+
+def psutil(archive: Archive) -> Iterator[tuple[Order[orders.Nothing], bytes]]:
+    """Yield the orders that push psutil, each with its blob."""
+    for start in range(0, len(archive.data), _PART_BYTES):
+        part = archive.data[start : start + _PART_BYTES]
+        last = start + len(part) == len(archive.data)
+        yield PSUTIL({"sha256": archive.digest, "offset": start, "last": last}), part
 
 
 def fault(run: Run, injected: Fault) -> Order[orders.FaultBegun]:

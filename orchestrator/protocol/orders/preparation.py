@@ -140,7 +140,7 @@ class BlobState(TypedDict):
 
 
 class Psutil(Order):
-    """A part of psutil's archive, which is the blob of the frame. It has no id: reports show whether psutil works."""
+    """A part of psutil's archive, which is the blob of the frame. Reports show whether psutil works."""
 
     sha256: str
     offset: int

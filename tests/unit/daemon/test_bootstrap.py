@@ -278,10 +278,6 @@ def test_the_head_compiles_the_bundle_as_a_host_would() -> None:
     installer.precompile(code.data, by_host)
     with zipfile.ZipFile(by_host) as first, zipfile.ZipFile(by_head) as second:
         assert first.namelist() == second.namelist()
-        names = set(first.namelist())
-        assert {"orchestrator/runtime/main.py", "orchestrator/keras.py"} <= names, "AutoGraph reads them"
-        assert {"orchestrator/daemon/agent/main.pyc", "__main__.pyc"} <= names
-        assert "orchestrator/daemon/agent/main.py" not in names
         for name in first.namelist():
             one, other = first.read(name), second.read(name)
             if name.endswith(".pyc"):  # equal code may be marshalled in two ways

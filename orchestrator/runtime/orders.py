@@ -62,7 +62,7 @@ class Orders:
     def raise_if_stopping(self) -> None:
         """Raise Stopped if an order to stop has come: a peer that stopped earlier may make the training fail first."""
         if self._stopping:
-            self._hooks_done.wait()
+            self._hooks_done.wait(STOP_MAX_S)
             raise Stopped
 
     def _listen(self) -> None:

@@ -109,9 +109,8 @@ class Packets(Packetizer):
     def _encrypted(self, content: bytes) -> bytes:
         """Return the next packet, with its length and its tag."""
         own, iv, block = self._own, self._own["_Packetizer__iv_out"], self._own["_Packetizer__block_size_out"]
-        padding = (
-            3 + block - (_LENGTH.size + len(content)) % block
-        )  # at least four bytes, as RFC 4253 demands
+        # RFC 4253 demands at least four bytes of padding.
+        padding = 3 + block - (_LENGTH.size + len(content)) % block
         plain = b"".join((bytes((padding,)), content, os.urandom(padding)))
         length = _LENGTH.pack(len(plain))
         packet = length + own["_Packetizer__block_engine_out"].encrypt(iv, plain, length)

@@ -16,6 +16,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from starlette.concurrency import run_in_threadpool
 
 from orchestrator.adapters import private_socket
 from orchestrator.core.errors import Refused
@@ -65,6 +66,7 @@ class _Uvicorn(uvicorn.Server):
     async def main_loop(self) -> None:
         self._told = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        await run_in_threadpool(bool)  # loads what the first request would wait for: `orch up`, mostly
         if not self.should_exit:
             await self._told.wait()
 

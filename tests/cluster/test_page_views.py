@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.adapters.head.history import History
 from orchestrator.adapters.head.runlogs import RunLogs
+from tests.cluster import browsing
 from tests.cluster.browsing import Ui, is_wrong, visit
 from tests.cluster.cluster import Cluster
 from tests.contract.fake_api import run_document, task_document
@@ -302,3 +303,25 @@ def checkpoint(step: int, **changes: Any) -> dict[str, Any]:
     told |= {"bytes": 1 << 20, "saved_at": BEGIN + step, "resumes": True, "whole": True, "why": None}
     told |= {"verified_at": BEGIN + step, "pinned": False, "set_aside": False, "by": None, "given": False}
     return {**told, **changes}
+
+
+@pytest.mark.parametrize("what", ["**/*", "**/*.js"], ids=["the page", "what it loads"])
+def test_a_load_that_the_network_cut_is_repeated(
+    looked: Looked, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Chromium names one error for a network that changes, which only the kernel can cause: another stands for it."""
+    monkeypatch.setattr(browsing, "NETWORK_CHANGED", "net::ERR_CONNECTION_RESET")
+    page = looked.open("/")
+    cut: list[str] = []
+
+    def cut_once(route: Any) -> None:
+        if cut:
+            route.continue_()
+            return
+        cut.append(route.request.url)
+        route.abort("connectionreset")
+
+    page.route(what, cut_once)
+    browsing.reload(page)
+    assert len(cut) == 1
+    page.get_by_role("heading").first.wait_for()

@@ -17,7 +17,8 @@ from orchestrator.adapters.transport import Channel
 from orchestrator.core.errors import ConnectFailed, HostKeyUnknown
 from orchestrator.core.model import Problem
 from orchestrator.core.plan import HostPlan
-from orchestrator.daemon.connection import conversation
+from orchestrator.daemon.connection import compiled, conversation
+from orchestrator.daemon.connection import link as link_module
 from orchestrator.daemon.connection.conversation import Answer, LinkDown, NoAnswer, OrderRefused, Reply
 from orchestrator.daemon.connection.link import HostLink, Pace, Watch
 from orchestrator.protocol.hello import Greeting
@@ -106,6 +107,25 @@ def rig() -> Iterator[Rig]:
         lambda: not [t for t in set(threading.enumerate()) - before if t.is_alive() and t.name in OF_A_LINK],
         "threads are left",
     )
+
+
+def test_a_host_that_wants_psutil_gets_it_after_a_while_and_not_before(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "PSUTIL_AFTER_S", 0.05)
+    rig.agent.lies = {"psutil_wanted": True}
+    rig.connected()
+    order = rig.agent.wait_order("psutil")
+    names = [each["order"] for each in rig.agent.orders]
+    assert names.index("watch") < names.index("psutil")
+    assert (order["sha256"], order["last"]) == (compiled.psutil().digest, True)
+
+
+def test_a_host_that_has_psutil_gets_none(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "PSUTIL_AFTER_S", 0.0)
+    link = rig.connected()
+    until(lambda: "report" in rig.ear.kinds() or link.is_connected)
+    assert "psutil" not in [each["order"] for each in rig.agent.orders]
 
 
 def test_it_connects_watches_and_hands_on_what_concerns_its_runs(rig: Rig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import time
@@ -110,3 +111,20 @@ def test_a_disk_of_a_host_that_is_full_is_told_and_left_as_it_was(lab: Lab, tmp_
         assert list(lab.b.safe.iterdir()) == []
         lab.b.root = tmp_path / "b" / "ckpt"
     assert (lab.copy_on(lab.b, lab.seed(run, 2)) / "vocabulary").read_bytes() == large
+
+
+def test_memory_that_is_used_again_holds_nothing_of_the_chunk_before(tmp_path: Path) -> None:
+    writer = arrival.Writer()
+    long, short, beside = os.urandom(4000), os.urandom(1500), os.urandom(3000)
+
+    def take(data: bytes, at: int, part: bytes, offset: int = 0, *, last: bool = True) -> int:
+        place = (str(tmp_path), "model", at, len(data))
+        digest = hashlib.sha256(data).hexdigest()
+        return writer.take(memoryview(part), len(part), place, 0, digest, offset, last)
+
+    assert take(long, 0, long) == arrival.WHOLE
+    assert take(short, 4000, short + b"more than it has, in memory that holds it") == arrival.DAMAGED
+    assert take(beside, 5500, beside[:2000], last=False) == arrival.TAKEN
+    assert take(short, 4000, short) == arrival.WHOLE  # while another one comes
+    assert take(beside, 5500, beside[2000:], 2000) == arrival.WHOLE
+    assert (tmp_path / "model").read_bytes() == long + short + beside

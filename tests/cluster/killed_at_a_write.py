@@ -15,7 +15,7 @@ import os, sys
 if sys.orig_argv[-2:] == ["coordinator", "run"] and os.environ.get("ORCH_TEST_KILLED_AT"):
     import signal, sqlite3
 
-    when, number, told = os.environ["ORCH_TEST_KILLED_AT"].split(" ", 2)
+    when, number, told, since = os.environ["ORCH_TEST_KILLED_AT"].split(" ", 3)
     left = int(number)
 
     def end():
@@ -25,7 +25,7 @@ if sys.orig_argv[-2:] == ["coordinator", "run"] and os.environ.get("ORCH_TEST_KI
     class Connection(sqlite3.Connection):
         def execute(self, statement, *values):
             global left
-            if statement != "COMMIT":
+            if statement != "COMMIT" or left <= 0 or not (since == "its-start" or os.path.exists(since)):
                 return super().execute(statement, *values)
             left -= 1
             if left == 0 and when == "before":
@@ -49,10 +49,13 @@ def prepare(cluster: Cluster) -> None:
     cluster.env["PYTHONPATH"] = f"{directory}{os.pathsep}{inherited}"
 
 
-def arm(cluster: Cluster, when: str, number: int) -> Path:
-    """Let the next coordinator be killed `before` or `after` its COMMIT of that number; the file that says so."""
+def arm(cluster: Cluster, when: str, number: int, since: Path | str = "its-start") -> Path:
+    """Let the next coordinator be killed `before` or `after` its COMMIT of that number; the file that says so.
+
+    They are counted from its start, or from when the file `since` exists.
+    """
     told = cluster.directory / f"killed-{when}-{number}"
-    cluster.env["ORCH_TEST_KILLED_AT"] = f"{when} {number} {told}"
+    cluster.env["ORCH_TEST_KILLED_AT"] = f"{when} {number} {told} {since}"
     return told
 
 

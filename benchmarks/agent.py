@@ -1,6 +1,6 @@
 """What an agent costs its host: CPU from its fork to the first heartbeat, and memory afterwards.
 
-Most hosts have psutil, pushed by us or their own, and an agent imports it half a minute after its start. So its
+Most hosts have psutil, pushed by us or their own, and an agent imports it a minute after its start. So its
 memory is measured without psutil and with it, also of the first agent on a host, which is pushed psutil and unpacks
 it. The CPU is that of the whole process, to which the login shell's exec belongs. What the same Python needs to do
 nothing stands beside it, measured by turns and started as an agent is, without `site`.

@@ -36,6 +36,7 @@ from benchmarks import proc
 from benchmarks.figure import Figure, NotMeasured, Point
 from benchmarks.lab import DEFAULT_TIMING, cluster_of, lab_of
 from benchmarks.limits import LIMITS
+from benchmarks.machine import claim_memory
 from orchestrator.adapters import bundle
 from orchestrator.daemon.connection.compiled import compiled_for
 from tests.cluster.cluster import Cluster
@@ -47,8 +48,8 @@ KILL_HOSTS = 96
 """The limit of a kill over SSH is for so many."""
 HOST_BYTES = 50 << 20
 """What an sshd, an agent, a shim and a task take of this machine's memory."""
-STARTS = {16: 5, 96: 3}
-"""How often starts by `orch up` and by plain ssh are measured in turns; once with other numbers of hosts."""
+STARTS = {16: 5, 96: 3, 256: 2}
+"""How often starts by `orch up` and by plain ssh are measured in turns, by the number of hosts."""
 WINDOWS = 3
 HEARTBEAT_S = 2.0
 WINDOW_S = 4 * HEARTBEAT_S
@@ -182,19 +183,29 @@ def over_real_ssh(n_hosts: int, *, windows: int = WINDOWS) -> Cost:
     with lab_of(n_hosts) as lab, cluster_of(lab) as cluster:
         cost, hosts = Cost(n_hosts), cluster.hosts(n_hosts)
         for number in range(STARTS.get(n_hosts, 1)):
+            _settle(n_hosts)
             first = _up(cluster, hosts)
             if number == 0:
                 _beats(cluster, cost, windows, None)
             _ask_and_kill(cluster, cost)
             cluster.ok("coordinator", "stop")
+            _settle(n_hosts)
             cost.first_ups.append(Start(*first, by_plain_ssh_s(lab, BRING + BY_HAND, _code())))
-            cost.ups.append(Start(*_up(cluster, hosts), by_plain_ssh_s(lab, BY_HAND)))
+            _settle(n_hosts)
+            second = _up(cluster, hosts)
             cluster.ok("kill", "t", timeout=TIMEOUT_S)
             cluster.ok("coordinator", "stop")
-            time.sleep(SETTLE_S)  # agents end with their connections
+            _settle(n_hosts)
+            cost.ups.append(Start(*second, by_plain_ssh_s(lab, BY_HAND)))
             for host in lab.hosts:
                 _empty(host.host_dir)
         return cost
+
+
+def _settle(n_hosts: int) -> None:
+    """Wait until the agents have ended with their connections; then see that no start pays for the machine's memory."""
+    time.sleep(SETTLE_S)
+    claim_memory(n_hosts * HOST_BYTES)
 
 
 def _empty(directory: Path) -> None:

@@ -11,7 +11,6 @@ needs no snapshot. While a run trains, half of the time is left to it.
 from __future__ import annotations
 
 import functools
-import mmap
 import os
 import shutil
 import subprocess
@@ -22,12 +21,11 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-import psutil
-
 from benchmarks.connect import RUN, FirstReports, transport_of, warm_up
 from benchmarks.figure import Figure
 from benchmarks.lab import lab_of
 from benchmarks.limits import LIMITS
+from benchmarks.machine import claim_memory
 from orchestrator.adapters import bundle
 from orchestrator.adapters.head.checkpoint_store import CheckpointStore
 from orchestrator.core.model import Run, new_run
@@ -155,16 +153,10 @@ def _seconds(work: Callable[[], None], forget: Callable[[], None]) -> float:
     """Return what the work takes once `forget` has removed the copy of the one before."""
     forget()
     os.sync()  # neither pays for what the one before has left to write
-    _claim_memory()
+    claim_memory(3 * max(SIZES_MB) << 20)
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
-
-
-def _claim_memory() -> None:
-    """Touch memory for three copies. A virtual machine that gave it back is given it by its host at 2 s a GB."""
-    room = min(3 * max(SIZES_MB) << 20, psutil.virtual_memory().available // 2)
-    mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
 
 
 def _remote(host: LabHost, path: Path) -> str:

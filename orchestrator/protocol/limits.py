@@ -43,5 +43,5 @@ CONTROLS = (
 )
 """A regular expression for the characters that change what a terminal shows instead of being shown."""
 
-PSUTIL_AFTER_S = 30.0
-"""How long after its start an agent loads psutil, or is pushed it. A run starts meanwhile, and needs the CPU."""
+PSUTIL_AFTER_S = 60.0
+"""How long after its start an agent loads psutil, or is pushed it. A run starts meanwhile, also on 256 hosts."""

@@ -28,6 +28,9 @@ TAKEN, WHOLE, DAMAGED = 0, 1, 2
 ABANDONED_S = 86400.0
 """What has come of a snapshot is removed where nobody went on with it for this long."""
 
+_WRITE_BYTES = 512 << 10
+"""For more at once, file systems take large pieces of memory, which a virtual machine often has to ask its host for."""
+
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 Place = tuple[str, str, int, int]
@@ -214,6 +217,6 @@ def _write(place: Place, data: memoryview) -> None:
     try:
         os.lseek(handle, offset, os.SEEK_SET)
         while data:
-            data = data[os.write(handle, data) :]
+            data = data[os.write(handle, data[:_WRITE_BYTES]) :]
     finally:
         os.close(handle)

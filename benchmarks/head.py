@@ -223,7 +223,7 @@ for what in daemon.agent.main daemon.shim.main runtime; do python3 -c "import or
 
 def _code() -> bytes:
     """Return orch's code as a host like this machine gets it."""
-    code = compiled_for(MAGIC_NUMBER.hex(), bundle.load().code)
+    code = compiled_for(MAGIC_NUMBER.hex(), bundle.load())
     assert code is not None  # it is this Python's own byte code
     return code.data
 

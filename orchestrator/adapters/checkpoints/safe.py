@@ -187,7 +187,9 @@ def _files(directory: str) -> list[FileEntry]:
     rooms: SimpleQueue[memoryview] = SimpleQueue()
     count = min(HASHERS_MAX, os.cpu_count() or 1)
     for _ in range(count):
-        rooms.put(memoryview(bytearray(_READ_BYTES)))  # new memory for each reading costs more than the reading
+        rooms.put(
+            memoryview(bytearray(_READ_BYTES))
+        )  # new memory for each reading costs more than the reading
     with ThreadPoolExecutor(count) as hashers:
         found = []
         for path in _paths(directory):
@@ -197,7 +199,9 @@ def _files(directory: str) -> list[FileEntry]:
                 for offset in range(0, about.st_size, CHUNK_BYTES)
             ]
             found.append((os.path.relpath(path, directory), about.st_size, about.st_mtime_ns, sums))
-        return sorted((name, size, at, [summed.result() for summed in sums]) for name, size, at, sums in found)
+        return sorted(
+            (name, size, at, [summed.result() for summed in sums]) for name, size, at, sums in found
+        )
 
 
 def _paths(directory: str) -> Iterator[str]:

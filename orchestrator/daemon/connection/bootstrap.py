@@ -268,7 +268,7 @@ class _Talk:
 
     def _push(self, magic: str) -> int:
         installer = (Path(__file__).parent / "installer.py").read_bytes()
-        ready = compiled.compiled_for(magic, self.bundle.code)
+        ready = compiled.compiled_for(magic, self.bundle)
         code, kind = (ready, b"compiled") if ready else (compiled.sources(self.bundle.code), b"source")
         sha256, size = code.digest.encode("ascii"), len(code.data)
         self.channel.write(b"%d\n%s%s %d %s\n%s" % (len(installer), installer, sha256, size, kind, code.data))

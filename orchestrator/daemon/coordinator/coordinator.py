@@ -14,6 +14,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from orchestrator import __version__
@@ -92,7 +93,7 @@ class Coordinator:
         )
         self._executor = Executor(
             transports,
-            bundle.load,
+            partial(bundle.load, paths.state_dir),
             self._logs,
             self._secrets,
             self.loop.post,

@@ -8,8 +8,9 @@ else nothing is said.
 
 `orch up` over SSH is measured in two ways: on hosts that hold nothing of orch yet, and with a new coordinator on hosts
 that hold its code. Of the first ones only the very first compiles the code for hosts: the head keeps it. By hand, plain
-`ssh` starts the same processes on all hosts at once, in the first case after it has brought the code. All hosts share this machine's cores, so both ways pay for what really runs on the hosts. With many
-hosts that takes a minute, and the head's CPU then holds the reports of those that are ready and wait for the others.
+`ssh` starts the same processes on all hosts at once, in the first case after it has brought the code. All hosts share
+this machine's cores, so both ways pay for what really runs on the hosts. With many hosts that takes a minute, and the
+head's CPU then holds the reports of those that are ready and wait for the others.
 """
 
 from __future__ import annotations

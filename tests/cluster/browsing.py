@@ -13,6 +13,8 @@ from tests.cluster.cluster import Cluster
 
 NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
 """What Chromium says of every request that is under way while an interface comes or goes, loopback or not."""
+_NO_PAGE_YET = "Not attached to an active page"
+"""What it says of a load while the page of such an error takes the place of what was cut."""
 
 
 def visit(page: Any, address: str) -> None:
@@ -26,6 +28,7 @@ def reload(page: Any) -> None:
 
 
 def _load(page: Any, load: Callable[[], object]) -> None:
+    was_cut = False
     for _ in range(10):
         cut: list[str] = []
 
@@ -37,13 +40,14 @@ def _load(page: Any, load: Callable[[], object]) -> None:
         try:
             load()
         except Exception as e:
-            if NETWORK_CHANGED not in str(e):
+            if NETWORK_CHANGED not in str(e) and not (was_cut and _NO_PAGE_YET in str(e)):
                 raise
             cut.append(page.url)
         finally:
             page.remove_listener("requestfailed", hear)
         if not cut:
             return
+        was_cut = True
         load = page.reload if page.url.startswith("http") else load
     raise AssertionError(f"the network changed during each of ten attempts to load {page.url}")
 

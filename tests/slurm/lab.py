@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "munged", "ip", "unshare", "nsenter")
-READY_S = 20.0
+READY_S = 60.0
 _labs = itertools.count()
 
 _FIRST_PROCESS = """

@@ -17,6 +17,9 @@ _NO_PAGE_YET = "Not attached to an active page"
 """What it says of a load while the page of such an error takes the place of what was cut."""
 
 
+_ERROR_PAGE_MS = 200
+
+
 def visit(page: Any, address: str) -> None:
     """Open `address` with all that it loads, again if another test made or removed a host's interface meanwhile."""
     _load(page, lambda: page.goto(address))
@@ -43,6 +46,7 @@ def _load(page: Any, load: Callable[[], object]) -> None:
             if NETWORK_CHANGED not in str(e) and not (was_cut and _NO_PAGE_YET in str(e)):
                 raise
             cut.append(page.url)
+            page.wait_for_timeout(_ERROR_PAGE_MS)
         finally:
             page.remove_listener("requestfailed", hear)
         if not cut:

@@ -12,7 +12,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from orchestrator.adapters import durable
 from orchestrator.adapters.checkpoints.places import names_in
@@ -73,8 +73,7 @@ class CheckpointStore:
 
     def append(self, chunk: str, data: bytes) -> None:
         """Append to a partial chunk. It stays on disk if the transfer breaks off."""
-        os.makedirs(self._chunks, mode=0o700, exist_ok=True)
-        with open(self.path(chunk) + ".part", "ab") as file:
+        with self._part(chunk) as file:
             held = file.tell()
             file.write(data)
         if held == 0:
@@ -83,6 +82,15 @@ class CheckpointStore:
         if known is not None and known[0] == held:
             known[1].update(data)
             self._sums[chunk] = (held + len(data), known[1])
+
+    def _part(self, chunk: str) -> BinaryIO:
+        """Open a partial chunk, to append to it."""
+        path = self.path(chunk) + ".part"
+        try:
+            return open(path, "ab")
+        except FileNotFoundError:
+            os.makedirs(self._chunks, mode=0o700, exist_ok=True)
+            return open(path, "ab")
 
     def finish(self, chunk: str) -> bool:
         """Complete a chunk, and return whether it matches its SHA-256. A chunk that does not is removed.

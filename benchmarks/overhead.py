@@ -6,12 +6,12 @@ what it has put off then falls into its own block. So the figures are an upper b
 which is at home on another machine, competes for the same cores. The CPU is that of task, shim and agent: of all their
 threads by the kernel's clocks, and of the processes that shim and agent have started, once they have ended.
 
-A sample is the ratio of twenty pairs of blocks, so that what happens every two seconds is in each. Blocks are short,
-and each way is the first of every other pair, since a machine gets slower and faster within seconds. The measurement
-ends once the 95 % interval is narrower than ± 1 % and does not hold the limit, or with so many pairs as there is time
-for; `--long` has patience.
+Two processes of the same script differ by some percent for as long as they live, more than orch costs. So each sample
+is of two new processes: the ratio of forty pairs of their blocks. Blocks are short, and each way is the first of every
+other pair, since a machine gets slower and faster within seconds. The measurement ends once the 95 % interval is
+narrower than ± 1 % and does not hold the limit, or with so many samples as there is time for; `--long` has patience.
 
-Then the shares: further tasks under orch, each with one thing switched off or on, take turns with the first. The one
+Then the shares: further tasks under orch, each with one thing switched off or on, take turns with a first one. The one
 without heartbeats has one a minute, the one without callbacks has no runtime, the one without a log writes to
 /dev/null, and the one that is followed has an `orch logs --follow` that reads it. A last one has nothing switched: it
 shows how far two processes of the same script differ, and no share below that says anything.
@@ -42,14 +42,15 @@ from benchmarks.length import is_long
 from benchmarks.limits import LIMITS
 from tests.cluster.cluster import Cluster, wait_until
 
-GROUP = 20
-"""Pairs to a sample."""
+PAIRS = 40
+"""To a sample, of one process each way."""
 
-GROUPS_MIN = 5
-GROUPS_MAX = 30
-GROUPS_MAX_LONG = 60
-SHARE_GROUPS = 5
-SHARE_GROUPS_LONG = 30
+SAMPLES_MIN = 5
+SAMPLES_MAX = 10
+SAMPLES_MAX_LONG = 40
+SHARE_SAMPLES = 5
+SHARE_SAMPLES_LONG = 30
+SHARE_PAIRS = 20
 ENOUGH = 1.0
 """Half the width of an interval, in percent, with which a measurement may end."""
 
@@ -133,56 +134,56 @@ class Trainer:
 
 def measure() -> list[Figure]:
     """Measure the overhead, and the share of each part, in percent of a step."""
-    with cluster_of(None) as cluster, ExitStack() as stack:
-        hand = stack.enter_context(_by_hand(cluster))
-        orch = stack.enter_context(_under_orch(cluster, "t"))
-        held = [cluster.coordinator_pid, *orch.beside]
-        figures = []
-        for size in SIZES:
-            for trainer in (hand, orch):
-                trainer.order(batch=size.batch, batches=size.batches)
-            figures += _overhead(hand, orch, held, size)
-        others = {
-            name: stack.enter_context(_under_orch(cluster, name.split()[0], **spec))
-            for name, spec in SHARES.items()
-        }
-        stack.enter_context(_follower(cluster, others["follow"]))
-        for trainer in (orch, *others.values()):
-            trainer.order(batch=SIZES[0].batch, batches=SIZES[0].batches)
-        return figures + _shares(orch, others, SIZES[0])
+    with cluster_of(None) as cluster:
+        return _overhead(cluster) + _shares(cluster, SIZES[0])
 
 
-def _overhead(hand: Trainer, orch: Trainer, held: Sequence[int], size: Size) -> list[Figure]:
-    """Compare a pair after the other, until it is known well enough."""
-    samples: list[tuple[float, float]] = []
-    steps_ms: list[float] = []
-    limits = ("overhead: wall", "overhead: CPU")
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What orch costs one process, in percent of one by hand."""
+
+    wall: float
+    cpu: float
+    step_ms: float
+    """By hand."""
+
+
+def _overhead(cluster: Cluster) -> list[Figure]:
+    """Compare new processes time after time, until each size is known well enough."""
+    samples: dict[Size, list[Sample]] = {size: [] for size in SIZES}
+    for number in range(SAMPLES_MAX_LONG if is_long() else SAMPLES_MAX):
+        with _by_hand(cluster, f"hand{number}") as hand, _under_orch(cluster, f"t{number}") as orch:
+            held = [cluster.coordinator_pid, *orch.beside]
+            for size in SIZES:
+                samples[size].append(_sample(hand, orch, held, size))
+        if number + 1 >= SAMPLES_MIN and all(map(_are_known, samples.values())):
+            break
+    return [figure for size, found in samples.items() for figure in _figures(size, found)]
+
+
+def _sample(hand: Trainer, orch: Trainer, held: Sequence[int], size: Size) -> Sample:
     for trainer in (hand, orch):
+        trainer.order(batch=size.batch, batches=size.batches)
         trainer.block(size)  # the first one is traced
         trainer.block(size)
-    while len(samples) < (GROUPS_MAX_LONG if is_long() else GROUPS_MAX):
-        pairs = []
-        for number in range(GROUP):
-            pair = _pair(hand, orch, held, size, hand_first=number % 2 == 0)
-            pairs.append(pair)
-            steps_ms.append(pair[0].wall_s / size.steps * 1000)
-        samples.append((_over(pairs, "wall_s"), _over(pairs, "cpu_s")))
-        if len(samples) >= GROUPS_MIN and all(
-            _is_known(each, LIMITS[limit])
-            for each, limit in zip(zip(*samples, strict=True), limits, strict=True)
-        ):
-            break
-    each_ms = median(steps_ms)
+    pairs = [_pair(hand, orch, held, size, hand_first=number % 2 == 0) for number in range(PAIRS)]
+    step_ms = median(by_hand.wall_s for by_hand, _ in pairs) / size.steps * 1000
+    return Sample(_over(pairs, "wall_s"), _over(pairs, "cpu_s"), step_ms)
+
+
+def _are_known(samples: Sequence[Sample]) -> bool:
+    return _is_known([sample.wall for sample in samples], LIMITS["overhead: wall"]) and _is_known(
+        [sample.cpu for sample in samples], LIMITS["overhead: CPU"]
+    )
+
+
+def _figures(size: Size, samples: Sequence[Sample]) -> list[Figure]:
+    of, pairs = f"steps of {size.about_ms} ms", len(samples) * PAIRS
+    note = f"{pairs} pairs of blocks; {median(sample.step_ms for sample in samples):.1f} ms a step by hand"
+    wall, cpu = tuple(sample.wall for sample in samples), tuple(sample.cpu for sample in samples)
     return [
-        _figure(
-            f"{what}, steps of {size.about_ms} ms", LIMITS[limit], values, f"{each_ms:.1f} ms a step by hand"
-        )
-        for what, limit, values in zip(
-            ("wall time under orch, over by hand", "CPU under orch, over by hand"),
-            limits,
-            zip(*samples, strict=True),
-            strict=True,
-        )
+        _figure(f"wall time under orch, over by hand, {of}", LIMITS["overhead: wall"], wall, note),
+        _figure(f"CPU under orch, over by hand, {of}", LIMITS["overhead: CPU"], cpu, note),
     ]
 
 
@@ -196,26 +197,40 @@ def _pair(
     return by_hand, under_orch or orch.block(size)
 
 
-def _shares(orch: Trainer, others: dict[str, Trainer], size: Size) -> list[Figure]:
-    """Compare the task under orch with those that have one thing switched off, or on."""
-    groups: dict[str, list[float]] = {name: [] for name in others}
-    for trainer in (orch, *others.values()):
-        trainer.block(size)
-        trainer.block(size)
-    for _ in range(SHARE_GROUPS_LONG if is_long() else SHARE_GROUPS):
-        pairs: dict[str, list[tuple[Block, Block]]] = {name: [] for name in others}
-        for _ in range(GROUP):
-            whole = orch.block(size)
-            for name, trainer in others.items():
-                other = trainer.block(size)
-                pairs[name].append((whole, other) if name == "follow" else (other, whole))
-        for name in others:
-            groups[name].append(_over(pairs[name], "cpu_s"))
+def _shares(cluster: Cluster, size: Size) -> list[Figure]:
+    """Compare a task under orch with those that have one thing switched off, or on."""
+    with ExitStack() as stack:
+        orch = stack.enter_context(_under_orch(cluster, "t"))
+        others = {
+            name: stack.enter_context(_under_orch(cluster, name.split()[0], **spec))
+            for name, spec in SHARES.items()
+        }
+        stack.enter_context(_follower(cluster, others["follow"]))
+        for trainer in (orch, *others.values()):
+            trainer.order(batch=size.batch, batches=size.batches)
+            trainer.block(size)
+            trainer.block(size)
+        samples = [
+            _share(orch, others, size) for _ in range(SHARE_SAMPLES_LONG if is_long() else SHARE_SAMPLES)
+        ]
     plot = f"share of the CPU of a step, steps of {size.about_ms} ms (%)"
+    note = f"{len(samples) * SHARE_PAIRS} pairs of blocks"
     return [
-        _figure(f"of it, by CPU: {name}", inf, tuple(values), "", Point(plot, name))
-        for name, values in groups.items()
+        _figure(
+            f"of it, by CPU: {name}", inf, tuple(sample[name] for sample in samples), note, Point(plot, name)
+        )
+        for name in others
     ]
+
+
+def _share(orch: Trainer, others: dict[str, Trainer], size: Size) -> dict[str, float]:
+    pairs: dict[str, list[tuple[Block, Block]]] = {name: [] for name in others}
+    for _ in range(SHARE_PAIRS):
+        whole = orch.block(size)
+        for name, trainer in others.items():
+            other = trainer.block(size)
+            pairs[name].append((whole, other) if name == "follow" else (other, whole))
+    return {name: _over(pairs[name], "cpu_s") for name in others}
 
 
 def _over(pairs: Sequence[tuple[Block, Block]], what: str) -> float:
@@ -239,16 +254,15 @@ def _figure(
     claim: str, limit: float, samples: Sequence[float], note: str, point: Point | None = None
 ) -> Figure:
     width = _half_width(samples)
-    said = f"± {width:.2f} (95 %); {len(samples) * GROUP} pairs of blocks" + (f"; {note}" if note else "")
-    return Figure(claim, "%", limit, tuple(samples), said, width, point)
+    return Figure(claim, "%", limit, tuple(samples), f"± {width:.2f} (95 %); {note}", width, point)
 
 
 # --- who trains ------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _by_hand(cluster: Cluster) -> Iterator[Trainer]:
-    trainer = Trainer(cluster.directory, "hand")
+def _by_hand(cluster: Cluster, name: str) -> Iterator[Trainer]:
+    trainer = Trainer(cluster.directory, name)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -259,7 +273,7 @@ def _by_hand(cluster: Cluster) -> Iterator[Trainer]:
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "CUDA_VISIBLE_DEVICES": "",
     }
-    with open(cluster.directory / "hand.log", "wb") as log:
+    with open(cluster.directory / f"{name}.log", "wb") as log:
         process = subprocess.Popen(
             [sys.executable, "steps.py", *trainer.fifos],
             cwd=WORKDIR,
@@ -298,6 +312,7 @@ def _under_orch(cluster: Cluster, name: str, **run: Any) -> Iterator[Trainer]:
         shim = proc.parent(int(cluster.run(name)["tasks"][0]["pid"]))
         trainer.beside = [shim, *proc.children(cluster.coordinator_pid)]
         yield trainer
+        cluster.ok("kill", name, timeout=TIMEOUT_S)
     finally:
         trainer.close()
 

@@ -15,9 +15,8 @@ NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
 """What Chromium says of every request that is under way while an interface comes or goes, loopback or not."""
 _NO_PAGE_YET = "Not attached to an active page"
 """What it says of a load while the page of such an error takes the place of what was cut."""
-
-
 _ERROR_PAGE_MS = 200
+"""How long that page may take until the next attempt."""
 
 
 def visit(page: Any, address: str) -> None:

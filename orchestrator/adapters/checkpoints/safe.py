@@ -187,9 +187,8 @@ def _files(directory: str) -> list[FileEntry]:
     rooms: SimpleQueue[memoryview] = SimpleQueue()
     count = min(HASHERS_MAX, os.cpu_count() or 1)
     for _ in range(count):
-        rooms.put(
-            memoryview(bytearray(_READ_BYTES))
-        )  # new memory for each reading costs more than the reading
+        # New memory for each reading costs more than the reading.
+        rooms.put(memoryview(bytearray(_READ_BYTES)))
     with ThreadPoolExecutor(count) as hashers:
         found = []
         for path in _paths(directory):

@@ -129,13 +129,8 @@ def _code(file: Path | None, name: str, source: bytes) -> CodeType:
     if file is not None and not sys.flags.optimize and _holds(file, source):
         try:
             code = _Kept(file, name, source).get_code(name)
-        except (
-            OSError,
-            EOFError,
-            ValueError,
-            TypeError,
-            ImportError,
-        ):  # a power cut or a full disk has torn it
+        except (OSError, EOFError, ValueError, TypeError, ImportError):
+            # A power cut or a full disk has torn it.
             code = None
         if code is not None:
             return code

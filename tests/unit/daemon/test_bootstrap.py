@@ -269,15 +269,14 @@ def test_silence_ends_in_time(login: Open) -> None:
 
 
 def test_the_head_compiles_the_bundle_as_a_host_would() -> None:
-    code = bundle.load().code
-    assert (
-        compiled_for("00", bundle.load()) is None
-    )  # other byte code: that host gets sources, and compiles them
-    ours = compiled_for(MAGIC_NUMBER.hex(), bundle.load())
+    loaded = bundle.load()
+    # With other byte code a host gets the sources, and compiles them.
+    assert compiled_for("00", loaded) is None
+    ours = compiled_for(MAGIC_NUMBER.hex(), loaded)
     assert ours is not None
-    assert ours is compiled_for(MAGIC_NUMBER.hex(), bundle.load())
+    assert ours is compiled_for(MAGIC_NUMBER.hex(), loaded)
     by_host, by_head = io.BytesIO(), io.BytesIO(zlib.decompress(ours.data))
-    installer.precompile(code.data, by_host)
+    installer.precompile(loaded.code.data, by_host)
     with zipfile.ZipFile(by_host) as first, zipfile.ZipFile(by_head) as second:
         assert first.namelist() == second.namelist()
         for name in first.namelist():

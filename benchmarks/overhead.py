@@ -6,10 +6,10 @@ what it has put off then falls into its own block. So the figures are an upper b
 which is at home on another machine, competes for the same cores. The CPU is that of task, shim and agent: of all their
 threads by the kernel's clocks, and of the processes that shim and agent have started, once they have ended.
 
-Two processes of the same script differ by some percent for as long as they live, more than orch costs. So each sample
-is of two new processes: the ratio of forty pairs of their blocks. Blocks are short, and each way is the first of every
-other pair, since a machine gets slower and faster within seconds. The measurement ends once the 95 % interval is
-narrower than ± 1 % and does not hold the limit, or with so many samples as there is time for; `--long` has patience.
+Each sample is of two new processes, so that the interval holds how far processes of the same script differ, too. It is
+the ratio of forty pairs of their blocks. Blocks are short, and each way is the first of every other pair, since a
+machine gets slower and faster within seconds. A size is measured until the 95 % interval is narrower than ± 1 % and
+does not hold the limit, or with so many samples as there is time for; `--long` has patience.
 
 Then the shares: further tasks under orch, each with one thing switched off or on, take turns with a first one. The one
 without heartbeats has one a minute, the one without callbacks has no runtime, the one without a log writes to
@@ -46,7 +46,7 @@ PAIRS = 40
 """To a sample, of one process each way."""
 
 SAMPLES_MIN = 5
-SAMPLES_MAX = 10
+SAMPLES_MAX = 16
 SAMPLES_MAX_LONG = 40
 SHARE_SAMPLES = 5
 SHARE_SAMPLES_LONG = 30
@@ -54,7 +54,7 @@ SHARE_PAIRS = 20
 ENOUGH = 1.0
 """Half the width of an interval, in percent, with which a measurement may end."""
 
-T_95 = {5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26, 11: 2.23, 12: 2.2}
+T_95 = dict(enumerate((2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13), 5))
 """Student's factors for so many samples; beyond them it is 2."""
 
 TIMEOUT_S = 120.0
@@ -152,12 +152,13 @@ def _overhead(cluster: Cluster) -> list[Figure]:
     """Compare new processes time after time, until each size is known well enough."""
     samples: dict[Size, list[Sample]] = {size: [] for size in SIZES}
     for number in range(SAMPLES_MAX_LONG if is_long() else SAMPLES_MAX):
+        sizes = [size for size, found in samples.items() if not _are_known(found)]
+        if not sizes:
+            break
         with _by_hand(cluster, f"hand{number}") as hand, _under_orch(cluster, f"t{number}") as orch:
             held = [cluster.coordinator_pid, *orch.beside]
-            for size in SIZES:
+            for size in sizes:
                 samples[size].append(_sample(hand, orch, held, size))
-        if number + 1 >= SAMPLES_MIN and all(map(_are_known, samples.values())):
-            break
     return [figure for size, found in samples.items() for figure in _figures(size, found)]
 
 
@@ -240,7 +241,9 @@ def _over(pairs: Sequence[tuple[Block, Block]], what: str) -> float:
 
 
 def _is_known(samples: Sequence[float], limit: float) -> bool:
-    """Whether the interval is narrow, and wholly on one side of the limit."""
+    """Whether the interval is of enough samples, narrow, and wholly on one side of the limit."""
+    if len(samples) < SAMPLES_MIN:
+        return False
     width = _half_width(samples)
     return width < ENOUGH and abs(median(samples) - limit) > width
 

@@ -37,8 +37,7 @@ from orchestrator.protocol.orders import Manifest
 from tests.cluster.lab import Lab, LabHost
 
 SIZES_MB = tuple(map(int, os.environ.get("ORCH_BENCH_MB", "200,1000").split(",")))
-PAIRS = 5
-PAIRS_OF_A_GB = 3
+PAIRS = 7
 
 SAVE = """import sys
 import numpy as np
@@ -79,8 +78,7 @@ def _figures(carried: Carried, lab: Lab, host: LabHost, work: Path, megabytes: i
         ("to a host", to_host, carried.forget_pushed, carried.push),
     ):
         scp = functools.partial(_scp, lab, host, *paths)
-        count = PAIRS if megabytes < 1000 else PAIRS_OF_A_GB
-        pairs = [(_seconds(scp, forget_scp), _seconds(move, forget)) for _ in range(count)]
+        pairs = [(_seconds(scp, forget_scp), _seconds(move, forget)) for _ in range(PAIRS)]
         ours, theirs = (median(pair[n] for pair in pairs) for n in (1, 0))
         figures.append(
             Figure(

@@ -145,7 +145,7 @@ def _split(starts: list[Start]) -> str:
 
 def _left(warm: list[Start]) -> list[Figure]:
     """Return what is left with a standby, by name."""
-    plot = "where the time goes with a standby, two workers (s)"
+    plot = "where the time goes with a standby, two workers"
     return [
         Figure(
             f"of it: {name}", "s", inf, tuple(start.parts[name] for start in warm), point=Point(plot, name)

@@ -1,10 +1,11 @@
 """What orch costs a training: the same script by hand and under orch, both with a TF_CONFIG of one worker.
 
 There is one worker, so that Keras 3 runs by hand without a patch. The two train by turns, block by block (see
-workdir/steps.py), for steps of some 5, 50 and 500 ms. While the one by hand trains, all of orch is stopped (SIGSTOP):
-what it has put off then falls into its own block. So the figures are an upper bound, more so since the coordinator,
-which is at home on another machine, competes for the same cores. The CPU is that of task, shim and agent: of all their
-threads by the kernel's clocks, and of the processes that shim and agent have started, once they have ended.
+workdir/steps.py), for steps of some 5, 50 and 500 ms: how large a batch takes as long on this machine is found first,
+by hand. While the one by hand trains, all of orch is stopped (SIGSTOP): what it has put off then falls into its own
+block. So the figures are an upper bound, more so since the coordinator, which is at home on another machine, competes
+for the same cores. The CPU is that of task, shim and agent: of all their threads by the kernel's clocks, and of the
+processes that shim and agent have started, once they have ended.
 
 Each sample is of two new processes, so that the interval holds how far processes of the same script differ, too. It is
 the ratio of forty pairs of their blocks. Blocks are short, and each way is the first of every other pair, since a
@@ -33,7 +34,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from statistics import median, stdev
@@ -61,13 +62,18 @@ ENOUGH = 1.0
 T_95 = dict(enumerate((2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13), 5))
 """Student's factors for so many samples; beyond them it is 2."""
 
+FITS = 0.1
+"""How far a step may be from the time that it is to take, before a batch is tried that fits better."""
+
+FITTINGS_MAX = 6
+
 TIMEOUT_S = 120.0
 WORKDIR = Path(__file__).parent / "workdir"
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Steps of about so many milliseconds, and the block that is timed of them."""
+    """Steps of about so many milliseconds, and the block that is timed of them. The batch is the first one tried."""
 
     about_ms: int
     batch: int
@@ -76,7 +82,7 @@ class Size:
     untimed: int
 
 
-SIZES = (Size(5, 32, 500, 24, 3), Size(50, 448, 20, 4, 1), Size(500, 4480, 8, 1, 0))
+SIZES = (Size(5, 64, 500, 24, 3), Size(50, 1500, 20, 4, 1), Size(500, 16000, 4, 1, 0))
 """A block takes between an eighth and half of a second."""
 
 SHARES = {
@@ -139,7 +145,32 @@ class Trainer:
 def measure() -> list[Figure]:
     """Measure the overhead, and the share of each part, in percent of a step."""
     with cluster_of(None) as cluster:
-        return _overhead(cluster) + _shares(cluster, SIZES[0])
+        sizes = _fitted(cluster)
+        return _overhead(cluster, sizes) + _shares(cluster, sizes[0])
+
+
+def _fitted(cluster: Cluster) -> list[Size]:
+    """Return the sizes with batches whose steps take about as long as they are to on this machine, by hand."""
+    with _by_hand(cluster, "fitting") as trainer:
+        return [_fitted_size(trainer, size) for size in SIZES]
+
+
+def _fitted_size(trainer: Trainer, size: Size) -> Size:
+    for _ in range(FITTINGS_MAX):
+        _warm_up(trainer, size)
+        step_ms = median(trainer.block(size).wall_s for _ in range(5)) / size.steps * 1000
+        if abs(step_ms / size.about_ms - 1) < FITS:
+            break
+        # A step's time is not in proportion to its batch; each try comes nearer.
+        size = replace(size, batch=max(1, round(size.batch * size.about_ms / step_ms)))
+    return size
+
+
+def _warm_up(trainer: Trainer, size: Size) -> None:
+    """Let the first block be traced, and one more be trained."""
+    trainer.order(batch=size.batch, batches=size.batches)
+    trainer.block(size)
+    trainer.block(size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,25 +183,23 @@ class Sample:
     """By hand."""
 
 
-def _overhead(cluster: Cluster) -> list[Figure]:
+def _overhead(cluster: Cluster, sizes: Sequence[Size]) -> list[Figure]:
     """Compare new processes time after time, until each size is known well enough."""
-    samples: dict[Size, list[Sample]] = {size: [] for size in SIZES}
+    samples: dict[Size, list[Sample]] = {size: [] for size in sizes}
     for number in range(SAMPLES_MAX_LONG if is_long() else SAMPLES_MAX):
-        sizes = [size for size, found in samples.items() if not _are_known(found)]
-        if not sizes:
+        unknown = [size for size, found in samples.items() if not _are_known(found)]
+        if not unknown:
             break
         with _by_hand(cluster, f"hand{number}") as hand, _under_orch(cluster, f"t{number}") as orch:
             held = [cluster.coordinator_pid, *orch.beside]
-            for size in sizes:
+            for size in unknown:
                 samples[size].append(_sample(hand, orch, held, size))
     return [figure for size, found in samples.items() for figure in _figures(size, found)]
 
 
 def _sample(hand: Trainer, orch: Trainer, held: Sequence[int], size: Size) -> Sample:
     for trainer in (hand, orch):
-        trainer.order(batch=size.batch, batches=size.batches)
-        trainer.block(size)  # the first one is traced
-        trainer.block(size)
+        _warm_up(trainer, size)
     pairs = [_pair(hand, orch, held, size, hand_first=number % 2 == 0) for number in range(PAIRS)]
     step_ms = median(by_hand.wall_s for by_hand, _ in pairs) / size.steps * 1000
     return Sample(_over(pairs, "wall_s"), _over(pairs, "cpu_s"), step_ms)
@@ -212,13 +241,11 @@ def _shares(cluster: Cluster, size: Size) -> list[Figure]:
         }
         stack.enter_context(_follower(cluster, others["follow"]))
         for trainer in (orch, *others.values()):
-            trainer.order(batch=size.batch, batches=size.batches)
-            trainer.block(size)
-            trainer.block(size)
+            _warm_up(trainer, size)
         samples = [
             _share(orch, others, size) for _ in range(SHARE_SAMPLES_LONG if is_long() else SHARE_SAMPLES)
         ]
-    plot = f"share of the CPU of a step, steps of {size.about_ms} ms (%)"
+    plot = f"share of the CPU of a step, steps of {size.about_ms} ms"
     note = f"{len(samples) * SHARE_PAIRS} pairs of blocks"
     return [
         _figure(

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import cycle
 from math import ceil, floor, log10
 from typing import NamedTuple
 
 _WIDTH, _HEIGHT = 720, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 150, 40, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 40, 44
 _ROW = 34
+_LEGEND_ROW = 20
+_TICK = 40
+"""A number of the x axis is as wide; one nearer to the next is left out."""
 _COLOURS = ("c0", "c1", "c2", "c3", "c4")
 _STYLE = """<style>
 text{font:12px system-ui,sans-serif;fill:#24292f}
@@ -63,13 +67,12 @@ def lines(
         body.append(_line(_LEFT, at_y(mark), _WIDTH - _RIGHT, at_y(mark), "grid"))
         body.append(_text(_LEFT - 8, at_y(mark) + 4, f"{mark:g}", anchor="end"))
     under = _HEIGHT - _BOTTOM + 18
-    body += [_text(at_x(x), under, f"{x:,.0f}", anchor="middle") for x in sorted({x for x, _ in points})]
+    ticks = _apart({x: at_x(x) for x, _ in points})
+    body += [_text(place, under, f"{x:,.0f}", anchor="middle") for x, place in ticks.items()]
     body.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, f"{x_label}, logarithmic", anchor="middle"))
-    for limit in sorted(set(limits.values())):
+    for limit in set(limits.values()):
         body.append(_line(_LEFT, at_y(limit), _WIDTH - _RIGHT, at_y(limit), "limit"))
-        of = ", ".join(name for name in series if limits.get(name) == limit)
-        body.append(_text(_WIDTH - _RIGHT + 8, at_y(limit) + 4, f"limit, {of}", "limit-text"))
-    for colour, (name, line) in zip(_COLOURS, series.items(), strict=False):
+    for colour, line in zip(cycle(_COLOURS), series.values(), strict=False):
         places = [(at_x(x), at_y(y.median)) for x, y in sorted(line.items())]
         body.append(
             f'<polyline class="{colour}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>'
@@ -77,31 +80,67 @@ def lines(
         for x, y in sorted(line.items()):
             body.append(_line(at_x(x), at_y(y.least), at_x(x), at_y(y.most), "whisker"))
             body.append(f'<circle class="{colour}" cx="{at_x(x):.1f}" cy="{at_y(y.median):.1f}" r="4"/>')
-        last_x, last_y = places[-1]
-        body.append(_text(last_x, last_y - 12, name, anchor="end"))
-    return _svg(_HEIGHT, title, body)
+    legend = _legend(list(series), limits, unit)
+    return _svg(_HEIGHT + _LEGEND_ROW * len(legend) + 8, title, body + legend)
+
+
+def _apart(places: Mapping[float, float]) -> dict[float, float]:
+    """Return the places of the numbers that can be read. The last one always can, and those that leave it room."""
+    shown: dict[float, float] = {}
+    for x in sorted(places, reverse=True):
+        if all(abs(places[x] - other) >= _TICK for other in shown.values()):
+            shown[x] = places[x]
+    return shown
+
+
+def _legend(names: Sequence[str], limits: Mapping[str, float], unit: str) -> list[str]:
+    """Return a row below the plot for each line, and one for each limit: names beside the lines would overlap."""
+    rows = [(colour, name, "") for colour, name in zip(cycle(_COLOURS), names, strict=False)]
+    for limit in sorted(set(limits.values())):
+        of = ", ".join(name for name in names if limits.get(name) == limit)
+        rows.append(("limit", f"limit of {limit:g} {unit}: {of}", "limit-text"))
+    legend = []
+    for number, (line, text, style) in enumerate(rows):
+        y = _HEIGHT + 12 + _LEGEND_ROW * number
+        legend.append(_line(_LEFT, y, _LEFT + 24, y, line) + _text(_LEFT + 32, y + 4, text, style))
+    return legend
 
 
 def bars(title: str, unit: str, measured: Mapping[str, Spread]) -> str:
-    """Return a plot with a horizontal bar for each thing, its least and most as a whisker."""
-    top = _ceiling(max(spread.most for spread in measured.values()))
+    """Return a plot with a horizontal bar for each thing, its least and most as a whisker. Bars begin at zero."""
+    top = max(0.0, *(spread.most for spread in measured.values()))
+    bottom = min(0.0, *(spread.least for spread in measured.values()))
+    scale = _ceiling(top - bottom)
     left = 16 + max(7 * len(name) for name in measured)
     height = _TOP + _ROW * len(measured) + 12
 
     def at_x(value: float) -> float:
-        return left + value / top * (_WIDTH - left - 90)
+        return left + (value - bottom) / scale * (_WIDTH - left - 90)
 
     body = [_text(16, 22, f"{title}, {unit}", "title")]
+    if bottom < 0:
+        body.append(_line(at_x(0), _TOP, at_x(0), height - 8, "grid"))
     for number, (name, spread) in enumerate(measured.items()):
         y = _TOP + _ROW * number
         colour = _COLOURS[number % len(_COLOURS)]
+        begin, end = sorted((at_x(0), at_x(spread.median)))
         body.append(_text(left - 8, y + 18, name, anchor="end"))
         body.append(
-            f'<rect class="{colour}" x="{left}" y="{y + 4}" width="{at_x(spread.median) - left:.1f}" height="20"/>'
+            f'<rect class="{colour}" x="{begin:.1f}" y="{y + 4}" width="{end - begin:.1f}" height="20"/>'
         )
         body.append(_line(at_x(spread.least), y + 14, at_x(spread.most), y + 14, "whisker"))
-        body.append(_text(at_x(spread.most) + 8, y + 18, f"{spread.median:.3g} {unit}"))
+        number_text = f"{spread.median:.{_decimals(scale)}f} {unit}"
+        body.append(_text(at_x(max(spread.most, 0)) + 8, y + 18, number_text))
     return _svg(height, title, body)
+
+
+def _decimals(scale: float) -> int:
+    """Return how many decimals show three digits of the largest number.
+
+    >>> _decimals(0.2), _decimals(5), _decimals(20), _decimals(1000)
+    (3, 2, 1, 0)
+    """
+    return max(0, 2 - floor(log10(scale)))
 
 
 def _svg(height: float, title: str, body: Sequence[str]) -> str:

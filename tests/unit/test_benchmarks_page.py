@@ -7,11 +7,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import page
+from benchmarks import page, plots
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.figure import Figure, Point
 from benchmarks.limits import LIMITS, Limit
 from benchmarks.machine import Machine
+from benchmarks.plots import Spread
 
 AT = Machine("2026-01-01 00:00 UTC", "abc1234", "a processor", 2, 0.1, "make bench")
 COST = "CPU for a host & heartbeat"
@@ -98,10 +99,32 @@ def test_each_plot_is_a_whole_image_that_the_page_shows() -> None:
 def test_a_line_has_a_mark_for_each_number_of_hosts_and_its_limit() -> None:
     svg = page.images(MEASURED)["bench-cpu-for-a-host-heartbeat.svg"]
     assert svg.count("<circle") == 2
-    assert "limit, SSH" in svg
+    assert "limit of 0.8 ms: SSH" in svg
 
 
 def test_a_bar_has_the_median_beside_it() -> None:
     svg = page.images(MEASURED)["bench-kill-9-to-the-first-new-step.svg"]
     assert svg.count("<rect") == 2
-    assert "4.1 s" in svg
+    assert "4.10 s" in svg
+
+
+def test_a_bar_below_zero_leads_to_the_left_of_zero() -> None:
+    svg = plots.bars("shares", "%", {"less": Spread(-2, -3, -1), "more": Spread(4, 3, 5)})
+    less, more = (
+        {key: float(bar.get(key, "nan")) for key in ("x", "width")}
+        for bar in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}rect")
+    )
+    assert less["x"] + less["width"] == pytest.approx(more["x"], abs=0.2)
+    assert more["width"] == pytest.approx(2 * less["width"], abs=0.2)
+
+
+def test_numbers_of_hosts_that_lie_close_together_do_not_overlap() -> None:
+    line = {float(hosts): Spread(1, 1, 1) for hosts in (16, 96, 256, 300, 1000)}
+    svg = plots.lines("cost", "ms", "hosts", {"SSH": line}, {})
+    assert [text for text in ("16", "96", "256", "300", "1,000") if f">{text}</text>" in svg] == [
+        "16",
+        "96",
+        "300",
+        "1,000",
+    ]
+    assert svg.count("<circle") == 5

@@ -34,14 +34,17 @@ class FaultTimes:
         times = [unix_time(event) for event in events]
         self.noticed(min(at for at in times if at >= self._at - 0.05))
 
-    def goes_on(self) -> None:
-        """Say that training goes on since just now, without a new generation."""
-        self.measured["again_s"] = self._since(None)
+    def goes_on(self, at: float | None = None) -> None:
+        """Say that training goes on since just now, or that Unix time."""
+        self.measured["again_s"] = self._since(at)
 
     def wait_again(self, cluster: Cluster, *, timeout: float = 60.0) -> dict[str, Any]:
-        """Wait for the first step of a later generation; the run as it is then."""
+        """Wait for the first step of a later generation, and return the run as it is then.
+
+        A run that has trained and ended between two looks at it, trained at its end at the latest.
+        """
         run = cluster.wait(self._trains_again, timeout=timeout)
-        self.goes_on()
+        self.goes_on(run["ended_at"])
         resumed = [
             e
             for e in cluster.events(kind="resumed")
@@ -64,7 +67,7 @@ class FaultTimes:
 
     def _trains_again(self, run: dict[str, Any]) -> bool:
         return (
-            run["phase"] == "RUNNING"
+            run["phase"] in ("RUNNING", "SUCCEEDED")
             and run["generation"] > self._generation
             and run["global_step"] is not None
         )

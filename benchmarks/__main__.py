@@ -30,6 +30,7 @@ BENCHMARKS = {
     "head": "start, heartbeat, status and kill of up to 1,000 simulated hosts, and of up to 256 over SSH",
     "recovery": "kill -9 of a task to the end of its peers, and to the next generation",
     "comeback": "kill -9 of a task to the first new step, against a bare start by hand",
+    "spare": "a host that is cut off to the first new step on a spare, with a standby",
     "overhead": "step time under orch against the same script by hand",
     "transfer": "a checkpoint between hosts that share no directory, against scp",
     "agent": "CPU to start and memory of an agent",

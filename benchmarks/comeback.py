@@ -41,7 +41,12 @@ MORE_WORKERS_LONG = {3: 4, 8: 3}
 TIMEOUT_S = 180.0
 FIRST_STEP = "kill -9 to the first new step"
 MARKS = ("began", "import", "rendezvous", "restore", "tracing", "first step")
-WORKDIR = Path(__file__).parent / "workdir"
+SCRIPT: dict[str, Any] = {
+    "script": "comeback.py",
+    "workdir": str(Path(__file__).parent / "workdir"),
+    "env": {"TF_CPP_MIN_LOG_LEVEL": "2"},
+}
+"""What a spec says of the script that is started, but for its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +168,7 @@ def take_turns(starts: Starts, *, workers: int, repeats: int, warm: bool) -> Non
             str(cluster.directory / "by-hand"),
             str(times / "orch"),
             tasks=workers,
-            script="comeback.py",
-            workdir=str(WORKDIR),
-            env={"TF_CPP_MIN_LOG_LEVEL": "2"},
+            **SCRIPT,
             # Ten heartbeats after the first step a standby is started.
             timing={**DEFAULT_TIMING, "heartbeat": "0.5s" if warm else "2s", "stall_after": "1h"},
             restart={"standby": "on" if warm else "off"},
@@ -184,7 +187,7 @@ def take_turns(starts: Starts, *, workers: int, repeats: int, warm: bool) -> Non
 
 def _ready_to_kill(cluster: Cluster, times: Path, workers: int, *, number: int, warm: bool) -> dict[str, Any]:
     """Wait until what is to be killed has saved, and for its standby; of each other one for the verification too."""
-    wait_until(lambda: all(p.exists() for p in _saved(times, workers)), "the first save", timeout=TIMEOUT_S)
+    wait_until(lambda: all(p.exists() for p in saved(times, workers)), "the first save", timeout=TIMEOUT_S)
     if number % 2 == 0:
         cluster.wait(_has_verified, timeout=TIMEOUT_S)
     if warm:
@@ -199,7 +202,8 @@ def _has_verified(run: dict[str, Any]) -> bool:
     return mine and run["phase"] == "RUNNING" and known["global_step"] == run["global_step"]
 
 
-def _saved(times: Path, workers: int) -> list[Path]:
+def saved(times: Path, workers: int) -> list[Path]:
+    """Return the files that say what each worker has saved."""
     return [Path(f"{times}.{index}.saved") for index in range(workers)]
 
 
@@ -208,7 +212,7 @@ def _save_again(times: Path, workers: int, number: int) -> None:
     Path(f"{times}.more.new").write_text(str(number))
     os.replace(f"{times}.more.new", f"{times}.more")
     wait_until(
-        lambda: all(path.read_text() == str(number) for path in _saved(times, workers)),
+        lambda: all(path.read_text() == str(number) for path in saved(times, workers)),
         "another save",
         timeout=TIMEOUT_S,
     )
@@ -216,12 +220,10 @@ def _save_again(times: Path, workers: int, number: int) -> None:
 
 def _under_orch(run: dict[str, Any], times: Path, *, victim: int, workers: int) -> Start:
     """Kill a worker, and return the start that follows."""
-    paths = [Path(f"{times}.{index}") for index in range(workers)]
-    for path in (*paths, *_saved(times, workers), Path(f"{times}.more")):
-        path.unlink(missing_ok=True)
+    forget_times(times, workers)
     killed_at = time.clock_gettime(time.CLOCK_BOOTTIME)
     os.kill(int(run["tasks"][victim]["pid"]), signal.SIGKILL)
-    return _first_steps(paths, killed_at)
+    return first_steps(times, workers, killed_at)
 
 
 def _by_hand(cluster: Cluster, run: dict[str, Any], times: Path, workers: int) -> Start:
@@ -235,7 +237,7 @@ def _by_hand(cluster: Cluster, run: dict[str, Any], times: Path, workers: int) -
     began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
     started = [_start(mine, times, addresses, index) for index in range(workers)]
     try:
-        return _first_steps([Path(f"{times}.{index}") for index in range(workers)], began_at)
+        return first_steps(times, workers, began_at)
     finally:
         for process in started:
             process.kill()
@@ -252,10 +254,18 @@ def _start(checkpoints: Path, times: Path, addresses: list[str], index: int) -> 
     }
     command = [sys.executable, "comeback.py", str(checkpoints), str(times)]
     nowhere = subprocess.DEVNULL
-    return subprocess.Popen(command, cwd=WORKDIR, env=env, stdout=nowhere, stderr=nowhere)
+    return subprocess.Popen(command, cwd=SCRIPT["workdir"], env=env, stdout=nowhere, stderr=nowhere)
 
 
-def _first_steps(paths: list[Path], since: float) -> Start:
+def forget_times(times: Path, workers: int) -> None:
+    """Remove what the script has told, before it is started anew."""
+    for path in (*_told(times, workers), *saved(times, workers), Path(f"{times}.more")):
+        path.unlink(missing_ok=True)
+
+
+def first_steps(times: Path, workers: int, since: float) -> Start:
+    """Wait until each worker has done a step. Return what the last of them took since then (CLOCK_BOOTTIME)."""
+    paths = _told(times, workers)
     deadline = time.monotonic() + TIMEOUT_S
     while not all(map(Path.exists, paths)):
         if time.monotonic() > deadline:
@@ -265,6 +275,10 @@ def _first_steps(paths: list[Path], since: float) -> Start:
     parts = {"until the script began": last["began"] - since}
     parts |= {name: last[name] - last[before] for before, name in pairwise(MARKS)}
     return Start(last["first step"] - since, parts)
+
+
+def _told(times: Path, workers: int) -> list[Path]:
+    return [Path(f"{times}.{index}") for index in range(workers)]
 
 
 def _free_port() -> int:

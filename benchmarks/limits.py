@@ -59,6 +59,7 @@ _ROWS = MappingProxyType(
         "overhead: CPU": 1.0,
         "recovery: until the peers have ended": 150.0,
         "recovery: until the next generation starts": 500.0,
+        "spare: late": 0.5,
         "status: whole process": 200.0,
         "transfer: of the time of scp": 100 / 0.7,
     }

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import NamedTuple, Protocol, TypeVar
 
 from orchestrator.adapters.checkpoints import safe
@@ -128,7 +129,7 @@ class Journey:
             give_up_at = self._give_up_at()
             _finish_held(manifest, store)
             while any(_parts(manifest, store)):
-                with _Finisher(host, store) as finisher:
+                with closing(store), _Finisher(host, store) as finisher:
                     try:
                         self._pull_parts(host, manifest, store, finisher, pace)
                     except LinkDown as e:
@@ -154,7 +155,8 @@ class Journey:
                     return
                 self._say(f"the checkpoint is pulled from {host}", part.done + len(data), manifest)
                 while not pace and len(under_way) < AHEAD and (following := next(parts, None)) is not None:
-                    self._check_head(store)
+                    if following.is_first:
+                        self._check_head(store)
                     under_way.append(self._begin_part(host, manifest, following))
             self._head.pause(pace * (time.monotonic() - began_at))
 
@@ -319,6 +321,8 @@ class _Part(NamedTuple):
     offset: int
     """In the file."""
     bytes: int
+    is_first: bool
+    """The chunk begins with it."""
     is_last: bool
     """With it the chunk is complete."""
     done: int
@@ -348,8 +352,11 @@ def _parts(manifest: Manifest, store: CheckpointStore) -> Iterator[_Part]:
             asked.add(chunk)
             while held is not None and held < length:
                 size_bytes = min(PULL_BYTES, length - held)
-                yield _Part(name, chunk, start + held, size_bytes, held + size_bytes == length, done + held)
-                held += size_bytes
+                following = held + size_bytes
+                yield _Part(
+                    name, chunk, start + held, size_bytes, held == 0, following == length, done + held
+                )
+                held = following
             done += length
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -43,7 +45,8 @@ def test_a_damaged_part_costs_the_chunk(store: CheckpointStore, damaged: int) ->
 
 @pytest.mark.parametrize("early", [PARTS[0], b"wrong"])
 def test_a_part_that_an_earlier_coordinator_took_is_read(tmp_path: Path, early: bytes) -> None:
-    opened(tmp_path).append(CHUNK, early)
+    with closing(opened(tmp_path)) as earlier:
+        earlier.append(CHUNK, early)
     store = opened(tmp_path)
     for part in PARTS[1:]:
         store.append(CHUNK, part)
@@ -56,6 +59,33 @@ def test_a_chunk_that_came_damaged_comes_anew(store: CheckpointStore) -> None:
     for part in PARTS:
         store.append(CHUNK, part)
     assert store.finish(CHUNK)
+
+
+def test_a_write_that_fails_leaves_nothing_open_and_no_sum(store: CheckpointStore) -> None:
+    path = Path(store.path(CHUNK) + ".part")
+    path.parent.mkdir(parents=True)
+    path.symlink_to("/dev/full")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="No space left"):
+        store.append(CHUNK, PARTS[0])
+    assert len(os.listdir("/proc/self/fd")) == before
+    path.unlink()
+    path.write_bytes(PARTS[0][:1])  # as a disk that fills up takes it
+    for part in (PARTS[0][1:], *PARTS[1:]):
+        store.append(CHUNK, part)
+    assert store.finish(CHUNK), "what is on disk is read again"
+
+
+def test_a_transfer_that_breaks_off_leaves_no_file_open(store: CheckpointStore) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    store.append(CHUNK, PARTS[0])
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    store.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    for part in PARTS[1:]:
+        store.append(CHUNK, part)
+    assert store.finish(CHUNK)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_disk_that_refuses_to_sync_a_snapshot_is_told(

@@ -59,6 +59,7 @@ def pulled(desk: Desk, plan: Plan, *steps: int, by: str = RUN) -> str:
     store = CheckpointStore(desk.paths.state_dir, plan.name, plan.checkpoint.dir, 3)
     for step in steps:
         store.append("chunk", b"x" * 5000)
+        store.close()
         os.rename(store.path("chunk") + ".part", store.path("chunk"))
         manifest: Manifest = {
             "digest": f"d{step}",
@@ -147,7 +148,8 @@ def test_checkpoints_of_a_run_that_nobody_knows_may_go(desk: Desk) -> None:
 
 
 def test_parts_of_what_never_came_whole_may_go_when_the_run_is_over(desk: Desk) -> None:
-    CheckpointStore(desk.paths.state_dir, "t", "/own", 3).append("chunk", b"x")
+    with closing(CheckpointStore(desk.paths.state_dir, "t", "/own", 3)) as store:
+        store.append("chunk", b"x")
     journaled(desk, a_run(Phase.FAILED))
     what = "an incomplete copy of a checkpoint of a FAILED run"
     assert seen(look_here(desk, [])) == [(RUN, what, "dead")]

@@ -134,6 +134,37 @@ def bars(title: str, unit: str, measured: Mapping[str, Spread]) -> str:
     return _svg(height, title, body)
 
 
+def stacked(title: str, unit: str, measured: Mapping[str, Mapping[str, float]]) -> str:
+    """Return a plot with a horizontal bar for each thing, made of its parts one after the other, and their sum.
+
+    Args:
+        title: what is plotted.
+        unit: that of all parts.
+        measured: the parts by name, by thing. All things have the same parts.
+    """
+    parts = list(next(iter(measured.values())))
+    scale = _ceiling(max(sum(each.values()) for each in measured.values()))
+    left = 16 + max(7 * len(name) for name in measured)
+    height = _TOP + _ROW * len(measured) + 12
+    body = [_text(16, 22, f"{title}, {unit}", "title")]
+    for number, (name, each) in enumerate(measured.items()):
+        x, y = float(left), _TOP + _ROW * number
+        body.append(_text(left - 8, y + 18, name, anchor="end"))
+        for colour, part in zip(cycle(_COLOURS), parts, strict=False):
+            width = each[part] / scale * (_WIDTH - left - 90)
+            body.append(
+                f'<rect class="{colour}" x="{x:.1f}" y="{y + 4}" width="{width:.1f}" height="20">'
+                f"<title>{escape(f'{part}: {each[part]:.2f} {unit}')}</title></rect>"
+            )
+            x += width
+        body.append(_text(x + 8, y + 18, f"{sum(each.values()):.{_decimals(scale)}f} {unit}"))
+    for number, (colour, part) in enumerate(zip(cycle(_COLOURS), parts, strict=False)):
+        y = height + _LEGEND_ROW * number
+        body.append(f'<rect class="{colour}" x="{left}" y="{y}" width="24" height="10"/>')
+        body.append(_text(left + 32, y + 10, part))
+    return _svg(height + _LEGEND_ROW * len(parts) + 8, title, body)
+
+
 def _decimals(scale: float) -> int:
     """Return how many decimals show three digits of the largest number.
 

@@ -43,13 +43,17 @@ def main(argv: Sequence[str]) -> int:
     found: dict[str, goodput.Goodput] = {}
     started: dict[str, dict[int, float]] = {}
     failures: list[str] = []
-    for name in options.names or [*CONTENDERS, STARTING]:
+    names = options.names or [*CONTENDERS, STARTING]
+    for name in names:
         print(f"{name} …", file=sys.stderr, flush=True)
         try:
             if name == STARTING:
                 started = starting.measure(failures)
             else:
                 found[name] = goodput.measure(CONTENDERS[name], times)
+        except KeyboardInterrupt:  # the page then has what was measured until now
+            failures += [f"{each}: not measured: interrupted" for each in names[names.index(name) :]]
+            break
         except NotMeasured as e:
             failures.append(f"{name}: not measured: {e}")
         except Exception as e:  # what the others took an hour to measure must not be lost for it

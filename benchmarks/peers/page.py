@@ -61,6 +61,8 @@ def document(
     )
     parts = [_HEAD, f"{heading(at)} {how}", *(f"- {failure}" for failure in failures)]
     parts += [f"![{name}](images/{name})" for name in images(found, {})]
+    if any(_parts_of_a_kill(each) for each in found.values()):
+        parts.append("The second plot splits the kill that lost the median of those that were made up for.")
     if found:
         parts += [_table(found), _NOTICING, _noticing(found, times)]
     if started:
@@ -78,9 +80,9 @@ def images(found: Mapping[str, Goodput], started: Mapping[str, Mapping[int, floa
             for name, each in found.items()
         }
         shown["peers-goodput.svg"] = plots.bars("goodput with a kill at each interval", "%", shares)
-    lost = {name: _spread(each.lost_s) for name, each in found.items() if _finite(each.lost_s)}
+    lost = {name: parts for name, each in found.items() if (parts := _parts_of_a_kill(each))}
     if lost:
-        shown["peers-lost.svg"] = plots.bars("lost by one kill", "s", lost)
+        shown["peers-lost.svg"] = plots.stacked("lost by one kill", "s", lost)
     if started:
         took: dict[str, dict[float, plots.Spread]] = {
             name: {hosts: plots.Spread(s, s, s) for hosts, s in by_hosts.items()}
@@ -115,13 +117,24 @@ def _starting(started: Mapping[str, Mapping[int, float]]) -> str:
     return "\n".join(rows)
 
 
-def _finite(samples: Sequence[float]) -> list[float]:
-    return [sample for sample in samples if not isinf(sample)]
-
-
-def _spread(samples: Sequence[float]) -> plots.Spread:
-    known = _finite(samples)
-    return plots.Spread(middle(known), min(known), max(known))
+def _parts_of_a_kill(found: Goodput) -> dict[str, float]:
+    """Return where the time went after the kill that lost the median of those made up for; empty if none was."""
+    made_up = [
+        kill
+        for kill in zip(found.lost_s, found.first_step_s, found.noticed_s, strict=True)
+        if not isinf(kill[0])
+    ]
+    if not made_up:
+        return {}
+    lost_s, first_step_s, noticed_s = sorted(made_up)[len(made_up) // 2]
+    noticed_s = min(
+        noticed_s, first_step_s
+    )  # where the other one's process lived on, it was noticed otherwise
+    return {
+        "until the other worker's process has ended": noticed_s,
+        "from there to the first step": first_step_s - noticed_s,
+        "from there to the first step that is not done again": lost_s - first_step_s,
+    }
 
 
 def _table(found: Mapping[str, Goodput]) -> str:

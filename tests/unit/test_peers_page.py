@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import inf
 from pathlib import Path
 
@@ -64,6 +65,26 @@ def test_the_page_says_what_never_came_back() -> None:
     assert "not measured | not measured |" in text, "of the loop nothing was frozen or cut"
     assert "Ray Train: not measured" in text
     assert sorted(page.images(measured, {})) == ["peers-goodput.svg", "peers-lost.svg"]
+
+
+def test_the_parts_of_the_median_kill_add_up_to_what_it_lost() -> None:
+    measured = {
+        "orch, standby": Goodput(30.0, 0.95, (0.1, 0.3, 0.2), (1.4, 1.5, 1.6), (2.0, 2.25, 2.4)),
+        "a loop": Goodput(31.0, 0.4, (inf, inf), (9.0, inf), (20.0, inf)),
+        "what never came back": Goodput(31.0, 0.4, (inf,), (inf,), (inf,)),
+    }
+    plot = page.images(measured, {})["peers-lost.svg"]
+    assert "what never came back" not in plot
+    assert re.findall(r"<title>([^<]*): ([0-9.]+) s</title>", plot) == [
+        ("until the other worker&#x27;s process has ended", "0.30"),
+        ("from there to the first step", "1.20"),
+        ("from there to the first step that is not done again", "0.75"),
+        ("until the other worker&#x27;s process has ended", "9.00"),
+        ("from there to the first step", "0.00"),
+        ("from there to the first step that is not done again", "11.00"),
+    ]
+    assert ">2.2 s<" in plot.replace("2.25", "2.2")
+    assert "The second plot splits" in page.document(AT, measured, {}, [], TIMES, minutes=1.0)
 
 
 def test_the_page_shows_starts_by_hosts_and_what_is_missing_among_them() -> None:

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from importlib import import_module
 from inspect import getdoc
 
-from benchmarks import page
+from benchmarks import pace, page
 from benchmarks.environment import as_users_have_it
 from benchmarks.figure import Figure, NotMeasured, table
 from benchmarks.length import LONG
@@ -72,13 +72,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def measure(names: Sequence[str]) -> tuple[dict[str, list[Figure]], list[str]]:
-    """Return the figures by benchmark, and what could not be measured."""
+    """Return the figures by benchmark, those of the machine's pace first, and what could not be measured."""
     measured: dict[str, list[Figure]] = {}
     failures: list[str] = []
+    paces: list[tuple[str, float]] = []
     for name in names:
         print(f"{name}: {BENCHMARKS[name]} …", file=sys.stderr, flush=True)
         one: Callable[[], list[Figure]] = import_module(f"benchmarks.{name}").measure
         try:
+            paces.append((name, pace.now_ms()))
             measured[name] = one()
         except KeyboardInterrupt:  # the page then has what was measured until now
             left = list(names)[list(names).index(name) :]
@@ -89,7 +91,7 @@ def measure(names: Sequence[str]) -> tuple[dict[str, list[Figure]], list[str]]:
         except Exception as e:  # the figures of the others, most of an hour of work, must not be lost
             traceback.print_exc()
             failures.append(f"{name}: NOT MEASURED: {_first_line(e)}")
-    return measured, failures
+    return ({"pace": pace.figures(paces)} if paces else {}) | measured, failures
 
 
 def _first_line(error: Exception) -> str:

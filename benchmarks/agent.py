@@ -9,7 +9,6 @@ nothing stands beside it, measured by turns and started as an agent is, without 
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import proc
+from benchmarks import pace, proc
 from benchmarks.figure import Figure, NotMeasured
 from benchmarks.limits import LIMITS
 from orchestrator.adapters import bundle
@@ -43,7 +42,7 @@ def measure() -> list[Figure]:
     python = _python_without_psutil()
     with tempfile.TemporaryDirectory(prefix="orch-bench-") as directory:
         _one(python, Path(directory))  # pushes the bundle
-        pairs = [(_bare_ms(python), _one(python, Path(directory))) for _ in range(REPEATS)]
+        pairs = [(pace.bare_ms(python), _one(python, Path(directory))) for _ in range(REPEATS)]
         first = _with_psutil(python, Path(directory), 1)
         later = _with_psutil(python, Path(directory), REPEATS_WITH_PSUTIL)
     bare_ms, samples = median(pair[0] for pair in pairs), [pair[1] for pair in pairs]
@@ -68,14 +67,6 @@ def measure() -> list[Figure]:
         ),
         Figure("the same, of the first on a host", "MB", inf, first, "which has unpacked psutil"),
     ]
-
-
-def _bare_ms(python: str) -> float:
-    """Return the CPU of a Python that does nothing, started as an agent's is, in milliseconds."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([python, "-I", "-S", "-c", "pass"], check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
 
 
 def _one(python: str, host_dir: Path) -> tuple[float, float]:

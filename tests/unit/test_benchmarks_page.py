@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from math import inf
+from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import page, plots
-from benchmarks.__main__ import BENCHMARKS
+from benchmarks import pace, page, plots
+from benchmarks.__main__ import BENCHMARKS, measure
 from benchmarks.figure import Figure, Point
 from benchmarks.limits import LIMITS, Limit
 from benchmarks.machine import Machine
@@ -42,6 +44,25 @@ def test_what_was_missed_stands_at_the_head() -> None:
     assert "**2 of 3 limits are kept.**" in head
     assert "- MISSED: at 96 hosts (SSH): 1.00 ms, limit 0.80 ms" in head
     assert "- idle: NOT MEASURED: no sshd" in head
+
+
+def test_the_pace_of_the_machine_stands_before_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Figure("a claim", "s", inf, (1.0,))
+    benchmark = ModuleType("benchmarks.one")
+    benchmark.measure = lambda: [one]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "benchmarks.one", benchmark)
+    monkeypatch.setitem(BENCHMARKS, "one", "one of them")
+    measured, failures = measure(["one", "one"])
+    assert (list(measured), measured["one"], failures) == (["pace", "one"], [one], [])
+    (found,) = measured["pace"]
+    assert len(found.samples) == 2
+    assert all(sample > 0 for sample in found.samples)
+
+
+def test_the_pace_names_when_the_machine_was_slowest() -> None:
+    (found,) = pace.figures([("status", 6.0), ("head", 14.0), ("agent", 7.0)])
+    assert (found.measured, found.note) == (7.0, "the most before `head`")
+    assert "| (ms) | 6.00 | 7.00 | 14.00 | 3 |" in page.markdown([found])
 
 
 def test_a_limit_counts_once_however_many_figures_it_judges_and_not_as_kept_where_one_misses_it() -> None:

@@ -20,7 +20,9 @@ host of its own, a network namespace. `make bench-peers` installs the peers into
 One of the workers gets a `kill -9` at each interval:
 
 - **goodput**: the steps that came about with kills, of those that the same way does undisturbed in the same time.
-  So a framework's own speed does not count. A step that is done again counts once.
+  So a framework's own speed does not count. A step that is done again counts once. The undisturbed minute comes first:
+  where the machine gets faster or slower after it, that is in the goodput by several percent, and is not in what is
+  lost.
 - **noticed**: from the kill to the end of the other worker's process.
 - **first step**: from the kill to the first step of the new processes, whatever its number.
 - **lost**: from the kill to the first step that had not been done before: the restart, and what is done again.

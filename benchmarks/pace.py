@@ -1,8 +1,8 @@
 """How fast the machine was meanwhile: the CPU of a Python that does nothing, just before each benchmark.
 
 On a virtual machine the CPU of the same work differs by a factor of two from one quarter of an hour to the next, with
-what others do on its host. The load does not show it. Limits in milliseconds are missed for it, those of proportions
-are not.
+what others do on its host. The load does not show it. A limit in milliseconds may be missed for that alone; one of a
+proportion hardly.
 """
 
 from __future__ import annotations

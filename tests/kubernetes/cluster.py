@@ -20,9 +20,11 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.kubernetes.kubectl import objects, path_of, put
@@ -109,17 +111,25 @@ class Cluster:
         self._end(self.pod(name), 0.0)
 
     def cut(self) -> None:
-        """Let no byte pass on any channel."""
-        self._signal_execs(signal.SIGSTOP)
+        """Let no byte pass on any channel, once this has returned."""
+        for client in self._execs():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                client.suspend()
+                _wait_until_stopped(client)
 
     def mend(self) -> None:
         """Let them pass again."""
-        self._signal_execs(signal.SIGCONT)
+        for client in self._execs():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                client.resume()
 
-    def _signal_execs(self, number: signal.Signals) -> None:
+    def _execs(self) -> Iterator[psutil.Process]:
+        """Yield the kubectls of this cluster that run `exec`. A pid can be another's since one ended."""
         for path in (self.top / "execs").iterdir():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(path.name), number)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                client = psutil.Process(int(path.name))
+                if str(self.top) in client.cmdline():
+                    yield client
 
     def delete(self, kind: str, name: str) -> None:
         """Delete an object, as a person with kubectl would."""
@@ -256,6 +266,17 @@ class Cluster:
         pod["enter"] = ["nsenter", "--target", str(first), "--pid", "--mount", "--uts", "--"]
         pod["root"], pod["env"] = str(root), env
         return child
+
+
+def _wait_until_stopped(process: psutil.Process) -> None:
+    """Wait until each thread is stopped: SIGSTOP returns before that, and on a busy machine the others still read."""
+    tasks = Path(f"/proc/{process.pid}/task")
+    while process.is_running():
+        with contextlib.suppress(FileNotFoundError):
+            states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()]
+            if set(states) <= set("TZ"):
+                return
+        time.sleep(0.002)
 
 
 def _child_of(pid: int) -> int:

@@ -7,7 +7,8 @@ verified and copied. With a standby the import is done before the kill, and the 
 share of the cold one's. Every other time the newest checkpoint was verified before; else it was saved just then.
 
 Where the time went is told by the script, of the worker that was last: until the script began (by hand that is Python;
-under orch detection, end, start and, where there is no standby, import), and from each of its marks to the next.
+under orch detection, end, start and, where there is no standby, import), and from each of its marks to the next. The
+plots show the start in the middle of each way.
 """
 
 from __future__ import annotations
@@ -89,7 +90,6 @@ def measure() -> list[Figure]:
 def _figures(workers: int, starts: Starts) -> list[Figure]:
     what = FIRST_STEP if workers == 2 else f"{FIRST_STEP}, {workers} workers"
     plot = f"kill -9 of a worker to the first new step, {workers} workers"
-    hand, cold, warm = ([s.total_s for s in some] for some in (starts.by_hand, starts.cold, starts.warm))
     more = [(mine.total_s - theirs.total_s) * 1000 for mine, theirs in _beside(starts.cold, starts.cold_hand)]
     # Each is put in proportion to the start by hand beside it: the machine's load differs from one minute to the next.
     cold_share = median(
@@ -102,31 +102,10 @@ def _figures(workers: int, starts: Starts) -> list[Figure]:
     share_limit = LIMITS["comeback: with a standby, of that without"] if workers == 2 else inf
     over = LIMITS["comeback: over by hand"]
     return [
-        Figure(
-            f"{what}, a bare start by hand",
-            "s",
-            inf,
-            tuple(hand),
-            _split(starts.by_hand),
-            point=Point(plot, "by hand"),
-        ),
-        Figure(
-            f"{what}, without a standby",
-            "s",
-            inf,
-            tuple(cold),
-            _split(starts.cold),
-            point=Point(plot, "orch, no standby"),
-        ),
+        _figure(f"{what}, a bare start by hand", inf, starts.by_hand, Point(plot, "by hand")),
+        _figure(f"{what}, without a standby", inf, starts.cold, Point(plot, "orch, no standby")),
         Figure(f"{what}, over a bare start by hand", "ms", over, tuple(more)),
-        Figure(
-            f"{what}, with a standby",
-            "s",
-            warm_s,
-            tuple(warm),
-            _split(starts.warm),
-            point=Point(plot, "orch, standby"),
-        ),
+        _figure(f"{what}, with a standby", warm_s, starts.warm, Point(plot, "orch, standby")),
         Figure(
             f"{what}, with a standby, of that without",
             "x",
@@ -138,14 +117,15 @@ def _figures(workers: int, starts: Starts) -> list[Figure]:
     ]
 
 
+def _figure(claim: str, limit: float, starts: list[Start], point: Point) -> Figure:
+    """Return the figure of some starts, and where the one in the middle went."""
+    middle = sorted(starts, key=lambda start: start.total_s)[len(starts) // 2]
+    seconds = tuple(start.total_s for start in starts)
+    return Figure(claim, "s", limit, seconds, middle.sentence(), point=point, parts=middle.parts)
+
+
 def _beside(mine: list[Start], theirs: list[Start]) -> list[tuple[Start, Start]]:
     return list(zip(mine, theirs, strict=True))
-
-
-def _split(starts: list[Start]) -> str:
-    """Return the parts of the start that took the median time."""
-    middle = sorted(starts, key=lambda start: start.total_s)[len(starts) // 2]
-    return middle.sentence()
 
 
 def _left(warm: list[Start]) -> list[Figure]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from statistics import median
 
@@ -38,6 +38,8 @@ class Figure:
     error: float = 0.0
     """Half of the 95 % interval of the samples' mean; 0 where none is stated. The limit is kept only with all of it."""
     point: Point | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Where the sample in the middle went, by name, in order; empty where that was not measured."""
 
     @property
     def measured(self) -> float:

@@ -40,29 +40,30 @@ def document(
         rows: the limits that were to be measured.
     """
     parts = [_HEAD, f"{heading(at)} It took {minutes:.0f} min.", _summary(measured, failures, rows)]
-    parts += [f"![{name}](images/{_file(name)})" for name in drawn(measured)]
     for name, figures in measured.items():
-        parts += [f"## {name}", about[name], markdown(figures)]
+        shown = [f"![{title}](images/{_file(title)})" for title in drawn(figures)]
+        parts += [f"## {name}", about[name], *shown, markdown(figures)]
     return "\n\n".join(parts) + "\n"
 
 
 def images(measured: Mapping[str, Sequence[Figure]]) -> dict[str, str]:
     """Return the plots by the name of their file."""
-    return {_file(name): svg for name, svg in drawn(measured).items()}
+    return {_file(title): svg for figures in measured.values() for title, svg in drawn(figures).items()}
 
 
-def drawn(measured: Mapping[str, Sequence[Figure]]) -> dict[str, str]:
-    """Return the plots by their title. A figure says itself in which plot it stands."""
+def drawn(figures: Sequence[Figure]) -> dict[str, str]:
+    """Return the plots of one benchmark by their title. A figure says itself in which plot it stands."""
     by_plot: dict[str, list[Figure]] = {}
-    for figures in measured.values():
-        for figure in figures:
-            if figure.point is not None:
-                by_plot.setdefault(figure.point.plot, []).append(figure)
+    for figure in figures:
+        if figure.point is not None:
+            by_plot.setdefault(figure.point.plot, []).append(figure)
     return {title: _plot(title, figures) for title, figures in by_plot.items()}
 
 
 def _plot(title: str, figures: Sequence[Figure]) -> str:
     unit = figures[0].unit
+    if all(figure.parts for figure in figures):
+        return plots.stacked(title, unit, _by_part(figures))
     if all(figure.point is not None and figure.point.x is None for figure in figures):
         named = {figure.point.series: _spread(figure) for figure in figures if figure.point is not None}
         return plots.bars(title, unit, named)
@@ -73,6 +74,16 @@ def _plot(title: str, figures: Sequence[Figure]) -> str:
             series.setdefault(figure.point.series, {})[figure.point.x] = _spread(figure)
             limits[figure.point.series] = figure.limit
     return plots.lines(title, unit, "hosts", series, limits)
+
+
+def _by_part(figures: Sequence[Figure]) -> dict[str, dict[str, float]]:
+    """Return the parts of each figure by name; what a figure has no such part of is zero."""
+    names = dict.fromkeys(name for figure in figures for name in figure.parts)
+    return {
+        figure.point.series: {name: figure.parts.get(name, 0.0) for name in names}
+        for figure in figures
+        if figure.point is not None
+    }
 
 
 def _spread(figure: Figure) -> plots.Spread:

@@ -14,16 +14,16 @@ _ROW = 34
 _LEGEND_ROW = 20
 _TICK = 40
 """A number of the x axis is as wide; one nearer to the next is left out."""
-_COLOURS = ("c0", "c1", "c2", "c3", "c4")
+_COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5")
 _STYLE = """<style>
 text{font:12px system-ui,sans-serif;fill:#24292f}
 .title{font-weight:600;font-size:14px}
 .grid{stroke:#d0d7de}.limit{stroke:#cf222e;stroke-dasharray:5 4}.limit-text{fill:#cf222e}.whisker{stroke:#57606a}
 .c0{stroke:#0969da;fill:#0969da}.c1{stroke:#bc4c00;fill:#bc4c00}.c2{stroke:#1a7f37;fill:#1a7f37}
-.c3{stroke:#8250df;fill:#8250df}.c4{stroke:#57606a;fill:#57606a}polyline{fill:none!important;stroke-width:2}
+.c3{stroke:#8250df;fill:#8250df}.c4{stroke:#57606a;fill:#57606a}.c5{stroke:#bf8700;fill:#bf8700}polyline{fill:none!important;stroke-width:2}
 @media(prefers-color-scheme:dark){text{fill:#e6edf3}.grid{stroke:#30363d}.limit{stroke:#ff7b72}.limit-text{fill:#ff7b72}
 .whisker{stroke:#8b949e}.c0{stroke:#58a6ff;fill:#58a6ff}.c1{stroke:#f0883e;fill:#f0883e}.c2{stroke:#3fb950;fill:#3fb950}
-.c3{stroke:#bc8cff;fill:#bc8cff}.c4{stroke:#8b949e;fill:#8b949e}}
+.c3{stroke:#bc8cff;fill:#bc8cff}.c4{stroke:#8b949e;fill:#8b949e}.c5{stroke:#e3b341;fill:#e3b341}}
 </style>"""
 
 

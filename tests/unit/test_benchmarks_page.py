@@ -19,6 +19,7 @@ from benchmarks.plots import Spread
 AT = Machine("2026-01-01 00:00 UTC", "abc1234", "a processor", 2, 0.1, "make bench")
 COST = "CPU for a host & heartbeat"
 BACK = "kill -9 to the first new step"
+SVG = "{http://www.w3.org/2000/svg}"
 
 MEASURED = {
     "head": [
@@ -129,11 +130,39 @@ def test_a_bar_has_the_median_beside_it() -> None:
     assert "4.10 s" in svg
 
 
+def test_figures_with_parts_are_drawn_as_bars_of_those_parts_in_order() -> None:
+    hand = Figure(
+        "by hand", "s", inf, (5.0,), point=Point(BACK, "by hand"), parts={"start": 1.0, "import": 4.0}
+    )
+    warm = Figure("standby", "s", inf, (0.5,), point=Point(BACK, "standby"), parts={"start": 0.5})
+    (svg,) = page.drawn([hand, warm]).values()
+    bars = [
+        bar for bar in ElementTree.fromstring(svg).iter(f"{SVG}rect") if bar.find(f"{SVG}title") is not None
+    ]
+    assert [bar.findtext(f"{SVG}title") for bar in bars] == [
+        "start: 1.00 s",
+        "import: 4.00 s",
+        "start: 0.50 s",
+        "import: 0.00 s",
+    ]
+    start, imported = (float(bar.get("x", "nan")) for bar in bars[:2])
+    assert imported == pytest.approx(start + float(bars[0].get("width", "nan")), abs=0.2)
+    assert float(bars[1].get("width", "nan")) == pytest.approx(
+        4 * float(bars[0].get("width", "nan")), abs=0.5
+    )
+
+
+def test_a_plot_stands_between_the_words_of_its_benchmark_and_its_table() -> None:
+    section = text().partition("## comeback")[2]
+    about, plot, table = (section.index(part) for part in ("How comeback", "](images/", "| by hand |"))
+    assert about < plot < table
+
+
 def test_a_bar_below_zero_leads_to_the_left_of_zero() -> None:
     svg = plots.bars("shares", "%", {"less": Spread(-2, -3, -1), "more": Spread(4, 3, 5)})
     less, more = (
         {key: float(bar.get(key, "nan")) for key in ("x", "width")}
-        for bar in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}rect")
+        for bar in ElementTree.fromstring(svg).iter(f"{SVG}rect")
     )
     assert less["x"] + less["width"] == pytest.approx(more["x"], abs=0.2)
     assert more["width"] == pytest.approx(2 * less["width"], abs=0.2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import time
 from pathlib import Path
 
 
@@ -37,6 +39,25 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def freeze(pid: int) -> None:
+    """Stop a process, and return once each of its threads is stopped; one that has ended is left as it is.
+
+    SIGSTOP returns before that, and on a busy machine the other threads still read and write.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    while not _thread_states(pid) <= {"T", "Z"}:
+        time.sleep(0.002)
+
+
+def _thread_states(pid: int) -> set[str]:
+    states = set()
+    with contextlib.suppress(FileNotFoundError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+                states.add((thread / "stat").read_text().rpartition(")")[2].split()[0])
+    return states
 
 
 def agents(host_dir: str | Path) -> list[int]:

@@ -15,6 +15,7 @@ import pytest
 from tests.cluster.cluster import Cluster, digests, lab_of, steps_logged, wait_until
 from tests.cluster.conftest import MakeLab
 from tests.cluster.lab import LabHost
+from tests.cluster.processes import freeze
 from tests.cluster.proxy import Proxy, Wire
 from tests.faults.times import FaultTimes
 
@@ -149,7 +150,7 @@ def test_row_27_what_comes_back_is_killed_and_has_not_touched_the_new_files(
     old, new = (cluster.directory / "ckpt" / f"gen-{run['generation']:06d}" for run in (before, after))
     frozen = [task["pid"] for task in after["tasks"]]
     for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)  # so that its files have one content while the zombie lives beside them
+        freeze(pid)  # so that its files have one content while the zombie lives beside them
     files, stamp = digests(new), (old / "model.weights.h5").stat().st_mtime_ns
     wait_until(
         lambda: (old / "model.weights.h5").stat().st_mtime_ns > stamp, "the zombie saves, into its own"
@@ -179,7 +180,7 @@ def test_row_28_a_zombie_chief_can_remove_only_its_own_backup(
         lambda run: run["checkpoint"] is not None and {h["state"] for h in run["hosts"][1:]} == {"spare"}
     )
     zombie = before["tasks"][0]["pid"]
-    os.kill(zombie, signal.SIGSTOP)  # it comes to its end when its successor has something to lose
+    freeze(zombie)  # it comes to its end when its successor has something to lose
     fault_times.inject(before["generation"])
     victim(0).cut()
     after = fault_times.wait_again(cluster)
@@ -188,7 +189,7 @@ def test_row_28_a_zombie_chief_can_remove_only_its_own_backup(
     wait_until(lambda: digests(new) != given, "the successor saves, into its own")
     successor = after["tasks"][0]["pid"]
     # It is stopped so that its files do not change while the zombie lives beside them.
-    os.kill(successor, signal.SIGSTOP)
+    freeze(successor)
     files = digests(new)
     assert old.exists()
     os.kill(zombie, signal.SIGCONT)

@@ -15,6 +15,7 @@ import pytest
 
 from tests.cluster import killed_at_a_write
 from tests.cluster.cluster import Cluster, lab_of, steps_logged, wait_until
+from tests.cluster.processes import freeze
 from tests.contract.small_disk import mounted
 from tests.faults.times import FaultTimes
 
@@ -63,7 +64,7 @@ def copied(first: Cluster, directory: Path) -> Cluster:
     """Another head node with a copy of the first one's state, as from a backup; the first one goes on."""
     pid = first.coordinator_pid
     second = Cluster(directory, lab_of(first))
-    os.kill(pid, signal.SIGSTOP)  # so that the copy is whole
+    freeze(pid)  # so that the copy is whole
     try:
         shutil.copytree(first.directory / "state", second.directory / "state")
     finally:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster, digests, lab_of, wait_until
 from tests.cluster.lab import LabHost
-from tests.cluster.processes import agents, is_alive
+from tests.cluster.processes import agents, freeze, is_alive
 from tests.faults.times import FaultTimes, unix_time
 
 pytestmark = [pytest.mark.lab, pytest.mark.tensorflow, pytest.mark.long, pytest.mark.timeout(300)]
@@ -243,7 +243,7 @@ def test_row_27_an_old_chief_that_comes_back_is_ended_and_has_touched_nothing(
     before = cluster.wait(lambda run: run["checkpoint"] is not None, timeout=START_S)
     old_chief = before["tasks"][0]["pid"]
     host = victim(0)
-    os.kill(old_chief, signal.SIGSTOP)  # or TensorFlow would end it, for want of its peer
+    freeze(old_chief)  # or TensorFlow would end it, for want of its peer
     fault_times.inject(before["generation"])
     host.cut()
     fault_times.wait_again(cluster, timeout=START_S)
@@ -251,7 +251,7 @@ def test_row_27_an_old_chief_that_comes_back_is_ended_and_has_touched_nothing(
     assert is_alive(old_chief), "or this shows nothing"
     gang = [task["pid"] for task in after["tasks"]]
     for pid in gang:
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
     files = digests(generation_directory(cluster, after))
     os.kill(old_chief, signal.SIGCONT)
     host.heal()
@@ -276,13 +276,13 @@ def test_row_28_a_zombie_chief_removes_only_its_own_backup(
     cluster.ok("up", spec(cluster, "digits.py", *args, tasks=1, hosts=hosts, timing=PATIENT), timeout=120)
     before = cluster.wait(lambda run: run["checkpoint"] is not None, timeout=START_S)
     zombie = before["tasks"][0]["pid"]
-    os.kill(zombie, signal.SIGSTOP)  # or it would come to its end while its successor imports TensorFlow
+    freeze(zombie)  # or it would come to its end while its successor imports TensorFlow
     fault_times.inject(before["generation"])
     victim(0).cut()
     fault_times.wait_again(cluster, timeout=START_S)
     after = cluster.wait(lambda run: has_saved(cluster, run), timeout=START_S)
     successor = after["tasks"][0]["pid"]
-    os.kill(successor, signal.SIGSTOP)  # its files keep one content while the zombie lives beside them
+    freeze(successor)  # its files keep one content while the zombie lives beside them
     old, new = (generation_directory(cluster, run) / "backup" for run in (before, after))
     files = digests(new)
     assert old.exists()

@@ -27,6 +27,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.cluster.processes import freeze
 from tests.kubernetes.kubectl import objects, path_of, put
 
 _LOOK_S = 0.03
@@ -113,9 +114,8 @@ class Cluster:
     def cut(self) -> None:
         """Let no byte pass on any channel, once this has returned."""
         for client in self._execs():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                client.suspend()
-                _wait_until_stopped(client)
+            with contextlib.suppress(ProcessLookupError):
+                freeze(client.pid)
 
     def mend(self) -> None:
         """Let them pass again."""
@@ -266,17 +266,6 @@ class Cluster:
         pod["enter"] = ["nsenter", "--target", str(first), "--pid", "--mount", "--uts", "--"]
         pod["root"], pod["env"] = str(root), env
         return child
-
-
-def _wait_until_stopped(process: psutil.Process) -> None:
-    """Wait until each thread is stopped: SIGSTOP returns before that, and on a busy machine the others still read."""
-    tasks = Path(f"/proc/{process.pid}/task")
-    while process.is_running():
-        with contextlib.suppress(FileNotFoundError):
-            states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()]
-            if set(states) <= set("TZ"):
-                return
-        time.sleep(0.002)
 
 
 def _child_of(pid: int) -> int:

@@ -8,6 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+_STOP_S = 20.0
+
 
 def parent(pid: int) -> int:
     """Return the pid of a process's parent; that of a task is its shim."""
@@ -42,12 +44,18 @@ def is_alive(pid: int) -> bool:
 
 
 def freeze(pid: int) -> None:
-    """Stop a process, and return once each of its threads is stopped; one that has ended is left as it is.
+    """Stop a process, and return once each of its threads is stopped or has ended.
 
     SIGSTOP returns before that, and on a busy machine the other threads still read and write.
+
+    Raises:
+        ProcessLookupError: there is no such process.
+        AssertionError: a thread goes on, as where another process sends SIGCONT.
     """
     os.kill(pid, signal.SIGSTOP)
-    while not _thread_states(pid) <= {"T", "Z"}:
+    deadline = time.monotonic() + _STOP_S
+    while not (states := _thread_states(pid)) <= {"T", "Z"}:
+        assert time.monotonic() < deadline, f"threads of {pid} are not stopped: {sorted(states)}"
         time.sleep(0.002)
 
 

@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 
 from orchestrator.adapters.host import cgroup, process
+from orchestrator.adapters.host.oom import OomKills
 from orchestrator.daemon.shim import main
+from orchestrator.daemon.shim.loop import SAMPLE_S
 from tests.contract.shim_harness import (
     PACKAGE_PARENT,
     SHIM,
@@ -491,6 +493,40 @@ def test_the_kernels_oom_killer_is_named(host: Host, tmp_path: Path) -> None:
         )
     assert (ended["signal"], ended["cause"], ended["ordered"]) == (9, "oom", False)
     assert ended["peak_rss_bytes"] > 50 << 20
+
+
+@pytest.mark.fault(12)
+def test_a_kill_by_hand_is_not_an_oom_kill_though_another_program_of_the_host_had_one(host: Host) -> None:
+    group = memory_group(f"orch-other-{os.getpid()}")
+    if group is None:
+        pytest.skip(
+            "NO MEMORY LIMIT CAN BE SET ON THIS MACHINE: that a kill by hand is told from an OOM kill was not tested"
+        )
+    agent = host.run(FOREVER, cgroup=False)
+    pid = agent.until_phase("running")["pid"]
+    seen = OomKills()
+    time.sleep(2 * SAMPLE_S + 1)  # the shim has taken two samples of the task's memory group
+    seen.sample(None)
+    try:
+        other = subprocess.run(
+            [
+                "sh",
+                "-c",
+                f"echo $$ > {group}/cgroup.procs; exec {sys.executable} -c 'len(bytes([1]) * (400 << 20))'",
+            ],
+            check=False,
+        )
+    finally:
+        until(lambda: removed(group), "nothing is in it any more")
+    if other.returncode == 0:
+        pytest.skip(
+            "THIS MACHINE DOES NOT ENFORCE MEMORY LIMITS: that a kill by hand is told from an OOM kill was not tested"
+        )
+    seen.sample(None)
+    assert seen.recent() == 1, "the whole host's count tells of the other program"
+    os.kill(pid, signal.SIGKILL)
+    ended = agent.until_closed()["exit"]
+    assert (ended["signal"], ended["cause"], ended["ordered"]) == (9, "signal", False)
 
 
 def test_it_runs_on_python_3_10(host: Host) -> None:

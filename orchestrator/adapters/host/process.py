@@ -219,18 +219,6 @@ def catches(pid: int, number: int) -> bool:
     return False
 
 
-def oom_kills() -> int | None:
-    """Return how many processes of any user the kernel has killed for lack of memory since boot; None if unknown."""
-    try:
-        with open("/proc/vmstat", "rb") as file:
-            for line in file:
-                if line.startswith(b"oom_kill "):
-                    return int(line.split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
-    return None
-
-
 def kernel_view(pid: int) -> str:
     """Describe a process that does not answer, as the kernel sees it: its state, and where it waits."""
     parts = []

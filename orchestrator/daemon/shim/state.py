@@ -329,11 +329,12 @@ def _expire(state: State, at: float) -> tuple[State, Actions]:
     return state.replace(deadline_at=at + KILL_AGAIN_S), [(Do.KILL, None)]
 
 
-def cause_of(ended: Ended, stop_by: StopBy, group_oom_kills: int | None, host_oom_kills: int) -> ExitCause:
+def cause_of(ended: Ended, stop_by: StopBy, group_oom_kills: int | None, shared_oom_kills: int) -> ExitCause:
     """Return why the task ended: script, signal, oom, start-failed.
 
-    `group_oom_kills` counts the OOM kills in the task's own control group; None where it has none. `host_oom_kills`
-    counts those on the whole host in the last seconds, and is only evidence for a process that got SIGKILL just then.
+    `group_oom_kills` counts the OOM kills in the task's own control group; None where it has none. `shared_oom_kills`
+    counts those of the last seconds among processes that may be others', and is only evidence for a process that got
+    SIGKILL just then.
     """
     if ended.why is not None:
         return "start-failed"
@@ -342,7 +343,7 @@ def cause_of(ended: Ended, stop_by: StopBy, group_oom_kills: int | None, host_oo
         # If a data loader's worker is killed, its parent gets an exception and ends as well.
         if group_oom_kills > 0 and ended.code != 0 and stop_by is StopBy.NOBODY:
             return "oom"
-    elif killed and host_oom_kills > 0:
+    elif killed and shared_oom_kills > 0:
         return "oom"
     return "script" if ended.code is not None else "signal"
 

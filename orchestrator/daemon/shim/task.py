@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 
-from orchestrator.adapters.host import cgroup, process, unkillable, usage
+from orchestrator.adapters.host import cgroup, oom, process, unkillable, usage
 from orchestrator.daemon.shim import sweep
 from orchestrator.daemon.shim.spawn import Spawned, spawn, task_argv, task_env, work_dir
 from orchestrator.daemon.shim.state import Ended, StopBy, cause_of
@@ -31,9 +31,7 @@ class TaskProcess:
         self._spawned: Spawned | None = None
         self._group: cgroup.Cgroup | None = None
         self._sampler: usage.Sampler | None = None
-        now = process.oom_kills() or 0
-        self._oom_kills = (now, now)
-        """The whole host's count of OOM kills at the sample before the last, and at the last."""
+        self._oom_kills = oom.OomKills()
         self.cpu_percent: float | None = None
         self.rss_bytes: int | None = None
         self.peak_rss_bytes: int | None = None
@@ -83,6 +81,7 @@ class TaskProcess:
             group.remove()
             group = None
         self._spawned, self._group = spawned, group
+        self._oom_kills.sample(spawned.pid)
         return ours, {spawned.stdout: "o", spawned.stderr: "e"}
 
     def is_stopped(self) -> bool:
@@ -144,7 +143,7 @@ class TaskProcess:
 
     def sample(self, at: float) -> None:
         """Measure CPU and memory."""
-        self._oom_kills = (self._oom_kills[1], process.oom_kills() or 0)
+        self._oom_kills.sample(self.pid)
         if self.pid is None:
             return
         if self._sampler is None:
@@ -154,14 +153,12 @@ class TaskProcess:
         self.peak_rss_bytes = peak or None
 
     def cause(self, ended: Ended, stop_by: StopBy) -> ExitCause:
-        """Return why it ended, with its own group's count of OOM kills or the host's of the last seconds."""
+        """Return why it ended, with the OOM kills in its own group, or in the one that it shares, as evidence."""
         group_oom = None
         if self._group is not None:
             group_oom = self._group.oom_kills()
             self.peak_rss_bytes = max(self.peak_rss_bytes or 0, self._group.peak_bytes() or 0) or None
-        # The kernel counts at the time of the kill, but a process with much memory ends some time later.
-        host_oom = (process.oom_kills() or 0) - self._oom_kills[0]
-        return cause_of(ended, stop_by, group_oom, host_oom)
+        return cause_of(ended, stop_by, group_oom, self._oom_kills.recent())
 
     def remove_group(self, wait_s: float) -> None:
         """Remove the control group. For up to `wait_s` it tries again, since a reaped process may still be counted."""

@@ -173,7 +173,7 @@ def test_whatever_comes_it_ends_once_and_within_its_bound(hold: bool, story: lis
 
 
 @pytest.mark.parametrize(
-    ("ended", "stop_by", "group", "host", "cause"),
+    ("ended", "stop_by", "group", "shared", "cause"),
     [
         (Ended(0, code=0), StopBy.NOBODY, None, 0, "script"),
         (Ended(0, code=1), StopBy.NOBODY, None, 1, "script"),
@@ -188,8 +188,8 @@ def test_whatever_comes_it_ends_once_and_within_its_bound(hold: bool, story: lis
         (Ended(0, why="no Python"), StopBy.NOBODY, None, 1, "start-failed"),
     ],
 )
-def test_why_it_ended(ended: Ended, stop_by: StopBy, group: int | None, host: int, cause: str) -> None:
-    assert cause_of(ended, stop_by, group, host) == cause
+def test_why_it_ended(ended: Ended, stop_by: StopBy, group: int | None, shared: int, cause: str) -> None:
+    assert cause_of(ended, stop_by, group, shared) == cause
 
 
 def test_the_pace_is_of_the_last_seconds_and_falls_while_nothing_comes() -> None:

@@ -504,9 +504,8 @@ def test_a_kill_by_hand_is_not_an_oom_kill_though_another_program_of_the_host_ha
         )
     agent = host.run(FOREVER, cgroup=False)
     pid = agent.until_phase("running")["pid"]
-    seen = OomKills()
     time.sleep(2 * SAMPLE_S + 1)  # the shim has taken two samples of the task's memory group
-    seen.sample(None)
+    on_host = OomKills()
     try:
         other = subprocess.run(
             [
@@ -522,8 +521,7 @@ def test_a_kill_by_hand_is_not_an_oom_kill_though_another_program_of_the_host_ha
         pytest.skip(
             "THIS MACHINE DOES NOT ENFORCE MEMORY LIMITS: that a kill by hand is told from an OOM kill was not tested"
         )
-    seen.sample(None)
-    assert seen.recent() == 1, "the whole host's count tells of the other program"
+    assert on_host.recent() > 0, "the whole host's count tells of the other program"
     os.kill(pid, signal.SIGKILL)
     ended = agent.until_closed()["exit"]
     assert (ended["signal"], ended["cause"], ended["ordered"]) == (9, "signal", False)

@@ -58,7 +58,7 @@ class Cgroup:
 
     def empty(self) -> bool:
         """Return whether no process lives in the group or below it."""
-        events = _keyed(os.path.join(self.path, "cgroup.events"))
+        events = keyed(os.path.join(self.path, "cgroup.events"))
         return events.get("populated", 0) == 0
 
     def peak_bytes(self) -> int | None:
@@ -68,7 +68,7 @@ class Cgroup:
 
     def oom_kills(self) -> int | None:
         """Return how many of its processes the kernel has killed for lack of memory; None if unknown."""
-        return _keyed(os.path.join(self.path, "memory.events")).get("oom_kill")
+        return keyed(os.path.join(self.path, "memory.events")).get("oom_kill")
 
     def remove(self) -> bool:
         """Remove the group and the groups below it. Return False where a process still lives in it."""
@@ -147,6 +147,16 @@ def usable() -> bool:
     return status == 0
 
 
+def keyed(path: str) -> dict[str, int]:
+    """Parse a file of lines that read `name number`; empty where it cannot be read."""
+    found = {}
+    for line in (_read(path) or "").splitlines():
+        name, _, value = line.partition(" ")
+        if value.isdigit():
+            found[name] = int(value)
+    return found
+
+
 def _root() -> str | None:
     """Return where the unified hierarchy is mounted; None where it is not."""
     return next((root for root in _ROOTS if os.path.exists(os.path.join(root, "cgroup.procs"))), None)
@@ -177,13 +187,3 @@ def _write(path: str, text: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _keyed(path: str) -> dict[str, int]:
-    """Parse a file of lines that read `name number`."""
-    found = {}
-    for line in (_read(path) or "").splitlines():
-        name, _, value = line.partition(" ")
-        if value.isdigit():
-            found[name] = int(value)
-    return found

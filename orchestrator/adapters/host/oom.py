@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 
+from orchestrator.adapters.host.cgroup import keyed
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +29,7 @@ class OomKills:
         self._before = self._last = _Sample(self._host() or 0, None, 0)
 
     def sample(self, pid: int | None) -> None:
-        """Take the counts. Call it every second; `pid` is None before the task's process is started."""
+        """Take the counts. Call it every few seconds; `pid` is None before the task's process is started."""
         file = None if pid is None else self._file(pid)
         count = None if file is None else _count(file)
         sample = _Sample(self._host() or 0, None if count is None else file, count or 0)
@@ -61,11 +63,12 @@ class OomKills:
             # Without the directory, the path is of another namespace, and its parents here are other groups.
             if hierarchy != "0" or not os.path.isdir(self._groups + path):
                 continue
-            while (
-                path
-            ):  # a group without the controller belongs to the memory group of the nearest parent with it
-                yield os.path.join(self._groups + path.rstrip("/"), "memory.events.local")
-                path = path.rpartition("/")[0]
+            # A group without the controller belongs to the memory group of its nearest parent with it.
+            directory = path.rstrip("/")
+            yield os.path.join(self._groups + directory, "memory.events.local")
+            while directory:
+                directory = directory.rpartition("/")[0]
+                yield os.path.join(self._groups + directory, "memory.events.local")
 
 
 class _Sample:
@@ -90,12 +93,4 @@ def _memberships(path: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _count(path: str) -> int | None:
-    """Return the value of the line `oom_kill <number>`; None where there is none."""
-    try:
-        with open(path, "rb") as file:
-            for line in file:
-                if line.startswith(b"oom_kill "):
-                    return int(line.split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
-    return None
+    return keyed(path).get("oom_kill")

@@ -56,43 +56,29 @@ def sampled(machine: Machine, times: int = 2) -> OomKills:
     return kills
 
 
-def test_a_kill_elsewhere_on_the_host_does_not_count_for_a_v1_group(machine: Machine) -> None:
-    machine.member_of("9:name=systemd:/", "4:cpu,memory:/user/a", "0::/")
-    machine.v1("/user/a", 3)
+@pytest.mark.parametrize(
+    ("version", "group", "lines"),
+    [
+        pytest.param("v1", "/user/a", ("9:name=systemd:/", "4:cpu,memory:/user/a", "0::/"), id="v1"),
+        pytest.param("v2", "/user.slice/a.scope", ("0::/user.slice/a.scope",), id="v2"),
+        pytest.param(
+            "v2", "/user.slice", ("0::/user.slice/a.scope/below",), id="nearest-parent-with-controller"
+        ),
+        pytest.param("v2", "/", ("0::/",), id="root-of-a-container"),
+        pytest.param("v2", "/", ("0::/user.slice/a.scope",), id="below-the-root-of-a-container"),
+    ],
+)
+def test_a_kill_elsewhere_on_the_host_does_not_count(
+    machine: Machine, version: str, group: str, lines: tuple[str, ...]
+) -> None:
+    count = {"v1": machine.v1, "v2": machine.v2}[version]
+    (machine.groups / "user.slice/a.scope/below").mkdir(parents=True)
+    machine.member_of(*lines)
+    count(group, 3)
     kills = sampled(machine)
-    machine.on_host(1)
+    machine.on_host(2)
     assert kills.recent() == 0
-    machine.v1("/user/a", 4)
-    assert kills.recent() == 1
-
-
-def test_a_kill_elsewhere_on_the_host_does_not_count_for_a_v2_group(machine: Machine) -> None:
-    machine.member_of("0::/user.slice/session-3.scope")
-    machine.v2("/user.slice/session-3.scope", 0)
-    kills = sampled(machine)
-    machine.on_host(1)
-    assert kills.recent() == 0
-    machine.v2("/user.slice/session-3.scope", 1)
-    assert kills.recent() == 1
-
-
-def test_a_v2_group_without_the_controller_belongs_to_its_nearest_parent_with_it(machine: Machine) -> None:
-    machine.member_of("0::/user.slice/session-3.scope/below")
-    (machine.groups / "user.slice/session-3.scope/below").mkdir(parents=True)
-    machine.v2("/user.slice", 0)
-    kills = sampled(machine)
-    machine.on_host(5)
-    machine.v2("/user.slice", 2)
-    assert kills.recent() == 2
-
-
-def test_in_a_container_with_its_own_namespace_the_group_is_the_root(machine: Machine) -> None:
-    machine.member_of("0::/")
-    machine.v2("/", 0)
-    kills = sampled(machine)
-    machine.on_host(1)
-    assert kills.recent() == 0
-    machine.v2("/", 1)
+    count(group, 4)
     assert kills.recent() == 1
 
 

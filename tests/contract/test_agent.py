@@ -7,8 +7,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -194,6 +196,35 @@ def test_a_sweep_leaves_nothing_and_spares_the_newer(connect: Connect) -> None:
     assert process.marked(RUN, 2, host_dir=host_dir) != []
     agent.ok("sweep", generation_max=2)
     assert process.marked(RUN, 2, host_dir=host_dir) == []
+
+
+@pytest.mark.fault(7)
+def test_a_sweep_waits_for_the_port_of_a_shim_that_it_has_just_ended(connect: Connect) -> None:
+    agent = connect()
+    agent.ok("watch", heartbeat_s=0.1)
+    shim = agent.start(agent.push(train=FOREVER), ports=[0])["ok"]["pid"]
+    agent.until_phase("ready")
+    os.kill(shim, signal.SIGSTOP)  # a slow host: it reads its order to stop only later
+    slow = threading.Timer(0.3, os.kill, (shim, signal.SIGCONT))
+    slow.start()
+    swept = agent.ok("sweep", generation_max=1)
+    slow.join()
+    assert (swept["left"], swept["ports_busy"]) == ([], [])
+
+
+@pytest.mark.fault(7)
+def test_a_sweep_names_a_port_on_which_another_program_listens(connect: Connect) -> None:
+    agent = connect()
+    agent.ok("watch", heartbeat_s=0.1)
+    agent.start(agent.push(train=FOREVER), ports=[0])
+    agent.until_phase("ready")
+    agent.ok("release", generation=1, task="worker:0", env={}, seed=None)
+    port = agent.until_phase("running")["port"]
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", port))
+        other.listen()
+        swept = agent.ok("sweep", generation_max=1)
+    assert (swept["left"], swept["ports_busy"]) == ([], [port])
 
 
 def test_a_seed_fills_the_scratch_before_the_release(connect: Connect, tmp_path: Path) -> None:

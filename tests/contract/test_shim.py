@@ -355,6 +355,21 @@ def test_a_task_that_needs_its_old_port_waits_for_what_still_holds_it(host: Host
     assert host.agent().until_phase("ready")["port"] == port
 
 
+@pytest.mark.fault(7)
+@pytest.mark.parametrize("hold", [False, True])
+def test_the_port_of_a_task_that_was_never_released_is_free_once_its_end_is_told(
+    host: Host, hold: bool
+) -> None:
+    host.start(UNDER_RUNTIME + "hear()\n", hold=hold, ports=[0])
+    agent = host.agent()
+    port = agent.until_phase("ready")["port"]
+    agent.order("stop", grace_s=0)
+    agent.until_phase("exited")
+    with socket.socket() as sweep:
+        sweep.bind(("0.0.0.0", port))  # a sweep looks at once, and the shim may live for a moment yet
+        assert sweep.getsockname()[1] == port
+
+
 @pytest.mark.fault(33)
 def test_a_start_that_is_asked_twice_is_done_once(host: Host) -> None:
     first = host.start(FOREVER)

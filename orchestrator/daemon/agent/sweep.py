@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 RELEASE_S = 5.0
 """How long a checkpoint directory may take to be released. One that hangs counts as free after a while."""
 
+PORTS_S = 1.0
+"""How long a sweep waits for ports. A shim that the same sweep has ended holds its port until it has read the order."""
+
+_AGAIN_S = 0.02
+
 
 def sweep(
     host_dir: str, run: str, generation_max: int, ports: list[int], *, release: str | None = None
@@ -52,7 +57,7 @@ def sweep(
 
         with contextlib.suppress(OSError):  # a stamp that cannot be released counts as old after a while
             within(RELEASE_S, lambda: claims.release_stamp(release, run, host_dir), None)
-    return {"left": left, "ports_busy": [port for port in sorted(set(ports)) if _taken(port)], "by": by}
+    return {"left": left, "ports_busy": _busy(ports), "by": by}
 
 
 def tidy(host_dir: str, run: str, digest: str) -> None:
@@ -93,6 +98,16 @@ def _lives(host_dir: str, run: str) -> bool:
         not os.path.exists(os.path.join(directory, "exit.json"))
         for _, _, directory in hostdir.generations(host_dir, run)
     )
+
+
+def _busy(ports: list[int]) -> list[int]:
+    """Return the ports, sorted, that are still in use after a short wait."""
+    give_up_at = time.monotonic() + PORTS_S
+    while True:
+        busy = [port for port in sorted(set(ports)) if _taken(port)]
+        if not busy or time.monotonic() >= give_up_at:
+            return busy
+        time.sleep(_AGAIN_S)
 
 
 def _taken(port: int) -> bool:

@@ -238,7 +238,7 @@ def test_row_27_an_old_chief_that_comes_back_is_ended_and_has_touched_nothing(
 ) -> None:
     first, second, spare = cluster.hosts(3)
     hosts = [first, second, {**spare, "spare": True}]
-    args = ("--steps", "3000", "--save-every", "10")
+    args = ("--steps", "5000", "--save-every", "10")  # it still trains once the new group has a checkpoint
     cluster.ok("up", spec(cluster, "checkpoint_manager.py", *args, hosts=hosts, timing=PATIENT), timeout=120)
     before = cluster.wait(lambda run: run["checkpoint"] is not None, timeout=START_S)
     old_chief = before["tasks"][0]["pid"]

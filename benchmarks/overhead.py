@@ -51,10 +51,10 @@ PAIRS = 40
 """To a sample, of one process each way."""
 
 SAMPLES_MIN = 5
-SAMPLES_MAX = 32
-"""Steps of 5 ms need the most: a process has one of two speeds, so the samples lie in two heaps. 16 left ± 1 %."""
+SAMPLES_MAX = 64
+"""Steps of 5 ms need the most, since a process has one of two speeds: 16 samples leave ± 1 %, and 32 ± 0.6 %."""
 
-SAMPLES_MAX_LONG = 40
+SAMPLES_MAX_LONG = 100
 SHARE_SAMPLES = 5
 SHARE_SAMPLES_LONG = 30
 SHARE_PAIRS = 20

@@ -51,7 +51,7 @@ PAIRS = 40
 """To a sample, of one process each way."""
 
 SAMPLES_MIN = 5
-SAMPLES_MAX = 64
+SAMPLES_MAX = 32
 """Steps of 5 ms need the most, since a process has one of two speeds: 16 samples leave ± 1 %, and 32 ± 0.6 %."""
 
 SAMPLES_MAX_LONG = 100

@@ -1,8 +1,8 @@
 """Keras's own TensorBoard callback and `model.save`, as any script on one machine has them.
 
 cluster_specs/curves.yaml trains this unchanged file on two workers. `orch tensorboard` shows the curves of both, and
-the profile of two batches (TensorBoard needs `pip install tensorboard-plugin-profile` for that page); the model is
-fetched at the end.
+the chief's profile of two batches (TensorBoard needs `pip install tensorboard-plugin-profile` for that page); the
+model is fetched at the end.
 """
 
 import argparse

@@ -226,6 +226,7 @@ class NoteKind(Enum):
     TRANSPARENT_TENSORBOARD = Row(
         "transparent-tensorboard", "Where a script's TensorBoard files are written.", by_task=True
     )
+    TRANSPARENT_PROFILER = Row("transparent-profiler", "The chief alone takes a profile.", by_task=True)
     TRANSPARENT_GRADIENTS = Row("transparent-gradients", "How gradients are put together.", by_task=True)
     TRANSPARENT_BACKUP = Row("transparent-backup", "What is backed up for a restart.", by_task=True)
     TRANSPARENT_RESUMED = Row("transparent-resumed", "A `fit` goes on from its backup.", by_task=True)

@@ -65,6 +65,7 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
         fit,
         gradients,
         noise,
+        profiling,
         settings_of_tensorflow,
     )
     from orchestrator.runtime.transparent.parts import Parts
@@ -83,6 +84,7 @@ def prepare(imports: Imports, options: dict[str, Any], said: Said, script: Scrip
     chief = is_chief(os.environ.get("TF_CONFIG"))
     if not chief:
         files.redirect(library, said)
+        profiling.leave_to_chief(said)
     files.collect_summaries(library, said)
     gradients.install(library, said, name, script.folder)
     figures.install(library, said, name, script.folder)

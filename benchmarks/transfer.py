@@ -1,7 +1,7 @@
 """Checkpoints between hosts that share no directory, compared with `scp` of the same file between the same hosts.
 
-Each pair moves the same bytes, scp and orch in turns: from a quiet disk, with memory that the machine has touched just
-before, and with no earlier copy at the target. The checkpoint is one that TensorFlow has written; scp moves its data
+Each pair moves the same bytes, scp and orch in turns: from a quiet disk, with memory that the machine has just touched,
+and with no earlier copy at the target. The checkpoint is one that TensorFlow has written; scp moves its data
 file alone, which is all but a few hundred bytes. One way leads to the head node, as after a failure, when a start waits
 for the bytes, and one to a host. Ours begins with the snapshot of the checkpoint on its host, which verifies and hashes
 all of it, is checked by SHA-256 and synced at its end; scp does none of that. The head knows what it pushes, so a push
@@ -25,7 +25,7 @@ from benchmarks.connect import RUN, FirstReports, transport_of, warm_up
 from benchmarks.figure import Figure
 from benchmarks.lab import lab_of
 from benchmarks.limits import LIMITS
-from benchmarks.machine import claim_memory
+from benchmarks.machine import memory_released
 from orchestrator.adapters import bundle
 from orchestrator.adapters.head.checkpoint_store import CheckpointStore
 from orchestrator.core.model import Run, new_run
@@ -151,10 +151,10 @@ def _seconds(work: Callable[[], None], forget: Callable[[], None]) -> float:
     """Return what the work takes once `forget` has removed the copy of the one before."""
     forget()
     os.sync()  # neither pays for what the one before has left to write
-    claim_memory(3 * max(SIZES_MB) << 20)
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+    with memory_released(3 * max(SIZES_MB) << 20):
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
 
 
 def _remote(host: LabHost, path: Path) -> str:

@@ -86,7 +86,9 @@ class Apart:
         elif verb == "chunk":
             where = order["digest"], order["name"], order["offset"], order["bytes_max"]
             room = memoryview(bytearray(order["bytes_max"]))
-            data = bytes(room[: safe.read_chunk(room, root, *where)])
+            reader = safe.ChunkReader()
+            data = bytes(room[: reader(room, root, *where)])
+            reader.close()
         elif verb == "receive":
             told = arrivals.receive(root, order["manifest"])
         else:

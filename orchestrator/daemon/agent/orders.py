@@ -222,7 +222,7 @@ class Orders:
                 reply.fault(fault)
 
         if self._reader is None:
-            self._reader = Parts(self._context.loop, safe.read_chunk, LOOK_S)
+            self._reader = Parts(self._context.loop, safe.ChunkReader(), LOOK_S)
         self._reader.read((*where, bytes_max), read)
 
     def _on_checkpoints(self, order: orders.Checkpoints, _blob: bytes, reply: Reply) -> None:

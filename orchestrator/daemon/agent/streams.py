@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import time
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 
 READ = select.POLLIN
 WRITE = select.POLLOUT
+
+PIPE_BYTES = 1 << 20
+"""The size of the pipe to sshd, where the kernel allows it. With its default of 64 KiB the agent writes again after
+each packet that sshd takes, and there are thirty thousand in a gigabyte."""
+
+FULL_S = 0.0005
+"""How long a full pipe of that size is left alone. sshd takes about half of it meanwhile."""
 
 QUEUE_BYTES_MAX = 8 << 20
 """More than this waiting for the head: no further order is read until it has taken some."""
@@ -80,6 +88,9 @@ class Output:
         self._queue: deque[tuple[bytes, bytes | memoryview, Sent]] = deque()
         self.queued_bytes = 0
         self.broken = False
+        self._is_large = _enlarge(descriptor)
+        self._is_full = False
+        """Whether a large pipe was full, and is left alone for a moment."""
         os.set_blocking(descriptor, False)
 
     def report(self, frame: bytes) -> None:
@@ -113,15 +124,25 @@ class Output:
         return True
 
     def _flush(self, _events: int) -> None:
+        if self._is_full:
+            return
         try:
             while self._under_way or self._next():
                 self._wrote(os.writev(self._descriptor, self._under_way))
         except BlockingIOError:
-            self._loop.watch(self._descriptor, WRITE, self._flush)
+            if self._is_large:
+                self._is_full = True
+                self._loop.after(FULL_S, self._flush_again)
+            else:
+                self._loop.watch(self._descriptor, WRITE, self._flush)
             return
         except OSError:
             self.broken = True  # the head is gone; the loop ends at its next look
         self._loop.forget(self._descriptor)
+
+    def _flush_again(self) -> None:
+        self._is_full = False
+        self._flush(0)
 
     def _wrote(self, size: int) -> None:
         while self._under_way and size >= len(self._under_way[0]):
@@ -131,6 +152,14 @@ class Output:
         else:
             sent, self._sent = self._sent, _nothing
             sent()
+
+
+def _enlarge(descriptor: int) -> bool:
+    """Return whether it is a pipe that was made large. Other kinds, and users who have too many pipes, keep theirs."""
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES) >= PIPE_BYTES
+    except OSError:
+        return False
 
 
 def _nothing() -> None:

@@ -26,7 +26,7 @@ RELEASE_S = 5.0
 """How long a checkpoint directory may take to be released. One that hangs counts as free after a while."""
 
 PORTS_S = 1.0
-"""How long a sweep waits for ports. A shim that the same sweep has ended holds its port until it has read the order."""
+"""How long a sweep waits for ports. A shim that is ordered to stop holds its port until it has read the order."""
 
 _AGAIN_S = 0.02
 

@@ -377,7 +377,8 @@ class Shim:
 
     def _record(self) -> None:
         """Write the last bytes of the log and the exit record, and send the last report."""
-        self._close_port()  # of a task that was never released: what hears of its end may look at its port at once
+        # A task that was never released still holds its port, and a sweep may look right after the report.
+        self._close_port()
         while any(self._read_pipe(fd) for fd in list(self._pipes)):
             pass
         while self._runtime is not None and self._hear(self._runtime):

@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Iterator
+
+import pytest
 
 from orchestrator.adapters.channel import Decoder, encode
 from orchestrator.daemon.agent.streams import Loop, Output
 
+Ends = tuple[int, int]
 
-def test_answers_go_between_reports_that_never_end() -> None:
-    reader, writer = os.pipe()
-    output, decoder = Output(Loop(), writer), Decoder()
+
+@pytest.fixture(params=["pipe", "socket"])
+def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
+    """What sshd gives a command as its stdout: a pipe, which can be made larger, or a socket. The reader first."""
+    if request.param == "pipe":
+        reader, writer = os.pipe()
+    else:
+        reader, writer = (each.detach() for each in socket.socketpair())
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
+def turn(loop: Loop) -> None:
+    """Do what is due within two milliseconds."""
+    loop.after(0.002, lambda: None)
+    loop.turn()
+
+
+def test_answers_go_between_reports_that_never_end(ends: Ends) -> None:
+    reader, writer = ends
+    loop = Loop()
+    output, decoder = Output(loop, writer), Decoder()
     answers: list[int] = []
     reports = 0
     for number in range(40):
@@ -22,26 +47,37 @@ def test_answers_go_between_reports_that_never_end() -> None:
                 answers.append(message["reply"])
             else:
                 reports += 1
-    os.close(reader)
-    os.close(writer)
+        turn(loop)
     assert answers == list(range(40))
     assert reports >= 40
 
 
-def test_the_blob_of_a_frame_is_free_once_it_has_left() -> None:
-    reader, writer = os.pipe()
+def test_the_blob_of_a_frame_is_free_once_it_has_left(ends: Ends) -> None:
+    reader, writer = ends
     loop = Loop()
     output, decoder = Output(loop, writer), Decoder()
     left: list[int] = []
-    room = memoryview(bytearray(b"x" * 300_000))
-    output.send({"reply": 0, "ok": {}}, room, lambda: left.append(0))
-    output.send({"reply": 1, "ok": {}}, b"", lambda: left.append(1))
-    assert left == []
+    room = memoryview(bytearray(b"x" * 900_000))
+    for number in range(3):
+        output.send({"reply": number, "ok": {}}, room, lambda number=number: left.append(number))  # type: ignore[misc]
+    assert 1 not in left
     came = decoder.feed(os.read(reader, 1 << 20))
-    while len(came) < 2:
-        loop.turn()
+    while len(came) < 3:
+        turn(loop)
         came += decoder.feed(os.read(reader, 1 << 20))
-    assert left == [0, 1]
-    assert came == [({"reply": 0, "ok": {}}, bytes(room)), ({"reply": 1, "ok": {}}, b"")]
-    os.close(reader)
-    os.close(writer)
+    assert left == [0, 1, 2]
+    assert came == [({"reply": number, "ok": {}}, bytes(room)) for number in range(3)]
+
+
+def test_a_head_that_is_gone_ends_the_output(ends: Ends) -> None:
+    reader, writer = ends
+    loop = Loop()
+    output = Output(loop, writer)
+    for number in range(3):
+        output.send({"reply": number, "ok": {}}, b"x" * 900_000)
+    assert not output.broken
+    spare = os.dup(writer)
+    os.dup2(spare, reader)  # closes the reader's end
+    os.close(spare)
+    while not output.broken:
+        turn(loop)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from orchestrator.adapters.head.client import Client
@@ -201,7 +202,7 @@ class Cluster:
     def close(self) -> None:
         self.orch("kill", "--all", "--force")
         self.orch("coordinator", "stop")
-        left = self.marked()
+        left = {pid: psutil.Process(pid).as_dict(["cmdline", "status", "ppid"]) for pid in self.marked()}
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         for host in self.lab.hosts if self.lab else []:

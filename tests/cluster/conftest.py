@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.adapters.ssh.transport import SshTransport
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import Cluster, wait_until
 from tests.cluster.lab import Lab, LabHost
 
 MakeLab = Callable[..., Lab]
@@ -74,6 +74,10 @@ def victim(cluster: Cluster) -> Iterator[Callable[[int], LabHost]]:
     yield take
     for host in taken:
         host.heal()
+    if taken:
+        # A forced kill does not wait for a host that is not connected yet; its coordinator ends there what is left.
+        cluster.orch("kill", "--all", "--force")
+        wait_until(lambda: not cluster.marked(), "what is left on a host that answers again is ended")
 
 
 @pytest.fixture(scope="module")

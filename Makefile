@@ -74,7 +74,7 @@ format: $(VENV)/.dev  ## bring the sources into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.dev  ## the measured claims, into docs/benchmarks.md: start, detection, overhead, cost over hosts; 45 minutes, quiet; Ctrl-C writes what there is
+bench: $(VENV)/.dev  ## the measured claims, into docs/benchmarks.md: start, detection, overhead, cost over hosts; an hour, quiet; Ctrl-C writes what there is
 	$(BIN)/python -m benchmarks --write
 
 # torch, Ray, another TensorFlow and Ansible beside .venv: 6 GB.

@@ -59,10 +59,11 @@ def claim_memory(wanted_bytes: int) -> None:
     mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
 
 
-_RELEASES = """import mmap, sys, time
+_RELEASES = """import contextlib, mmap, sys, time
 blocks = [mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(int(sys.argv[1]))]
 for block in blocks:
-    block.madvise(mmap.MADV_HUGEPAGE)
+    with contextlib.suppress(OSError):  # a kernel without them
+        block.madvise(mmap.MADV_HUGEPAGE)
     for page in range(0, len(block), mmap.PAGESIZE):
         block[page] = 1
 print("ready", flush=True)

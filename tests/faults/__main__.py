@@ -89,7 +89,7 @@ def check() -> int:
         print(f"docs/faults.md: and {len(wrong) - SHOWN_MAX} more", file=sys.stderr)
     if wrong:
         print(
-            "hint: `make faults` makes it anew (most of an hour), as the last act of a release",
+            "hint: `make faults` makes it anew (about 25 minutes), as the last act of a release",
             file=sys.stderr,
         )
     return 1 if wrong else 0

@@ -132,17 +132,19 @@ class Output:
         except BlockingIOError:
             if self._is_large:
                 self._is_full = True
-                self._loop.after(FULL_S, self._flush_again)
+                self._loop.forget(self._descriptor)
+                self._loop.after(FULL_S, self._wait)
             else:
-                self._loop.watch(self._descriptor, WRITE, self._flush)
+                self._wait()
             return
         except OSError:
             self.broken = True  # the head is gone; the loop ends at its next look
         self._loop.forget(self._descriptor)
 
-    def _flush_again(self) -> None:
+    def _wait(self) -> None:
+        """Go on once there is room, however long that takes."""
         self._is_full = False
-        self._flush(0)
+        self._loop.watch(self._descriptor, WRITE, self._flush)
 
     def _wrote(self, size: int) -> None:
         while self._under_way and size >= len(self._under_way[0]):

@@ -27,9 +27,11 @@ def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
 
 
 def turn(loop: Loop) -> None:
-    """Do what is due within two milliseconds."""
-    loop.after(0.002, lambda: None)
-    loop.turn()
+    """Do what is due within five milliseconds: a full pipe is left alone for a moment, and then waited for."""
+    over: list[bool] = []
+    loop.after(0.005, lambda: over.append(True))
+    while not over:
+        loop.turn()
 
 
 def test_answers_go_between_reports_that_never_end(ends: Ends) -> None:
@@ -81,3 +83,17 @@ def test_a_head_that_is_gone_ends_the_output(ends: Ends) -> None:
     os.close(spare)
     while not output.broken:
         turn(loop)
+
+
+def test_a_head_that_takes_nothing_does_not_wake_the_agent(ends: Ends) -> None:
+    _, writer = ends
+    loop, over = Loop(), list[bool]()
+    output = Output(loop, writer)
+    for number in range(3):
+        output.send({"reply": number, "ok": {}}, b"x" * 900_000)
+    loop.after(0.1, lambda: over.append(True))
+    turns = 0
+    while not over:
+        loop.turn()
+        turns += 1
+    assert turns <= 3
